@@ -1,0 +1,56 @@
+"""A mechanism as data: one choice at each of the four stages."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from attractor.attention.couple.none import Uncoupled
+from attractor.attention.output.plain import Plain
+from attractor.attention.project.heads import Heads
+from attractor.attention.score.softmax import Softmax
+from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage, require
+from attractor.errors import unknown
+
+STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Project, couple, score, output. `dropout` falls on the attention weights."""
+
+    project: Projection = field(default_factory=Heads)
+    couple: Coupling = field(default_factory=Uncoupled)
+    score: Scoring = field(default_factory=Softmax)
+    output: Output = field(default_factory=Plain)
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, family in STAGES.items():
+            stage = getattr(self, name)
+            require(isinstance(stage, family), name, f"a config of the {name} stage", stage)
+        require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
+
+    def replace(self, **changes: Any) -> Self:
+        """This config with some fields changed; a field of a stage is named directly: `replace(n_steps=3, dt=0.1)`."""
+        whole = {key: value for key, value in changes.items() if key == "dropout" or key in STAGES}
+        config = replace(self, **whole)
+        nested = {key: value for key, value in changes.items() if key not in whole}
+        stages = {name: getattr(config, name) for name in STAGES}
+        known = {f.name for stage in stages.values() for f in fields(stage)}
+        for key in nested:
+            if key not in known:
+                raise unknown("attention field", key, known | {"dropout"}, see="'attractor list' shows what each has")
+        for name, stage in stages.items():
+            own = {key: value for key, value in nested.items() if key in {f.name for f in fields(stage)}}
+            stages[name] = replace(stage, **own)
+        return replace(config, **stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).to_dict() for name in STAGES} | {"dropout": self.dropout}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Self:
+        for key in stored:
+            if key not in STAGES and key != "dropout":
+                raise unknown("attention field", key, [*STAGES, "dropout"])
+        stages = {name: family.from_dict(stored[name]) for name, family in STAGES.items() if name in stored}
+        return cls(dropout=stored.get("dropout", 0.0), **stages)  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""What every integrator of (q, k) shares: step sizes, the force, groups of queries, precision, and a closed start.
+
+    dt_h = exp(tau_h),   one tau per query head, dt at the start 0.1                                        (1)
+    GQA: each query moves against its group's key; the key moves by the group's mean of dt_h f(q_h)         (2)
+    zero start: q' = q + tanh(g_h) (q_n - q), k likewise, g = 0, so a pretrained model starts unchanged     (3)
+
+With one query per key (2) is the paper's rule exactly. The state is integrated in fp32 inside half-precision autocast.
+CoupledQK, section 2.1; (2) and (3) are ours (the paper leaves GQA open, and dt > 0 cannot start at the identity).
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attractor.attention.couple.force import FORCES
+from attractor.attention.stage import Coupling, HeadLayout, require
+from attractor.errors import unknown
+
+
+@dataclass(frozen=True)
+class Dynamics(Coupling):
+    """Config of an integrator; a subclass builds the module that takes one step after another."""
+
+    n_steps: int = 1
+    dt: float = 0.1
+    force: str = "mlp"
+    shared_force: bool = False  # q drifts along f(k) instead of k: one network moves both
+    zero_start: bool = False
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps)
+        require(self.dt > 0, "dt", "positive", self.dt)
+        if self.force not in FORCES:
+            raise unknown("force", self.force, FORCES)
+
+
+class CoupledDynamics(nn.Module):
+    """The shared frame: `forward` prepares the state, `integrate` is the method."""
+
+    def __init__(self, config: Dynamics, layout: HeadLayout) -> None:
+        super().__init__()
+        self.config = config
+        self.n_kv_heads = layout.n_kv_heads
+        self.force = FORCES[config.force](layout.free)
+        self.tau = nn.Parameter(torch.empty(layout.n_queries))
+        self.gate = nn.Parameter(torch.empty(layout.n_queries)) if config.zero_start else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.tau, math.log(self.config.dt))
+        if self.gate is not None:
+            nn.init.zeros_(self.gate)
+
+    @abstractmethod
+    def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+        """Take n steps. q: B J G T K, k: B J 1 T K, dt: J G 1 1, for J key heads with G queries each."""
+
+    def kick(self, q: Tensor) -> Tensor:
+        """The force, taken in the precision of its weights (or of autocast) whatever the state's is."""
+        return self.force(q.to(self.tau.dtype))
+
+    def drift(self, k: Tensor) -> Tensor:
+        return self.kick(k) if self.config.shared_force else k
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        kept_dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        groups = (self.n_kv_heads, -1)
+        q0, k0 = q.to(wide).unflatten(1, groups), k.to(wide).unsqueeze(2)
+        dt = self.tau.to(wide).exp().view(*groups, 1, 1)  # (1)
+        qn, kn = self.integrate(q0, k0, dt)
+        if self.gate is not None:
+            opening = self.gate.to(wide).tanh().view(*groups, 1, 1)
+            qn, kn = q0 + opening * (qn - q0), k0 + opening.mean(1, keepdim=True) * (kn - k0)  # (3)
+        return qn.flatten(1, 2).to(kept_dtype), kn.squeeze(2).to(kept_dtype)
+
+
+def group_mean(kick: Tensor) -> Tensor:
+    """(2): what one key receives from the queries of its group. B J G T K to B J 1 T K."""
+    return kick.mean(2, keepdim=True) if kick.shape[2] > 1 else kick

@@ -1,0 +1,45 @@
+"""The force f(q) that deflects keys: three networks, each one per layer and shared by the layer's heads.
+
+    mlp        f(q) = W_2 silu(W_1 q)      the paper's, K -> K -> K without bias                            (1)
+    linear     f(q) = W q                  the simplest coupling the paper asks for                         (2)
+    gradient   f(q) = -W' silu(W q)        minus the gradient of sum F(W q), F' = silu: conservative        (3)
+
+Only (3) is a gradient, so only with it does leapfrog preserve the symplectic form and not merely volume.
+CoupledQK, "Coupling network" and appendix A ("amortized force field").
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MLPForce(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width, bias=False)
+        self.outer = nn.Linear(width, width, bias=False)
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self.outer(F.silu(self.inner(q)))  # (1)
+
+
+class LinearForce(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(width, width, bias=False)
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self.matrix(q)  # (2)
+
+
+class GradientForce(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Linear(width, width, bias=False)
+
+    def forward(self, q: Tensor) -> Tensor:
+        return -F.linear(F.silu(self.matrix(q)), self.matrix.weight.T)  # (3)
+
+
+FORCES: dict[str, Callable[[int], nn.Module]] = {"mlp": MLPForce, "linear": LinearForce, "gradient": GradientForce}

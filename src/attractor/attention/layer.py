@@ -1,0 +1,152 @@
+"""Attention: runs the four stages.
+
+    q, k, v = project(x);  q, k = couple(q, k);  QK-norm;  position;  c = score(q, k, v);  out = output(c, x)
+
+One contract for every mechanism: `out, aux_loss = layer(x, causal_mask, rope, cache)`.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attractor.attention.cache import Cache
+from attractor.attention.config import AttentionConfig
+from attractor.attention.mask import resolve_mask
+from attractor.attention.position import Rope, Rotation
+from attractor.attention.presets import preset
+from attractor.attention.project.latent import LatentProjection
+from attractor.attention.score.softmax import Softmax
+from attractor.attention.stage import HeadLayout, Shape, require
+from attractor.errors import InputError
+from attractor.tap import tap
+
+
+def build(
+    attention: str | AttentionConfig,
+    d_model: int,
+    n_heads: int,
+    layer_index: int = 0,
+    head_dim: int | None = None,
+    **changes: Any,
+) -> "Attention":
+    """A layer from a preset's name or a config; further keywords replace fields of the config and of its stages."""
+    config = preset(attention) if isinstance(attention, str) else attention
+    return Attention(config.replace(**changes), d_model, n_heads, layer_index, head_dim)
+
+
+class Attention(nn.Module):
+    def __init__(
+        self,
+        config: AttentionConfig,
+        d_model: int,
+        n_heads: int,
+        layer_index: int = 0,
+        head_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        require(n_heads >= 1, "n_heads", "at least 1", n_heads)
+        if head_dim is None:
+            require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
+            head_dim = d_model // n_heads
+        self.config = config
+        shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
+        self.project = config.project.build(shape)
+        layout: HeadLayout = self.project.layout
+        if config.score.halves:
+            for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
+                require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
+        self.layout = layout
+        self.segments = [layout.free] * config.couple.parts + [layout.rotary] * bool(layout.rotary)
+        maps = 2 if config.score.halves else 1
+        self.rope_width = (layout.rotary or layout.free) // maps
+        # The scale follows the width of the projected head: phase activation doubles what is scored, not its scale.
+        scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
+
+        self.couple = config.couple.build(layout)
+        norm_width = sum(self.segments) // maps
+        self.query_norm = nn.RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm else nn.Identity()
+        self.score = config.score.build(shape, layout, scale, config.dropout)
+        self.output = config.output.build(shape, layout)
+        # MLA's keys can stay folded in the latent only while nothing stands between projection and dot product.
+        self.absorbs = (
+            isinstance(self.project, LatentProjection)
+            and not config.couple.moves
+            and not config.couple.qk_norm
+            and isinstance(config.score, Softmax)
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        causal_mask: bool | Tensor = True,
+        rope: Rope | Rotation | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
+        """causal_mask: True, False, or boolean (True = may attend) of shape T S or B 1 T S, S counting cached positions.
+
+        rope: a Rope turns position by position from the cache's end on; a Rotation (`rope.at(positions)`) as it says.
+        """
+        absorbed = self.absorbs and cache is not None
+        past = 0 if cache is None else cache.length
+        rotation = self._rotation(rope, past, x)
+        mask = resolve_mask(causal_mask, x.shape[1], past + x.shape[1], x.device)
+
+        if absorbed:  # keys are never formed: `q` and `k` show the absorbed query and the latent
+            q, k = self.project.absorbed(x)
+            v = k
+        else:
+            q, k, v = self.project(x)
+        q, k = self._couple(tap("q", q), tap("k", k))
+        q, k = self.query_norm(q), self.key_norm(k)
+        if rotation is not None:
+            q, k = self._rotate(q, rotation), self._rotate(k, rotation)
+        tap("q_coupled", q), tap("k_coupled", k)
+
+        if absorbed:
+            (k,) = cache.append(k)
+            context = self.score(q, k, k[..., : self.project.kv_latent], mask, x)
+            context = self.project.unfold(context)
+        else:
+            if cache is not None:
+                k, v = cache.append(k, v)
+            context = self.score(q, k, v, mask, x)
+        return self.output(context, x), torch.zeros((), device=x.device)
+
+    def _couple(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Couple the position-free part, and split heads into sub-heads where the score asks for them."""
+        if self.config.couple.moves:
+            rotary = self.layout.rotary
+            (q_free, q_rope), (k_free, k_rope) = (
+                (x[..., : x.shape[-1] - rotary], x[..., x.shape[-1] - rotary :]) for x in (q, k)
+            )
+            q_free, k_free = self.couple(q_free, k_free)
+            q, k = (torch.cat([q_free, q_rope], -1), torch.cat([k_free, k_rope], -1)) if rotary else (q_free, k_free)
+        if self.config.score.halves:
+            q, k = self._halves(q), self._halves(k)
+        return q, k
+
+    def _halves(self, x: Float[Tensor, "B H T K"]) -> Float[Tensor, "B 2*H T K/2"]:
+        """First halves of all heads, then second halves; a head of several segments is halved in each of them."""
+        first, second = zip(*(segment.chunk(2, dim=-1) for segment in x.split(self.segments, dim=-1)), strict=True)
+        return torch.cat([torch.cat(first, dim=-1), torch.cat(second, dim=-1)], dim=1)
+
+    def _rotation(self, rope: Rope | Rotation | None, past: int, x: Tensor) -> Rotation | None:
+        if rope is None or self.rope_width == 0:
+            return None
+        if rope.width != self.rope_width:
+            raise InputError(f"rope width must be {self.rope_width} for this layer (`layer.rope_width`), got {rope.width}")
+        if isinstance(rope, Rope):
+            return rope.at(torch.arange(past, past + x.shape[1], device=x.device))
+        return rope
+
+    def _rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        if not self.layout.rotary:
+            return rotation(x)
+        still, turned = x.split([x.shape[-1] - self.rope_width, self.rope_width], dim=-1)
+        return torch.cat([still, rotation(turned)], dim=-1)
+
+    def new_cache(self) -> Cache:
+        return Cache()

@@ -1,0 +1,45 @@
+"""Who may attend to whom, resolved once per call from what a caller may say: True, False, or a boolean tensor."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attractor.errors import InputError
+
+
+@dataclass(frozen=True)
+class Mask:
+    """`causal` is the square lower triangle, which fused kernels know by heart; any other rule is spelled out in
+    `allowed` (True = may attend, broadcastable to B H T S). A query that may attend to nothing gets a zero context."""
+
+    allowed: Tensor | None = None
+    causal: bool = False
+
+    def spelled_out(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+        """The rule as a tensor, or None where everything is allowed."""
+        return lower_triangle(n_queries, n_keys, device) if self.causal else self.allowed
+
+
+def lower_triangle(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    """Causality for the last `n_queries` of `n_keys` positions: T S."""
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+
+
+def resolve_mask(causal_mask: bool | Tensor, n_queries: int, n_keys: int, device: torch.device) -> Mask:
+    """The caller's mask as a `Mask`; keys may outnumber queries when a cache holds the past."""
+    if isinstance(causal_mask, Tensor):
+        shape = tuple(causal_mask.shape)
+        square = (n_queries, n_keys)
+        fits = len(shape) == 2 and shape == square or len(shape) == 4 and shape[1] == 1 and shape[2:] == square
+        if causal_mask.dtype != torch.bool or not fits:
+            raise InputError(
+                f"causal_mask must be boolean (True = may attend) of shape T S or B 1 T S with T={n_queries}, "
+                f"S={n_keys}, got {causal_mask.dtype} of shape {shape}"
+            )
+        return Mask(allowed=causal_mask)
+    if not causal_mask or n_queries == 1:  # the newest position may see all of the past
+        return Mask()
+    if n_queries == n_keys:
+        return Mask(causal=True)
+    return Mask(allowed=lower_triangle(n_queries, n_keys, device))

@@ -1,0 +1,1 @@
+"""Stage 4, output: the contexts of all heads become one vector again."""

@@ -1,0 +1,45 @@
+"""PRESETS: the one table of names. A row says which choice a mechanism makes at each stage; the rest is default."""
+
+from attractor.attention.config import AttentionConfig
+from attractor.attention.couple.euler import Euler
+from attractor.attention.couple.leapfrog import Leapfrog
+from attractor.attention.couple.mlp import MLPOnly
+from attractor.attention.couple.phase import Phase
+from attractor.attention.output.gated import Gated
+from attractor.attention.output.plain import Plain
+from attractor.attention.project.heads import Heads
+from attractor.attention.project.latent import Latent
+from attractor.attention.project.shared import Shared
+from attractor.attention.project.values import Values
+from attractor.attention.score.differential import Differential
+from attractor.attention.score.uniform import Uniform
+from attractor.errors import unknown
+
+PRESETS: dict[str, AttentionConfig] = {
+    "standard": AttentionConfig(),
+    "gqa": AttentionConfig(project=Heads(heads_per_kv=4)),
+    "mqa": AttentionConfig(project=Heads(n_kv_heads=1)),
+    "mla": AttentionConfig(project=Latent()),
+    "differential": AttentionConfig(score=Differential()),
+    "differential-original": AttentionConfig(score=Differential(form="vectors")),
+    "differential-v2": AttentionConfig(score=Differential(form="token")),
+    "mlp-only": AttentionConfig(couple=MLPOnly()),
+    "coupled-euler": AttentionConfig(couple=Euler()),
+    "coupled-hamiltonian": AttentionConfig(couple=Leapfrog()),
+    "coupled-symplectic": AttentionConfig(couple=Leapfrog(force="gradient")),
+    "coupled-linear": AttentionConfig(couple=Euler(force="linear")),
+    "coupled-differential": AttentionConfig(couple=Euler(), score=Differential()),
+    "coupled-gqa": AttentionConfig(project=Heads(heads_per_kv=4), couple=Euler()),
+    "coupled-mla": AttentionConfig(project=Latent(), couple=Euler()),
+    "psiqrh": AttentionConfig(project=Shared(), couple=Phase(), output=Plain(out_bias=True)),
+    "phase": AttentionConfig(couple=Phase()),
+    "gated": AttentionConfig(output=Gated()),
+    "coupled-gated": AttentionConfig(couple=Euler(), output=Gated()),
+    "uniform": AttentionConfig(project=Values(), score=Uniform()),
+}
+
+
+def preset(name: str) -> AttentionConfig:
+    if name not in PRESETS:
+        raise unknown("attention", name, PRESETS, see="'attractor list' shows all")
+    return PRESETS[name]

@@ -1,0 +1,1 @@
+"""Stage 1, project: x to q, k, v."""

@@ -1,0 +1,60 @@
+"""Separate queries, keys and values: multi-head, grouped-query and multi-query attention.
+
+    q = W_q x  in H heads,   k, v = W_k x, W_v x  in n_kv_heads heads                                       (1)
+
+Query head h reads key head h // (H / n_kv_heads). One key head per query head is MHA, one in all is MQA.
+Vaswani et al. 2017; GQA: Ainslie et al. 2023, arXiv 2305.13245.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attractor.attention.stage import HeadLayout, Projection, Shape, require
+
+
+def split_heads(x: Float[Tensor, "B T HK"], n_heads: int) -> Float[Tensor, "B H T K"]:
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def count_kv_heads(n_heads: int, n_kv_heads: int | None, heads_per_kv: int) -> int:
+    """The number of key heads, given outright or as a ratio."""
+    if n_kv_heads is None:
+        require(
+            heads_per_kv >= 1 and n_heads % heads_per_kv == 0,
+            "heads_per_kv",
+            f"a divisor of n_heads={n_heads}",
+            heads_per_kv,
+            "choose n_heads to fit, or give n_kv_heads",
+        )
+        return n_heads // heads_per_kv
+    require(n_kv_heads >= 1 and n_heads % n_kv_heads == 0, "n_kv_heads", f"a divisor of n_heads={n_heads}", n_kv_heads)
+    return n_kv_heads
+
+
+@dataclass(frozen=True)
+class Heads(Projection):
+    n_kv_heads: int | None = None  # None: n_heads / heads_per_kv
+    heads_per_kv: int = 1
+    qkv_bias: bool = False
+
+    def build(self, shape: Shape) -> nn.Module:
+        return HeadProjection(self, shape)
+
+
+class HeadProjection(nn.Module):
+    def __init__(self, config: Heads, shape: Shape) -> None:
+        super().__init__()
+        width, n_queries = shape.head_dim, shape.n_queries
+        n_kv_heads = count_kv_heads(shape.n_heads, config.n_kv_heads, config.heads_per_kv)
+        self.layout = HeadLayout(shape.n_heads, n_queries, n_kv_heads, free=width, value=width)
+        self.query = nn.Linear(shape.d_model, n_queries * width, bias=config.qkv_bias)
+        self.key = nn.Linear(shape.d_model, n_kv_heads * width, bias=config.qkv_bias)
+        self.value = nn.Linear(shape.d_model, n_kv_heads * width, bias=config.qkv_bias)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
+        q = split_heads(self.query(x), self.layout.n_queries)  # (1)
+        k = split_heads(self.key(x), self.layout.n_kv_heads)
+        v = split_heads(self.value(x), self.layout.n_kv_heads)
+        return q, k, v

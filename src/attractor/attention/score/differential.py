@@ -1,0 +1,101 @@
+"""Differential attention: the difference of two softmax maps, in three published forms.
+
+    c = (1 - lambda_init) RMSNorm(A_1 v - lambda A_2 v),   lambda_init = 0.8 - 0.6 exp(-0.3 l), l from 0    (1)
+    scalar    one lambda per head and layer, starting at lambda_init; norm without weight                   (2)
+    vectors   lambda = exp(a_1 . b_1) - exp(a_2 . b_2) + lambda_init, four vectors of the sub-head's width,
+              shared by the heads; norm with weight                                                         (3)
+    token     c = A_1 v - sigmoid(w_h . x) A_2 v, no norm; twice the query heads, of full width             (4)
+
+Under (2) and (3) each head is two sub-heads of half its width: maps h and H + h belong to head h. Under (4) query heads
+2h and 2h + 1 read the same key head; the tapped maps are ordered like the others, all A_1 before all A_2.
+Limits: lambda = 0 with equal maps is the norm of A_1 v; the signed difference has row sums 1 - lambda, not 1.
+(2) CoupledQK, appendix B (its +64 parameters); (3) Ye et al., arXiv 2410.05258; (4) its 2025 revision.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attractor.attention.mask import Mask
+from attractor.attention.score.softmax import attend, observe
+from attractor.attention.stage import HeadLayout, Scoring, Shape, require
+from attractor.errors import unknown
+
+FORMS = ("scalar", "vectors", "token")
+
+
+@dataclass(frozen=True)
+class Differential(Scoring):
+    form: str = "scalar"
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise unknown("form of differential attention", self.form, FORMS)
+        require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
+
+    @property
+    def halves(self) -> bool:
+        return self.form != "token"
+
+    @property
+    def query_maps(self) -> int:
+        return 2 if self.form == "token" else 1
+
+    def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
+        if self.form == "token":
+            return TokenDifferential(shape, scale, self.softcap, dropout)
+        return HalvesDifferential(self.form == "vectors", shape, layout, scale, self.softcap, dropout)
+
+
+class HalvesDifferential(nn.Module):
+    def __init__(
+        self, vectors: bool, shape: Shape, layout: HeadLayout, scale: float, softcap: float | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * shape.layer_index)
+        self.vectors = nn.Parameter(torch.empty(4, (layout.free + layout.rotary) // 2)) if vectors else None
+        self.scalar = None if vectors else nn.Parameter(torch.empty(shape.n_heads))
+        self.norm = nn.RMSNorm(layout.value, eps=1e-5, elementwise_affine=vectors)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.vectors is not None:
+            nn.init.normal_(self.vectors, std=0.1)
+        if self.scalar is not None:
+            nn.init.constant_(self.scalar, self.lambda_init)
+
+    def subtraction(self) -> Tensor:
+        """lambda, broadcastable to B H T V."""
+        if self.vectors is None:
+            return self.scalar.view(-1, 1, 1)  # (2)
+        a1, b1, a2, b2 = self.vectors.unbind()
+        return (a1 @ b1).exp() - (a2 @ b2).exp() + self.lambda_init  # (3)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
+        observe(q, k, mask, self.scale, self.softcap)
+        dropout = self.dropout if self.training else 0.0
+        (q1, q2), (k1, k2) = q.chunk(2, dim=1), k.chunk(2, dim=1)
+        first = attend(q1, k1, v, mask, self.scale, self.softcap, dropout)
+        second = attend(q2, k2, v, mask, self.scale, self.softcap, dropout)
+        difference = first - self.subtraction().to(first.dtype) * second
+        return (1 - self.lambda_init) * self.norm(difference)  # (1)
+
+
+class TokenDifferential(nn.Module):
+    def __init__(self, shape: Shape, scale: float, softcap: float | None, dropout: float) -> None:
+        super().__init__()
+        self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        self.subtraction = nn.Linear(shape.d_model, shape.n_heads, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
+        q1, q2 = q[:, 0::2], q[:, 1::2]
+        observe(torch.cat([q1, q2], dim=1), torch.cat([k, k], dim=1), mask, self.scale, self.softcap)
+        dropout = self.dropout if self.training else 0.0
+        first = attend(q1, k, v, mask, self.scale, self.softcap, dropout)
+        second = attend(q2, k, v, mask, self.scale, self.softcap, dropout)
+        return first - self.subtraction(x).sigmoid().mT.unsqueeze(-1) * second  # (4)

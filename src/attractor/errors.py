@@ -1,0 +1,16 @@
+"""Errors for users: one line that names the field, the rule, the value and the next step."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Something a user gave cannot be used. The command line prints it as one line and exits with code 2."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> InputError:
+    """The error for a name that is not in a table: offers the nearest one, and where to see them all."""
+    names = sorted(known)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    guess = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(names)}"
+    return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))

@@ -1,0 +1,1 @@
+"""Fused computations with plain twins: what is fast stands beside what defines it."""

@@ -1,0 +1,113 @@
+"""Cached generation: greedy, temperature, top-k and top-p, for batches of unequal prompts."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attractor.attention.stage import require
+from attractor.errors import InputError
+
+if TYPE_CHECKING:
+    from attractor.models.transformer import Transformer
+
+
+@torch.no_grad()
+def generate(
+    model: "Transformer",
+    tokens: Int[Tensor, "B T"] | Sequence[Sequence[int] | Tensor],
+    max_new_tokens: int = 32,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop_token: int | None = None,
+    pad_token: int = 0,
+    generator: torch.Generator | None = None,
+    use_cache: bool = True,
+) -> Int[Tensor, "B N"]:
+    """Continue each prompt by `max_new_tokens`, and return prompts and continuations.
+
+    Prompts of unequal length come as a list and are padded on the left with `pad_token`, which nothing attends to.
+    temperature 0 is greedy. After `stop_token` a sequence goes on with `pad_token`; all stopped ends early.
+    """
+    require(max_new_tokens >= 0, "max_new_tokens", "at least 0", max_new_tokens)
+    require(temperature >= 0, "temperature", "at least 0 (0 is greedy)", temperature)
+    require(top_k is None or top_k >= 1, "top_k", "at least 1", top_k)
+    require(top_p is None or 0 < top_p <= 1, "top_p", "above 0 and at most 1", top_p)
+    tokens, real = pad_left(tokens, pad_token, model.embedding.weight.device)
+    if model.positions is not None and tokens.shape[1] + max_new_tokens > model.config.max_seq_len:
+        raise InputError(
+            f"max_new_tokens must be at most {max(model.config.max_seq_len - tokens.shape[1], 0)} after a prompt of "
+            f"{tokens.shape[1]} tokens (max_seq_len={model.config.max_seq_len}), got {max_new_tokens}; "
+            "shorten the prompt or ask for fewer"
+        )
+    was_training = model.training
+    model.eval()
+    try:
+        cache = model.new_cache() if use_cache else None
+        running = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+        fresh = tokens
+        for _ in range(max_new_tokens):
+            if cache is None:
+                logits, _ = model(tokens, real=real)
+            else:  # the prompt once, then one token at a time; the cache remembers the padding
+                logits, _ = model(fresh, cache=cache, real=real if cache.length == 0 else None)
+            chosen = sample(logits[:, -1], temperature, top_k, top_p, generator)
+            chosen = torch.where(running, chosen, pad_token)
+            fresh = chosen.unsqueeze(1)
+            tokens = torch.cat([tokens, fresh], dim=1)
+            if real is not None:
+                real = torch.cat([real, torch.ones_like(fresh, dtype=torch.bool)], dim=1)
+            if stop_token is not None:
+                running = running & (chosen != stop_token)
+                if not running.any():
+                    break
+    finally:
+        model.train(was_training)
+    return tokens
+
+
+def pad_left(
+    tokens: Tensor | Sequence[Sequence[int] | Tensor], pad_token: int, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Prompts as one tensor, and where it is real (None: everywhere)."""
+    if isinstance(tokens, Tensor):
+        rows = list(tokens)
+    else:
+        rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
+    if not rows or any(len(row) == 0 for row in rows):
+        raise InputError("every prompt must have at least one token; start an empty one with the end-of-text token")
+    if isinstance(tokens, Tensor):
+        return tokens.to(device), None
+    longest = max(len(row) for row in rows)
+    padded = torch.full((len(rows), longest), pad_token, dtype=torch.long)
+    real = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        padded[i, longest - len(row) :] = row
+        real[i, longest - len(row) :] = True
+    return padded.to(device), None if real.all() else real.to(device)
+
+
+def sample(
+    logits: Float[Tensor, "B C"],
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "B"]:
+    """One token per row. top_k keeps the k likeliest; top_p the fewest that together reach probability p."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        kth = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p is not None:
+        ordered, order = logits.sort(descending=True, dim=-1)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # what the likelier tokens already hold
+        dropped = (before >= top_p).scatter(-1, order, before >= top_p)
+        logits = logits.masked_fill(dropped, float("-inf"))
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)

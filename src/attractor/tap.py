@@ -1,0 +1,56 @@
+"""tap(name, x) returns x; `with capture(name, ...)` records what passes: how anything inside a model is observed.
+
+A tap changes nothing and costs one look at an empty list while nobody listens. What is expensive to form (the logits of
+a fused attention) is formed beside the computation, never in its way, and only when `listening` says that someone asked.
+
+    with capture("weights") as seen:
+        model(tokens)
+    seen["weights"]     # one tensor per call, in order; they carry gradients unless the call ran under no_grad
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from attractor.errors import unknown
+
+TAPS = {
+    "q": "projected queries, B H T K",
+    "k": "projected keys, B H T K",
+    "q_coupled": "queries as they are scored: after coupling, normalisation and position",
+    "k_coupled": "keys as they are scored: after coupling, normalisation and position",
+    "logits": "scaled scores before soft-cap and mask, B H T S",
+    "weights": "attention weights of every softmax map, B H T S, before dropout",
+}
+
+Seen = dict[str, list[Tensor]]
+_listeners: list[Seen] = []
+
+
+def tap(name: str, x: Tensor) -> Tensor:
+    """Offer `x` under `name` to whoever listens, and return it untouched."""
+    for seen in _listeners:
+        if name in seen:
+            seen[name].append(x)
+    return x
+
+
+def listening(*names: str) -> bool:
+    """Whether anyone listens to any of these names (to any name at all, when none is given)."""
+    return any(name in seen for seen in _listeners for name in names or seen)
+
+
+@contextmanager
+def capture(*names: str) -> Iterator[Seen]:
+    """Record every tensor that passes the named taps while the block runs."""
+    for name in names:
+        if name not in TAPS:
+            raise unknown("tap", name, TAPS, see="attractor.tap.TAPS describes all")
+    seen: Seen = {name: [] for name in names}
+    _listeners.append(seen)
+    try:
+        yield seen
+    finally:
+        # By identity: two captures of the same names may hold equal dictionaries.
+        _listeners[:] = [other for other in _listeners if other is not seen]
