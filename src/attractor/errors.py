@@ -14,3 +14,17 @@ def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> Inp
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
     guess = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(names)}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
+
+
+class RunStopped(RuntimeError):  # noqa: N818
+    """A run ended before its last step and lost nothing. The command line prints it and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class RunInterrupted(RunStopped):
+    """Someone asked the run to stop: it saved a checkpoint first."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number  # as a shell reports a process that a signal ended

@@ -1,7 +1,7 @@
 """tap(name, x) returns x; `with capture(name, ...)` records what passes: how anything inside a model is observed.
 
-A tap changes nothing and costs one look at an empty list while nobody listens. What is expensive to form (the logits of
-a fused attention) is formed beside the computation, never in its way, and only when `listening` says that someone asked.
+A tap changes nothing and costs one look at an empty list while nobody listens. What is expensive to form (the logits
+of a fused attention) is formed beside the computation, never in its way, and only when someone is `listening`.
 
     with capture("weights") as seen:
         model(tokens)

@@ -5,7 +5,7 @@
 One contract for every mechanism: `out, aux_loss = layer(x, causal_mask, rope, cache)`.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attractor.attention.cache import Cache
 from attractor.attention.config import AttentionConfig
-from attractor.attention.mask import resolve_mask
+from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import preset
 from attractor.attention.project.latent import LatentProjection
@@ -53,7 +53,7 @@ class Attention(nn.Module):
         self.config = config
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)
-        layout: HeadLayout = self.project.layout
+        layout = cast(HeadLayout, self.project.layout)
         if config.score.halves:
             for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
                 require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
@@ -85,35 +85,33 @@ class Attention(nn.Module):
         rope: Rope | Rotation | None = None,
         cache: Cache | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
-        """causal_mask: True, False, or boolean (True = may attend) of shape T S or B 1 T S, S counting cached positions.
+        """causal_mask: True, False, or boolean (True = may attend), T S or B 1 T S, where S counts cached positions.
 
         rope: a Rope turns position by position from the cache's end on; a Rotation (`rope.at(positions)`) as it says.
         """
-        absorbed = self.absorbs and cache is not None
         past = 0 if cache is None else cache.length
         rotation = self._rotation(rope, past, x)
         mask = resolve_mask(causal_mask, x.shape[1], past + x.shape[1], x.device)
-
-        if absorbed:  # keys are never formed: `q` and `k` show the absorbed query and the latent
-            q, k = self.project.absorbed(x)
-            v = k
+        if cache is not None and self.absorbs:
+            context = self._absorbed_context(x, mask, rotation, cache)
         else:
             q, k, v = self.project(x)
-        q, k = self._couple(tap("q", q), tap("k", k))
-        q, k = self.query_norm(q), self.key_norm(k)
-        if rotation is not None:
-            q, k = self._rotate(q, rotation), self._rotate(k, rotation)
-        tap("q_coupled", q), tap("k_coupled", k)
-
-        if absorbed:
-            (k,) = cache.append(k)
-            context = self.score(q, k, k[..., : self.project.kv_latent], mask, x)
-            context = self.project.unfold(context)
-        else:
+            q, k = self._couple(tap("q", q), tap("k", k))
+            q, k = self.query_norm(q), self.key_norm(k)
+            q, k = tap("q_coupled", self._rotate(q, rotation)), tap("k_coupled", self._rotate(k, rotation))
             if cache is not None:
                 k, v = cache.append(k, v)
             context = self.score(q, k, v, mask, x)
         return self.output(context, x), torch.zeros((), device=x.device)
+
+    def _absorbed_context(self, x: Tensor, mask: Mask, rotation: Rotation | None, cache: Cache) -> Tensor:
+        """MLA's decoding: the cache holds latents and rotated rope keys, and keys are never unfolded (so taps show the
+        absorbed queries and the latents in their place)."""
+        project = cast(LatentProjection, self.project)
+        q, k = project.absorbed(x)
+        q, k = self._rotate(tap("q", q), rotation), self._rotate(tap("k", k), rotation)
+        (k,) = cache.append(tap("k_coupled", k))
+        return project.unfold(self.score(tap("q_coupled", q), k, k[..., : project.kv_latent], mask, x))
 
     def _couple(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Couple the position-free part, and split heads into sub-heads where the score asks for them."""
@@ -137,14 +135,17 @@ class Attention(nn.Module):
         if rope is None or self.rope_width == 0:
             return None
         if rope.width != self.rope_width:
-            raise InputError(f"rope width must be {self.rope_width} for this layer (`layer.rope_width`), got {rope.width}")
+            raise InputError(
+                f"rope width must be {self.rope_width} for this layer (`layer.rope_width`), got {rope.width}"
+            )
         if isinstance(rope, Rope):
             return rope.at(torch.arange(past, past + x.shape[1], device=x.device))
         return rope
 
-    def _rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
-        if not self.layout.rotary:
-            return rotation(x)
+    def _rotate(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Position for what carries it: the whole head, or MLA's trailing part."""
+        if rotation is None or not self.layout.rotary:
+            return x if rotation is None else rotation(x)
         still, turned = x.split([x.shape[-1] - self.rope_width, self.rope_width], dim=-1)
         return torch.cat([still, rotation(turned)], dim=-1)
 

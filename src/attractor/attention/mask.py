@@ -31,7 +31,7 @@ def resolve_mask(causal_mask: bool | Tensor, n_queries: int, n_keys: int, device
     if isinstance(causal_mask, Tensor):
         shape = tuple(causal_mask.shape)
         square = (n_queries, n_keys)
-        fits = len(shape) == 2 and shape == square or len(shape) == 4 and shape[1] == 1 and shape[2:] == square
+        fits = (len(shape) == 2 and shape == square) or (len(shape) == 4 and shape[1] == 1 and shape[2:] == square)
         if causal_mask.dtype != torch.bool or not fits:
             raise InputError(
                 f"causal_mask must be boolean (True = may attend) of shape T S or B 1 T S with T={n_queries}, "

@@ -73,10 +73,7 @@ def pad_left(
     tokens: Tensor | Sequence[Sequence[int] | Tensor], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Prompts as one tensor, and where it is real (None: everywhere)."""
-    if isinstance(tokens, Tensor):
-        rows = list(tokens)
-    else:
-        rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
+    rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
     if not rows or any(len(row) == 0 for row in rows):
         raise InputError("every prompt must have at least one token; start an empty one with the end-of-text token")
     if isinstance(tokens, Tensor):

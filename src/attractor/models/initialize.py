@@ -15,8 +15,8 @@ class HasResidualOutputs(Protocol):
 def initialize(model: nn.Module, seed: int) -> None:
     """Draw every module's parameters by its own `reset_parameters`, from a seed of its own.
 
-    Matrices that write into the residual stream start smaller by sqrt(their number), as GPT-2's do, so that the stream's
-    size at the start does not depend on the depth.
+    Matrices that write into the residual stream start smaller by sqrt(their number), as GPT-2's do, so that the size of
+    the stream at the start does not depend on the depth.
     """
     with torch.random.fork_rng(devices=[]):
         for name, module in model.named_modules():

@@ -6,8 +6,10 @@ RMSNorm, SwiGLU, learned positions, no biases (CoupledQK, appendix B); the other
 down: config, model, block, MLP, and the sizes by name.
 """
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -89,11 +91,7 @@ class TransformerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         attention = self.attention if isinstance(self.attention, str) else self.attention.to_dict()
-        return asdict(replace(self, attention="standard", n_kv_heads=None, qkv_bias=False)) | {
-            "attention": attention,
-            "n_kv_heads": self.n_kv_heads,
-            "qkv_bias": self.qkv_bias,
-        }
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"attention": attention}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
@@ -139,7 +137,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, index) for index in range(config.n_layers))
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.head = None if config.tied_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
-        width = self.blocks[0].attention.rope_width
+        width = self.layers[0].attention.rope_width
         self.rope = Rope(width, config.rope_theta) if not learned and width else None
 
     def forward(
@@ -170,7 +168,7 @@ class Transformer(nn.Module):
         # A tap inside a checkpointed block would be passed twice, and change what the block saves.
         recompute = self.activation_checkpointing and self.training and not listening()
         aux_loss = torch.zeros((), device=x.device)
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(self.layers):
             if recompute:
                 x, aux = checkpoint(block, x, mask, rotation, use_reentrant=False)
             else:
@@ -199,12 +197,17 @@ class Transformer(nn.Module):
         return mask, (real.cumsum(1) - 1).clamp(min=0)[:, past:]
 
     @property
+    def layers(self) -> list["Block"]:
+        return cast(list[Block], list(self.blocks))
+
+    @property
     def readout(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
 
     def residual_outputs(self) -> list[Tensor]:
         """The matrices that write into the residual stream; there are 2 L of them."""
-        return [w for block in self.blocks for w in (block.attention.output.out.weight, block.mlp.down.weight)]
+        outputs = [module for block in self.layers for module in (block.attention.output.out, block.mlp.down)]
+        return [cast(nn.Linear, output).weight for output in outputs]
 
     def new_cache(self) -> TransformerCache:
         return TransformerCache(self.config.n_layers)
@@ -237,22 +240,17 @@ class Block(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(act(gate x) * up x), three matrices; `silu` makes it SwiGLU, `gelu` GeGLU."""
+    """down(act(gate x) * up x), three matrices."""
 
-    activation = staticmethod(F.silu)
-
-    def __init__(self, d_model: int, d_ff: int) -> None:
+    def __init__(self, activation: Callable[[Tensor], Tensor], d_model: int, d_ff: int) -> None:
         super().__init__()
+        self.activation = activation
         self.gate = nn.Linear(d_model, d_ff, bias=False)
         self.up = nn.Linear(d_model, d_ff, bias=False)
         self.down = nn.Linear(d_ff, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x)) * self.up(x))
-
-
-class GeGLU(GatedMLP):
-    activation = staticmethod(F.gelu)
 
 
 class PlainMLP(nn.Module):
@@ -267,7 +265,11 @@ class PlainMLP(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-MLPS: dict[str, type[nn.Module]] = {"swiglu": GatedMLP, "geglu": GeGLU, "gelu": PlainMLP}
+MLPS: dict[str, Callable[[int, int], nn.Module]] = {
+    "swiglu": partial(GatedMLP, F.silu),
+    "geglu": partial(GatedMLP, F.gelu),
+    "gelu": PlainMLP,
+}
 
 
 class Embedding(nn.Embedding):

@@ -31,7 +31,9 @@ class Dynamics(Coupling):
     zero_start: bool = False
 
     def __post_init__(self) -> None:
-        require(isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps)
+        require(
+            isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps
+        )
         require(self.dt > 0, "dt", "positive", self.dt)
         if self.force not in FORCES:
             raise unknown("force", self.force, FORCES)

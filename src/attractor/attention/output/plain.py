@@ -1,6 +1,6 @@
 """Plain output: the heads' contexts, side by side, through W_O.
 
-    out = W_O [c_1 ... c_H]                                                                                 (1)
+out = W_O [c_1 ... c_H]                                                                                 (1)
 """
 
 from dataclasses import dataclass

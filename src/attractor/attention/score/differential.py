@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
@@ -71,8 +70,9 @@ class HalvesDifferential(nn.Module):
 
     def subtraction(self) -> Tensor:
         """lambda, broadcastable to B H T V."""
-        if self.vectors is None:
+        if self.scalar is not None:
             return self.scalar.view(-1, 1, 1)  # (2)
+        assert self.vectors is not None
         a1, b1, a2, b2 = self.vectors.unbind()
         return (a1 @ b1).exp() - (a2 @ b2).exp() + self.lambda_init  # (3)
 

@@ -43,7 +43,7 @@ class SoftmaxScore(nn.Module):
 def attention_logits(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B J S K"], scale: float
 ) -> Float[Tensor, "B H T S"]:
-    """Scaled scores of H query heads against J key heads, in fp32 or wider; query head h reads key head h // (H / J)."""
+    """Scaled scores of H query heads against J key heads, in fp32 or wider; query head h reads key head h J // H."""
     grouped = q.unflatten(1, (k.shape[1], -1))
     logits = (grouped @ k.unsqueeze(2).mT).flatten(1, 2)
     return logits.to(torch.promote_types(logits.dtype, torch.float32)) * scale
@@ -53,7 +53,7 @@ def attention_weights(logits: Tensor, mask: Mask, softcap: float | None = None) 
     """(1), up to the product with the values."""
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
-    allowed = mask.spelled_out(*logits.shape[-2:], logits.device)
+    allowed = mask.spelled_out(logits.shape[-2], logits.shape[-1], logits.device)
     if allowed is None:
         return logits.softmax(-1)
     weights = logits.masked_fill(~allowed, float("-inf")).softmax(-1)

@@ -1,0 +1,60 @@
+# Every target sets itself up: all it needs is make and a Python 3.11 or newer. ARGS goes to the program that is run:
+#
+#   make compare ARGS="--help"      make test ARGS=tests/tasks      make check
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+
+ifdef UV
+# The full path keeps uv from choosing, or downloading, another interpreter.
+CREATE = $(UV) venv --quiet --clear --python "$$(command -v $(PYTHON))" $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+NEEDED = sys
+else
+CREATE = $(PYTHON) -m venv --clear $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NEEDED = sys, pip
+endif
+
+RECENT = import $(NEEDED); sys.exit(sys.version_info < (3, 11))
+
+# Empty as long as the environment works. Otherwise both stamps depend on making it anew, whatever is left of it.
+REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
+
+.PHONY: compare test check clean environment
+.NOTPARALLEL:
+
+compare: $(VENV)/.installed
+	@$(BIN)/attractor compare $(ARGS)
+
+test: $(VENV)/.installed-dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/.installed-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(REPAIR)
+	@echo "installing into $(VENV): once, and a few minutes where torch must be downloaded"
+	@$(INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(REPAIR)
+	@echo "installing into $(VENV): once, and a few minutes where torch must be downloaded"
+	@$(INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+environment:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "PYTHON must be Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1);" \
+	    "run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(CREATE)
+
+# Keeps runs/, which is yours, and the downloads in .venv, which the next target brings up to date.
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist $(VENV)/.installed $(VENV)/.installed-dev
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

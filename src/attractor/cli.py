@@ -1,0 +1,249 @@
+"""The command line: one thin function per command.
+
+Every option is a field of a config and is checked there; what a person gave wrongly ends in one line and exit code 2.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field, fields, make_dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, cast, get_type_hints
+
+import tyro
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.attention.presets import preset
+from attractor.errors import InputError, RunStopped, unknown
+from attractor.evidence.run import RunFolder, config_hash
+from attractor.models import SIZES, TransformerConfig
+from attractor.tasks import build_task
+from attractor.train.config import RECIPES, Runtime, TrainConfig
+
+WIDTH_OF_A_LOG = 120
+
+
+def settings(without: str) -> list[tuple[str, Any, Any]]:
+    """Every field of a model and of its training, but one, as an option that leaves the recipe alone unless given."""
+    options = []
+    for config in (TransformerConfig, TrainConfig):
+        hints = get_type_hints(config)
+        for f in fields(config):
+            if f.name not in ("model", without):
+                kind = str if f.name == "attention" else hints[f.name]
+                options.append((f.name, kind | None, field(default=None)))
+    return options
+
+
+@dataclass(frozen=True)
+class Common:
+    """Where a run starts from, and how it is carried out; every further option changes one field of the recipe."""
+
+    recipe: Annotated[str, arg(help="named settings, of which other options change single fields")] = "laptop"
+    size: Annotated[str | None, arg(help="a named model in place of the recipe's")] = None
+    out: Annotated[Path | None, arg(help="the folder to write; by default one under runs/")] = None
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
+    save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
+    log_every: Annotated[int, arg(help="steps between lines of metrics")] = Runtime.log_every
+
+    def config(self) -> TrainConfig:
+        """The recipe with the given options in place, and the task's own vocabulary unless another is given."""
+        if self.recipe not in RECIPES:
+            raise unknown("recipe", self.recipe, RECIPES, see="'attractor list' shows all")
+        if self.size is not None and self.size not in SIZES:
+            raise unknown("size", self.size, SIZES, see="'attractor list' shows all")
+        names = {name for name, _, _ in settings(without="")}
+        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        if "attention" in given:
+            preset(given["attention"])
+        recipe = RECIPES[self.recipe]
+        if self.size is not None:
+            recipe = recipe.replace(model=SIZES[self.size])
+        if "n_steps" in given:  # a run of another length keeps its share of warm-up
+            given.setdefault("warmup_steps", recipe.warmup_steps * given["n_steps"] // recipe.n_steps)
+        config = recipe.replace(**given)
+        if "vocab_size" in given:
+            return config
+        task = build_task(config.task, config.corpus, config.seq_len, config.seed)
+        return config.replace(vocab_size=task.vocab_size)
+
+    def runtime(self) -> Runtime:
+        return Runtime(self.device, self.threads, self.log_every, self.save_every)
+
+
+@dataclass(frozen=True)
+class TrainBase(Common):
+    resume: Annotated[Path | None, arg(help="a run folder to continue, whose own configuration is used")] = None
+
+
+@dataclass(frozen=True)
+class CompareBase(Common):
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms; the first is the baseline")] = ()
+    seeds: Annotated[tuple[int, ...], arg(help="each mechanism runs once with each")] = (0, 1, 2, 3)
+    workers: Annotated[int | None, arg(help="runs side by side; by default one for each core, or one on a GPU")] = None
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue a prompt with the model of a run."""
+
+    run: Annotated[Positional[Path], arg(help="a run folder")]
+    prompt: Annotated[str, arg(help="text to continue; empty starts a new document")] = ""
+    max_new_tokens: int = 200
+    temperature: Annotated[float, arg(help="0 is greedy")] = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    device: str = Runtime.device
+
+
+@dataclass(frozen=True)
+class List:
+    """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
+
+
+def command_class(name: str, base: type, doc: str, without: str = "") -> type:
+    made = make_dataclass(name, settings(without), bases=(base,), frozen=True)
+    made.__doc__ = doc
+    return made
+
+
+Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
+Compare = command_class(
+    "Compare",
+    CompareBase,
+    "Train mechanisms x seeds under one budget, paired by seed; ends with a table, a verdict and a page.",
+    without="attention",
+)
+
+
+def train(args: Any, console: Console) -> None:
+    from attractor.train.console import LiveConsole
+    from attractor.train.loop import train as carry_out
+
+    if args.resume is not None:
+        folder = RunFolder.open(args.resume)
+        config, path = TrainConfig.from_dict(folder.config), folder.path
+    else:
+        config = args.config()
+        path = args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
+    summary = carry_out(config, path, args.runtime(), LiveConsole(console))
+    metric = summary["metric"]
+    console.print(f"{metric['name']} {metric['value']:.4f}, loss {summary['valid_loss']:.4f} nats", highlight=False)
+    console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+    console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def compare(args: Any, console: Console) -> None:
+    from attractor.study.compare import DEFAULT_PRESETS, Plan
+    from attractor.study.compare import compare as carry_out
+
+    presets = args.presets or DEFAULT_PRESETS
+    for name in presets:
+        preset(name)
+    base = args.config()
+    what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
+    plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
+    command = shlex.join(["attractor", *sys.argv[1:]])
+    page = carry_out(plan, args.workers, args.runtime(), console, command)
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+
+
+def generate(args: Generate, console: Console) -> None:
+    import torch
+
+    from attractor.tasks.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
+    from attractor.train import checkpoint
+    from attractor.train.hardware import resolve_device
+
+    folder = RunFolder.open(args.run)
+    config = TrainConfig.from_dict(folder.config)
+    if config.task != "text":
+        raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task}'; give another run")
+    if args.checkpoint not in ("best", "last"):
+        raise unknown("checkpoint", args.checkpoint, ("best", "last"))
+    found = checkpoint.best_checkpoint(folder.checkpoints) if args.checkpoint == "best" else None
+    path = found or checkpoint.newest_intact(folder.checkpoints, lambda text: print(text, file=sys.stderr))
+    if path is None:
+        raise InputError(f"run must have a checkpoint, and '{args.run}' has none yet; train it first")
+    device = resolve_device(args.device)
+    model = config.model.build(config.seed)
+    checkpoint.load_weights(path, model)
+    tokenizer = ByteTokenizer()
+    prompt = tokenizer.encode(args.prompt).astype("int64")
+    tokens = (
+        model.to(device)
+        .generate(
+            [torch.from_numpy(prompt) if len(prompt) else [END_OF_TEXT]],
+            args.max_new_tokens,
+            args.temperature,
+            args.top_k,
+            args.top_p,
+            stop_token=END_OF_TEXT,
+            pad_token=PAD,
+            generator=torch.Generator(device).manual_seed(args.seed),
+        )[0]
+        .cpu()
+    )
+    continuation = tokens[max(len(prompt), 1) :].numpy()
+    console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_list(args: List, console: Console) -> None:
+    from attractor.catalogue import print_catalogue
+
+    print_catalogue(console)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "compare": (Compare, compare),
+    "train": (Train, train),
+    "generate": (Generate, generate),
+    "list": (List, show_list),
+}
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """The command's arguments; tyro's several lines about a mistake become one."""
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.extras.subcommand_cli_from_dict(
+                cast(Any, {name: made for name, (made, _) in COMMANDS.items()}), prog="attractor", args=list(argv)
+            )
+    except SystemExit as stopped:
+        if stopped.code:
+            raise InputError(_in_one_line(said.getvalue(), argv)) from stopped
+        raise
+
+
+def _in_one_line(said: str, argv: Sequence[str]) -> str:
+    lines = [line.strip("│╭╰╮╯─ ").strip() for line in said.splitlines()]
+    content = [line for line in lines if line]
+    complaint = content[1] if len(content) > 1 else said.strip()
+    guesses = [line.split()[0].rstrip(",") for line in content[2:] if line.startswith("--")]
+    if "Perhaps you meant:" in content and guesses:
+        complaint += f"; did you mean {guesses[0]}?"
+    command = argv[0] if argv and argv[0] in COMMANDS else ""
+    return f"{complaint} ('{' '.join(['attractor', *[command] * bool(command), '--help'])}' shows all)"
+
+
+def main() -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG)
+    try:
+        args = parse(sys.argv[1:] or ["--help"])
+        run = next(run for made, run in COMMANDS.values() if type(args) is made)
+        run(args, console)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RunStopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.exit_code)
+    except BrokenPipeError:  # the reader of a pipe went away
+        sys.exit(1)

@@ -1,0 +1,43 @@
+"""Configurations as data: what names one, and where several differ."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attractor.evidence.files import plain
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """A short name for a configuration, the same whatever the order of its fields."""
+    canonical = json.dumps(plain(config), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def dotted_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of a nested configuration by dotted name: `{"model": {"d_ff": 8}}` gives `{"model.d_ff": 8}`."""
+
+    def leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, Mapping) and value:
+            for name, item in value.items():
+                yield from leaves(f"{prefix}.{name}" if prefix else str(name), item)
+        else:
+            yield prefix, value
+
+    return dict(leaves("", config)) if config else {}
+
+
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The fields in which the labelled configurations differ, each with its value by label.
+
+    A configuration that lacks the field is left out of that field's values: absent is not the same as null.
+    """
+    flat = {label: dotted_fields(config) for label, config in configs.items()}
+    names = dict.fromkeys(name for fields in flat.values() for name in fields)
+    values = {name: {label: fields[name] for label, fields in flat.items() if name in fields} for name in names}
+    return {name: by_label for name, by_label in values.items() if not _agree(by_label, len(flat))}
+
+
+def _agree(by_label: Mapping[str, Any], n_labels: int) -> bool:
+    first, *others = by_label.values()
+    return len(by_label) == n_labels and all(other == first for other in others)

@@ -1,0 +1,40 @@
+"""Files that are either old or new, never half of each: a run may be killed at any moment."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: tuples become lists, and NaN or infinity, which JSON lacks, become null."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON for people and programs to read, atomically."""
+    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the whole file or leave the old one untouched.
+
+    The temporary file lies in the same folder because a rename is atomic only within one file system, and it reaches
+    the disk before the rename so that a power cut cannot leave a new name over empty content.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""What a result depends on besides its configuration: the machine, the versions, the commit."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def environment() -> dict[str, Any]:
+    """The surroundings of a run, fit for publication: no host name, no user name, no paths."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "versions": {name: _version(name) for name in ("attractor", "torch", "numpy")},
+        **_commit(),
+    }
+
+
+def _processor() -> str:
+    """The processor's model; Python itself knows it on some systems only, Linux tells it in a file."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
+def _version(package: str) -> str | None:
+    """The installed version, from its metadata: importing torch to ask would take seconds."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> dict[str, Any]:
+    """The commit of the source, if git tracks this very file: an installed package inside a repository has none."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name, folder=Path(__file__).parent) is None:
+        return {"commit": None, "dirty": None}
+    return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
+
+
+def _git(*arguments: str, folder: Path = PACKAGE) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Many runs: the comparisons that vary one axis and hold everything else fixed."""

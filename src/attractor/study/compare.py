@@ -1,0 +1,141 @@
+"""`compare`: mechanisms x seeds under one budget, paired by seed, from configs to table, verdict and page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attractor.attention.stage import require
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.report.comparison import Comparison
+from attractor.report.page import write_page
+from attractor.report.table import caption, rich_table
+from attractor.study.launch import Job, launch, share_machine
+from attractor.tasks import build_task
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.console import in_numbers, run_progress
+
+CONTROL = "uniform"
+DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which runs make up the comparison: the first preset is the baseline, and the control is always among them."""
+
+    base: TrainConfig
+    presets: tuple[str, ...]
+    seeds: tuple[int, ...]
+    root: Path
+
+    def __post_init__(self) -> None:
+        require(len(self.presets) >= 1, "presets", "at least one name", self.presets)
+        for field, values in (("presets", self.presets), ("seeds", self.seeds)):
+            require(len(set(values)) == len(values), field, "without repetition", " ".join(map(str, values)))
+        require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.presets if CONTROL in self.presets else (*self.presets, CONTROL)
+
+    def jobs(self) -> list[Job]:
+        """All mechanisms of one seed before the next seed, so that whole pairs are there as early as possible."""
+        return [
+            Job(self.base.replace(attention=label, seed=seed), self.root / f"{label}-seed{seed}")
+            for seed in self.seeds
+            for label in self.labels
+        ]
+
+
+def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console, command: str) -> Path:
+    """Run what is not finished, print table and verdict, and return the path of the page."""
+    jobs = plan.jobs()
+    task = build_task(plan.base.task, plan.base.corpus, plan.base.seq_len, plan.base.seed)
+    for job in jobs:  # another configuration in any of the folders is refused before anything runs
+        RunFolder.create(job.path, job.config.to_dict() | {"data": task.fingerprint})
+    n_workers, runtime = share_machine(len(jobs), workers, runtime)
+    tokens = plan.base.n_steps * plan.base.batch_size * plan.base.seq_len
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"{len(plan.labels)} mechanisms x {len(plan.seeds)} seeds, {tokens:,} tokens each, in {plan.root}")
+    say(task.describe())
+    say(f"{n_workers} runs side by side, {runtime.threads} threads each")
+    with Watch(console, jobs) as watch:
+        failures = launch(jobs, n_workers, runtime, watch)
+    for name, why in failures.items():
+        say(f"failed: {name}: {why.strip()}")
+    runs = [RunFolder.open(job.path) for job in _by_label(plan, jobs)]
+    if not any(run.finished for run in runs):
+        raise InputError("no run finished, so there is nothing to compare; mend what the lines above name")
+    comparison = Comparison.read(runs, baseline=plan.presets[0], control=CONTROL)
+    page = plan.root / "report.html"
+    write_page(comparison, page, command)
+    console.print()
+    console.print(rich_table(comparison))
+    for line in caption(comparison):
+        say(line)
+    console.print()
+    for line in comparison.verdict():
+        say(line)
+    console.print()
+    return page
+
+
+def _by_label(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+    """In the order asked for, not the order of running."""
+    return [job for label in plan.labels for job in jobs if job.config.label == label]
+
+
+class Watch:
+    """The live view of many runs: one bar for all, one for each that runs now, read from the run folders."""
+
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self.console, self.jobs = console, jobs
+        self.progress = run_progress(console)
+        self.overall = self.progress.add_task("all steps", total=sum(job.config.n_steps for job in jobs), numbers="")
+        self.bars = {
+            job: self.progress.add_task(job.name, total=job.config.n_steps, visible=False, numbers="") for job in jobs
+        }
+        self.told: set[Job] = set()
+
+    def __enter__(self) -> "Watch":
+        if self.console.is_terminal:
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, running: Sequence[Job], ended: Sequence[Job]) -> None:
+        steps = sum(job.config.n_steps for job in ended)
+        for job in running:
+            latest = self._latest(job)
+            steps += latest.get("step", 0)
+            self.progress.update(
+                self.bars[job],
+                completed=latest.get("step", 0),
+                visible=True,
+                numbers=in_numbers(latest) if latest else "starting",
+            )
+        for job in ended:
+            self.progress.update(self.bars[job], visible=False)
+            if job not in self.told:
+                self.told.add(job)
+                self._tell(job, len(ended))
+        self.progress.update(self.overall, completed=steps, numbers=f"{len(ended)} of {len(self.jobs)} runs")
+
+    def _latest(self, job: Job) -> dict[str, Any]:
+        records = RunFolder.open(job.path).metrics() if (job.path / "config.json").exists() else []
+        return next((record for record in reversed(records) if "loss" in record), {})
+
+    def _tell(self, job: Job, n_ended: int) -> None:
+        summary = RunFolder.open(job.path).summary() if job.finished else None
+        outcome = "failed" if summary is None else f"{summary['metric']['name']} {summary['metric']['value']:.3f}"
+        self.console.print(
+            f"[{n_ended:>2}/{len(self.jobs)}] {job.name}: {outcome}", markup=False, highlight=False, soft_wrap=True
+        )

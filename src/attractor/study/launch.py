@@ -1,0 +1,116 @@
+"""Many runs in local processes: each a fresh process of its own, so that memory and failures stay its own.
+
+Runs that are finished are skipped, interrupted ones resume, a failed one is reported and does not stop the rest. The
+parent knows nothing of a run but its folder: progress is read from there.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.files import write_text
+from attractor.evidence.run import RunFolder
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.interrupt import StopRequest
+
+FAILURE = "failure.txt"
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Job:
+    config: TrainConfig
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.label} seed {self.config.seed}"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "config.json").exists() and RunFolder.open(self.path).finished
+
+    def failure(self) -> str:
+        written = self.path / FAILURE
+        return written.read_text() if written.exists() else "its process ended without a word; was it killed?"
+
+
+def share_machine(n_jobs: int, workers: int | None, runtime: Runtime) -> tuple[int, Runtime]:
+    """How many runs go side by side, and each one's threads. Small models on a CPU waste least on one thread each; on a
+    GPU one run at a time has the device to itself."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    on_gpu = runtime.device.startswith("cuda") or (runtime.device == "auto" and torch.cuda.is_available())
+    n_workers = workers or (1 if on_gpu else max(1, min(n_jobs, cores)))
+    return n_workers, replace(runtime, threads=runtime.threads or max(1, cores // n_workers))
+
+
+def launch(
+    jobs: Sequence[Job], n_workers: int, runtime: Runtime, watch: Callable[[Sequence[Job], Sequence[Job]], None]
+) -> dict[str, str]:
+    """Carry out all jobs; returns what failed, by name. `watch` is told of the running and the ended jobs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attractor.train.loop"])  # each run starts with torch imported
+    waiting = [job for job in jobs if not job.finished]
+    ended = [job for job in jobs if job not in waiting]
+    running: dict[Job, BaseProcess] = {}
+    failures: dict[str, str] = {}
+    with StopRequest() as stop:
+        try:
+            while waiting or running:
+                while waiting and len(running) < n_workers and stop.signal_number is None:
+                    job = waiting.pop(0)
+                    running[job] = context.Process(target=_carry_out, args=(job, runtime))
+                    running[job].start()
+                watch(list(running), ended)
+                time.sleep(POLL_SECONDS)
+                if stop.signal_number is not None:
+                    break
+                for job in [job for job, process in running.items() if not process.is_alive()]:
+                    del running[job]
+                    ended.append(job)
+                    if not job.finished:
+                        failures[job.name] = job.failure()
+        finally:
+            for process in running.values():  # asked to stop, each saves a checkpoint first
+                process.terminate()
+            for process in running.values():
+                process.join()
+    watch([], ended)
+    if stop.signal_number is not None:
+        raise RunInterrupted(
+            f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
+            f"Resume with the same command: {' '.join(['attractor', *sys.argv[1:]])}",
+            stop.signal_number,
+        )
+    return failures
+
+
+def _carry_out(job: Job, runtime: Runtime) -> None:
+    """One run in a process of its own."""
+    from attractor.train.loop import train
+
+    os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each run to stop exactly once
+    (job.path / FAILURE).unlink(missing_ok=True)
+    try:
+        train(job.config, job.path, runtime)
+    except RunInterrupted as interrupted:
+        sys.exit(interrupted.exit_code)
+    except (InputError, RunStopped) as error:
+        _write_failure(job, str(error))
+        sys.exit(2)
+    except Exception as error:
+        _write_failure(job, f"{type(error).__name__}: {error}")
+        raise
+
+
+def _write_failure(job: Job, text: str) -> None:
+    if job.path.is_dir():
+        write_text(job.path / FAILURE, text + "\n")

@@ -1,0 +1,141 @@
+"""Language modelling on bytes: predict the next byte of a corpus, measured by perplexity on documents held out."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from attractor.errors import InputError, unknown
+from attractor.tasks.documents import CORPORA, Document, documents_at
+from attractor.tasks.order import Batch, Windows, check_length, evaluation_batches
+from attractor.tasks.tokenizer import END_OF_TEXT, ByteTokenizer
+
+VALIDATION_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Two token arrays that share no document, read-only because runs in one process share them."""
+
+    name: str
+    train: np.ndarray = field(repr=False)
+    valid: np.ndarray = field(repr=False)
+    n_documents: int
+    n_bytes: int
+    fingerprint: str
+
+
+class TextTask:
+    """Windows of a corpus: the seed decides the order of training, never what is held out."""
+
+    metric = "perplexity"
+
+    def __init__(self, corpus: str, seq_len: int, seed: int) -> None:
+        self.corpus = load_corpus(corpus)
+        self.seq_len = seq_len
+        self.name = f"text:{self.corpus.name}"
+        self.vocab_size = ByteTokenizer.vocab_size
+        self.fingerprint = self.corpus.fingerprint
+        check_length(self.corpus.train, seq_len, f"the training part of corpus '{self.corpus.name}'")
+        check_length(self.corpus.valid, seq_len, f"the validation part of corpus '{self.corpus.name}'")
+        self._windows = Windows(self.corpus.train, seq_len, seed)
+
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        return self._windows.batch(step, batch_size)
+
+    def valid_batches(self, batch_size: int, max_batches: int | None = None) -> Iterator[Batch]:
+        return evaluation_batches(self.corpus.valid, self.seq_len, batch_size, max_batches)
+
+    def describe(self) -> str:
+        corpus = self.corpus
+        return (
+            f"{corpus.name}: {corpus.n_documents:,} documents, {corpus.n_bytes:,} bytes; "
+            f"{len(corpus.train):,} training and {len(corpus.valid):,} validation tokens in windows of {self.seq_len}"
+        )
+
+
+def load_corpus(name_or_path: str | PathLike[str]) -> Corpus:
+    """The corpus of that name in CORPORA, or else of that file or folder; read once in a process."""
+    name = str(name_or_path)
+    if name in CORPORA:
+        return _load(name, None)
+    path = Path(name).expanduser().resolve()
+    if path.exists():
+        return _load(name, path)
+    if re.fullmatch(r"[\w-]+", name):
+        raise unknown("corpus", name, CORPORA, "or give the path of a text file or folder")
+    raise InputError(f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}")
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, path: Path | None) -> Corpus:
+    found = CORPORA[name]() if path is None else documents_at(path)
+    documents = [document for document in found if document[1].strip()]
+    if not documents:
+        raise InputError(f"corpus must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
+    train, valid = (_join(texts) for texts in split(documents))
+    return Corpus(
+        name=name,
+        train=train,
+        valid=valid,
+        n_documents=len(documents),
+        n_bytes=sum(len(text) for _, text in documents),
+        fingerprint=_fingerprint(train, valid),
+    )
+
+
+def split(documents: Sequence[Document]) -> tuple[list[bytes], list[bytes]]:
+    """Training and validation texts, whole documents each, about one tenth of them for validation.
+
+    A hash of the content decides, so equal texts stand on the same side, and adding documents moves no others. If that
+    leaves a side empty, the text nearest the boundary changes over. A corpus with only one distinct text is taken once,
+    and its last tenth is for validation, cut after a line break if there is one near.
+    """
+    texts = [text for _, text in documents]
+    places = {text: _place(text) for text in texts}
+    if len(places) == 1:
+        cut = _cut_before_last_tenth(texts[0])
+        return [texts[0][:cut]], [texts[0][cut:]]
+    ordered = sorted(places.values())
+    boundary = min(max(VALIDATION_SHARE, ordered[0]), ordered[-2])
+    return [t for t in texts if places[t] > boundary], [t for t in texts if places[t] <= boundary]
+
+
+def _place(text: bytes) -> float:
+    """A number between 0 and 1, spread evenly over texts, that depends on the content alone."""
+    return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48
+
+
+def _cut_before_last_tenth(text: bytes) -> int:
+    cut = round(len(text) * (1 - VALIDATION_SHARE))
+    line = text.rfind(b"\n", round(len(text) * (1 - 2 * VALIDATION_SHARE)), cut) + 1
+    if line:
+        return line
+    while cut < len(text) and text[cut] & 0xC0 == 0x80:  # the middle of a UTF-8 character
+        cut += 1
+    return cut
+
+
+def _join(texts: Sequence[bytes]) -> np.ndarray:
+    """The tokens of the texts with an end-of-text token between them."""
+    tokenizer = ByteTokenizer()
+    between = np.array([END_OF_TEXT], dtype=np.uint16)
+    parts = [tokenizer.encode(texts[0])]
+    for text in texts[1:]:
+        parts += [between, tokenizer.encode(text)]
+    tokens = np.concatenate(parts)
+    tokens.flags.writeable = False
+    return tokens
+
+
+def _fingerprint(train: np.ndarray, valid: np.ndarray) -> str:
+    """Over the length of the training part too: the same tokens split elsewhere are other data."""
+    digest = hashlib.sha256(len(train).to_bytes(8))
+    for part in (train, valid):
+        digest.update(part.astype("<u2").tobytes())
+    return digest.hexdigest()

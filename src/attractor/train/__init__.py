@@ -1,0 +1,1 @@
+"""Training: one readable loop, its optimizer, its checkpoints, its console."""

@@ -1,0 +1,168 @@
+"""Checkpoints that a crash, a full disk or a flipped byte cannot turn into a wrong run.
+
+    checkpoints/step-00000500/model.safetensors    weights
+                              optimizer.pt         optimizer, loss scaler and random state (loaded with weights_only)
+                              state.json           step, tokens, best loss and the other counters
+                              manifest.json        format version, sha256 of each file
+
+A checkpoint is written under a hidden temporary name, flushed, and renamed when it is complete. Loading goes from the
+newest back: a damaged one is named and the one before it is used.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from attractor.errors import InputError
+from attractor.evidence.run import write_json
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+BEST = "best.json"
+
+
+@dataclass
+class TrainState:
+    """The counters of a run: all that is neither weights, optimizer nor random state."""
+
+    step: int = 0
+    tokens: int = 0
+    best_loss: float | None = None
+    best_step: int | None = None
+    bad_steps: int = 0  # in a row
+    skipped_steps: int = 0
+    train_seconds: float = 0.0  # inside steps, over all sessions
+
+
+class DamagedCheckpointError(Exception):
+    """Why a checkpoint cannot be used."""
+
+
+def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], state: TrainState) -> Path:
+    """Write the checkpoint of `state.step`; nothing under its final name is ever incomplete."""
+    target = folder / f"step-{state.step:08d}"
+    temporary = folder / f".writing-{target.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        save_model(model, str(temporary / "model.safetensors"))
+        torch.save(tensors, temporary / "optimizer.pt")
+        write_json(temporary / "state.json", asdict(state))
+        files = sorted(path for path in temporary.iterdir())
+        manifest = {"format": FORMAT, "sha256": {path.name: _sha256(path) for path in files}}
+        write_json(temporary / MANIFEST, manifest)
+        for path in files:
+            _flush(path)
+        shutil.rmtree(target, ignore_errors=True)  # a resumed run may pass the same step again
+        temporary.rename(target)
+        _flush(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise InputError(
+            f"could not save the checkpoint of step {state.step} in '{folder}': {error.strerror or error}; "
+            "make room or choose another folder. Earlier checkpoints are intact"
+        ) from error
+    return target
+
+
+def mark_best(folder: Path, state: TrainState) -> None:
+    write_json(folder / BEST, {"step": state.best_step, "loss": state.best_loss})
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the lowest validation loss so far, where one was written."""
+    if not (folder / BEST).exists():
+        return None
+    step = json.loads((folder / BEST).read_text())["step"]
+    path = folder / f"step-{step:08d}"
+    return path if path.exists() else None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+
+
+def drop_old(folder: Path, keep: int) -> None:
+    """Keep the newest `keep` checkpoints and the best one."""
+    best = best_checkpoint(folder)
+    for path in list_checkpoints(folder)[:-keep]:
+        if path != best:
+            shutil.rmtree(path)
+
+
+def verify(path: Path) -> None:
+    """Compare every file with its checksum."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        expected = manifest["sha256"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedCheckpointError(f"'{path / MANIFEST}' is missing or unreadable") from error
+    if manifest.get("format") != FORMAT:
+        raise InputError(
+            f"checkpoint format must be {FORMAT}, got {manifest.get('format')} in '{path}'; "
+            "use the version of attractor that wrote it"
+        )
+    for name, digest in expected.items():
+        file = path / name
+        if not file.exists():
+            raise DamagedCheckpointError(f"'{file}' is missing")
+        if _sha256(file) != digest:
+            raise DamagedCheckpointError(f"'{file}' does not have the content that was written (checksum)")
+
+
+def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose checksums hold; each damaged one on the way is named."""
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            verify(path)
+        except DamagedCheckpointError as damage:
+            warn(f"damaged checkpoint: {damage}; using the one before it")
+        else:
+            return path
+    return None
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """The weights of a verified checkpoint into a model of the same configuration."""
+    verify_or_refuse(path)
+    load_model(model, str(path / "model.safetensors"))
+
+
+def verify_or_refuse(path: Path) -> None:
+    try:
+        verify(path)
+    except DamagedCheckpointError as damage:
+        raise InputError(f"damaged checkpoint: {damage}; choose another step") from damage
+
+
+def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
+    """Weights into the model; returns what else was saved. The checkpoint has been verified."""
+    load_model(model, str(path / "model.safetensors"), device=str(device))
+    tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+    stored = json.loads((path / "state.json").read_text())
+    known = {f.name for f in fields(TrainState)}
+    return tensors, TrainState(**{key: value for key, value in stored.items() if key in known})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

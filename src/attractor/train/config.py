@@ -1,0 +1,152 @@
+"""What determines a run (TrainConfig), where and how it is run (Runtime), and the recipes by name."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from attractor.attention.stage import require
+from attractor.errors import unknown
+from attractor.models import SIZES, TransformerConfig
+from attractor.train.schedule import SCHEDULES
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+# Learns to use its context within seconds on one core, so that a comparison on a laptop can tell mechanisms apart. With
+# learned positions it does not: the twin without attention was then as good (LOG.md).
+LAPTOP = TransformerConfig(
+    vocab_size=320, d_model=64, n_heads=4, n_layers=2, d_ff=192, max_seq_len=256, positions="rope"
+)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    model: TransformerConfig = LAPTOP
+    task: str = "text"
+    corpus: str = "stdlib-code"
+    seed: int = 0
+    n_steps: int = 700
+    batch_size: int = 8  # sequences per optimizer step
+    accumulation: int = 1  # micro-batches that make up a step
+    seq_len: int = 64
+    lr: float = 5e-3
+    schedule: str = "cosine"
+    warmup_steps: int = 70
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1  # on matrices; vectors and scalars do not decay
+    clip: float | None = 1.0  # of the gradient's norm; None: unclipped
+    precision: str = "fp32"
+    activation_checkpointing: bool = False
+    compile: bool = False
+    eval_every: int = 100
+    eval_batches: int | None = 32  # validation batches; None: all of them
+    max_bad_steps: int = 10  # non-finite steps in a row after which the run stops
+
+    def __post_init__(self) -> None:
+        for name in ("n_steps", "batch_size", "accumulation", "seq_len", "eval_every", "max_bad_steps"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= 1, name, "an integer of at least 1", value)
+        rule = f"a divisor of batch_size={self.batch_size}"
+        require(self.batch_size % self.accumulation == 0, "accumulation", rule, self.accumulation)
+        require(self.seed >= 0, "seed", "at least 0", self.seed)
+        require(self.lr > 0, "lr", "positive", self.lr)
+        require(
+            0 <= self.warmup_steps < self.n_steps, "warmup_steps", f"below n_steps={self.n_steps}", self.warmup_steps
+        )
+        require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)", self.betas)
+        require(self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
+        require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
+        require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+        if self.model.positions == "learned":
+            rule = f"at most max_seq_len={self.model.max_seq_len}"
+            require(self.seq_len <= self.model.max_seq_len, "seq_len", rule, self.seq_len, "or raise max_seq_len")
+
+    @property
+    def label(self) -> str:
+        """What a comparison calls this run: its mechanism."""
+        attention = self.model.attention
+        return attention if isinstance(attention, str) else "custom"
+
+    def replace(self, **changes: Any) -> Self:
+        """This config with fields changed; a field of the model is named directly: `replace(attention="gated")`."""
+        own = {f.name for f in fields(self)}
+        of_model = {f.name for f in fields(self.model)}
+        for key in changes:
+            if key not in own | of_model:
+                raise unknown("training field", key, own | of_model)
+        model_changes = {key: value for key, value in changes.items() if key in of_model}
+        run_changes = {key: value for key, value in changes.items() if key in own}
+        model = run_changes.pop("model", self.model).replace(**model_changes)
+        return replace(self, model=model, **run_changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"label": self.label} | own | {"model": self.model.to_dict(), "betas": list(self.betas)}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Self:
+        values = {key: value for key, value in stored.items() if key not in ("label", "data")}
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise unknown("training field", key, known)
+        values["model"] = TransformerConfig.from_dict(values["model"])
+        return cls(**values | {"betas": tuple(values["betas"])})
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how a run is carried out: nothing here changes what it computes."""
+
+    device: str = "auto"  # cuda where there is one
+    threads: int | None = None  # CPU threads; None: torch's choice
+    log_every: int = 10
+    save_every: int = 500  # steps between checkpoints; one is also written at the end and on Ctrl-C
+    keep: int = 2  # newest checkpoints kept, beside the best
+
+    def __post_init__(self) -> None:
+        for field_name in ("log_every", "save_every", "keep"):
+            require(getattr(self, field_name) >= 1, field_name, "at least 1", getattr(self, field_name))
+        require(self.threads is None or self.threads >= 1, "threads", "at least 1", self.threads)
+
+
+def _recipe(size: str, **changes: Any) -> TrainConfig:
+    """CoupledQK, appendix B, WikiText-103: fp16 there, bf16 here."""
+    paper = TrainConfig(
+        model=SIZES[size],
+        n_steps=30_000,
+        batch_size=32,
+        seq_len=512,
+        warmup_steps=2_000,
+        weight_decay=0.1,
+        clip=1.0,
+        precision="bf16",
+        eval_every=1_000,
+        eval_batches=None,
+    )
+    return paper.replace(**changes)
+
+
+RECIPES: dict[str, TrainConfig] = {
+    "laptop": TrainConfig(),
+    "small": _recipe("small", lr=6e-4, accumulation=4),
+    "medium": _recipe("medium", lr=3e-4, accumulation=4, activation_checkpointing=True),
+    "large": _recipe("large", lr=2e-4, accumulation=8, activation_checkpointing=True),
+    # PsiQRH, "Training Protocol", without its warm-up, decay of the rate or clipping; steps stand in for its epochs.
+    "psiqrh": TrainConfig(
+        model=SIZES["small"].replace(d_model=256, n_layers=4, d_ff=512, max_seq_len=512, attention="psiqrh"),
+        n_steps=20_000,
+        batch_size=32,
+        seq_len=512,
+        lr=1e-4,
+        schedule="constant",
+        warmup_steps=0,
+        betas=(0.9, 0.999),
+        weight_decay=0.01,
+        clip=None,
+        eval_every=1_000,
+        eval_batches=None,
+    ),
+}

@@ -1,0 +1,85 @@
+"""The live console of one run: progress, time left, throughput, loss, memory, MFU."""
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from attractor.numerals import in_bytes, with_prefix
+
+NUMBERS = "{task.fields[numbers]}"
+
+
+def run_progress(console: Console) -> Progress:
+    """A bar with the count of steps, the time left, and the numbers of the moment."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn(NUMBERS, markup=False),
+        console=console,
+        refresh_per_second=4,
+    )
+
+
+def in_numbers(record: dict[str, Any]) -> str:
+    """The moment in one line: what is known of it."""
+    parts = [f"loss {shown(record.get('loss'))}"]
+    if record.get("tokens_per_second"):
+        parts.append(f"{with_prefix(record['tokens_per_second'])} tok/s")
+    if "memory" in record:
+        parts.append(in_bytes(record["memory"]))
+        parts.append("MFU n/a" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
+    if record.get("skipped_steps"):
+        parts.append(f"{record['skipped_steps']} skipped")
+    return "  ".join(parts)
+
+
+def shown(loss: float | None) -> str:
+    """A run's file holds null where a loss was not finite."""
+    return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3f}"
+
+
+class LiveConsole:
+    """A `Display` for a person. Where nobody watches live (a pipe, a log file) every validation is one line."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.progress = run_progress(self.console)
+        self.bar: TaskID | None = None
+        self.latest: dict[str, Any] = {}
+
+    def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None:
+        self.note(
+            f"{facts['label']}: {facts['n_parameters']:,} parameters on {facts['device']}, {facts['threads']} threads"
+        )
+        self.note(facts["data"])
+        if first_step:
+            self.note(f"continuing after step {first_step}")
+        if self.console.is_terminal:
+            self.progress.start()
+        self.bar = self.progress.add_task(facts["label"], total=n_steps, completed=first_step, numbers="")
+
+    def step(self, record: dict[str, Any]) -> None:
+        assert self.bar is not None
+        self.latest = record
+        self.progress.update(self.bar, completed=record["step"], numbers=in_numbers(record))
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        measured = {k: v for k, v in record.items() if k not in ("step", "tokens") and v is not None}
+        numbers = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+        left = "" if self.console.is_terminal else f"  {in_numbers(self.latest)}{self._time_left()}"
+        self.note(f"step {record['step']:>6}  {numbers}{left}")
+
+    def _time_left(self) -> str:
+        """For a log: a live bar shows it itself."""
+        remaining = next((task.time_remaining for task in self.progress.tasks if task.id == self.bar), None)
+        return "" if remaining is None else f"  {remaining:.0f} s left"
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        self.progress.stop()

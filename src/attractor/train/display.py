@@ -1,0 +1,31 @@
+"""What a run tells whoever watches: a contract, and the silence that a run among many keeps."""
+
+from typing import Any, Protocol
+
+
+class Display(Protocol):
+    def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None:
+        """The run is about to start, or to continue from `first_step`."""
+
+    def step(self, record: dict[str, Any]) -> None:
+        """A training step was taken; the record may hold loss, lr, grad_norm, tokens_per_second, memory, mfu."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """A validation was made."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+
+    def end(self) -> None: ...
+
+
+class Silent:
+    def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None: ...
+
+    def step(self, record: dict[str, Any]) -> None: ...
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...

@@ -1,0 +1,76 @@
+"""What the machine is and what a run took of it: device, peak memory, the share of its peak arithmetic (MFU)."""
+
+import resource
+import sys
+
+import torch
+from torch import nn
+
+from attractor.errors import InputError
+from attractor.models import Transformer
+
+# Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
+PEAK_FLOPS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`, or a device by torch's name; one that is not there is refused now rather than at the first tensor."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device must be one that torch can use here, got '{name}'; try cpu, cuda or auto") from error
+    return device
+
+
+class PeakMemory:
+    """Bytes that a run held at most, above what the process held when it began."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self._before = self._resident()
+
+    def read(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return self._resident() - self._before
+
+    @staticmethod
+    def _resident() -> int:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but on a Mac
+
+
+def training_flops_per_token(model: Transformer, seq_len: int) -> float:
+    """Three forwards' worth: 2 FLOPs per weight that multiplies, and both products of causal attention."""
+    weights = sum(p.numel() for p in _multiplying(model))
+    layers = [block.attention for block in model.layers]
+    widths = sum(layer.layout.n_queries * (sum(layer.segments) + layer.layout.value) for layer in layers)
+    return 3 * 2 * (weights + widths * (seq_len + 1) / 2)
+
+
+def _multiplying(model: nn.Module) -> list[torch.Tensor]:
+    """Matrices that take part in products. A tied embedding counts once, as the readout; an untied one not at all."""
+    assert isinstance(model, Transformer)
+    looked_up = {id(model.embedding.weight)} if model.head is not None else set()
+    if model.positions is not None:
+        looked_up.add(id(model.positions.weight))
+    return [p for p in model.parameters() if p.dim() == 2 and id(p) not in looked_up]
+
+
+def model_flops_utilisation(flops_per_second: float, device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((flops_per_second / peak for key, peak in PEAK_FLOPS.items() if key in name), None)

@@ -1,0 +1,249 @@
+"""The training loop. One run: from a config to a folder that holds everything there is to know about it.
+
+    for each step:  rate by the schedule; gradients over the micro-batches; clip; step unless not finite;
+                    now and then: log, evaluate, save
+
+A run is a function of its config: data order and rates depend on the step alone, weights on (seed, name), and the
+random state is in the checkpoint. Resumed, it goes on bit for bit as if it had never stopped.
+"""
+
+import math
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.run import RunFolder
+from attractor.models import Transformer
+from attractor.tasks import Task, build_task
+from attractor.train import checkpoint
+from attractor.train.checkpoint import TrainState
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Display, Silent
+from attractor.train.evaluate import Evaluation, evaluate
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, training_flops_per_token
+from attractor.train.interrupt import StopRequest
+from attractor.train.optimizer import build_optimizer
+from attractor.train.schedule import learning_rate
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def train(
+    config: TrainConfig, path: str | Path, runtime: Runtime | None = None, display: Display | None = None
+) -> dict[str, Any]:
+    """Carry the run at `path` to its end, from wherever it stands, and return its summary."""
+    display = display or Silent()
+    task = build_task(config.task, config.corpus, config.seq_len, config.seed)
+    if task.vocab_size > config.model.vocab_size:
+        raise InputError(
+            f"vocab_size must be at least the task's {task.vocab_size}, got {config.model.vocab_size}; "
+            f"give vocab_size={task.vocab_size}"
+        )
+    folder = RunFolder.create(path, config.to_dict() | {"data": task.fingerprint})
+    done = folder.summary()
+    if done is not None:
+        display.note(f"'{folder.path}' is finished already")
+        return done
+    run = Run(config, folder, task, runtime or Runtime(), display)
+    run.restore()
+    try:
+        with StopRequest() as stop:
+            run.carry_out(stop)
+    finally:
+        display.end()
+    return run.conclude()
+
+
+@dataclass
+class Run:
+    """A run in progress: what the loop holds between steps."""
+
+    config: TrainConfig
+    folder: RunFolder
+    task: Task
+    runtime: Runtime
+    display: Display
+    state: TrainState = field(default_factory=TrainState)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        if self.runtime.threads is not None:
+            torch.set_num_threads(self.runtime.threads)
+        self.device = resolve_device(self.runtime.device)
+        self.memory = PeakMemory(self.device)
+        torch.manual_seed(config.seed)
+        self.model: Transformer = config.model.build(config.seed).to(self.device)
+        self.model.activation_checkpointing = config.activation_checkpointing
+        self.loss = torch.compile(self.model.loss) if config.compile else self.model.loss
+        self.optimizer = build_optimizer(self.model, config)
+        half = AUTOCAST.get(config.precision)
+        self.autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, half) if half else nullcontext()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
+        self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    def carry_out(self, stop: StopRequest) -> None:
+        config, state = self.config, self.state
+        self.display.begin(self.facts(), state.step, config.n_steps)
+        self.model.train()
+        while state.step < config.n_steps:
+            started = time.perf_counter()
+            record = self.take_step()
+            state.train_seconds += time.perf_counter() - started
+            state.step += 1
+            state.tokens += config.batch_size * config.seq_len
+            self.report_step(record)
+            at_end = state.step == config.n_steps
+            if state.step % config.eval_every == 0 or at_end:
+                self.validate()
+            if state.bad_steps >= config.max_bad_steps:
+                self.save()
+                raise RunStopped(
+                    f"stopped at step {state.step}: loss or gradient was not finite {state.bad_steps} steps in a row "
+                    f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
+                    f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
+                )
+            if state.step % self.runtime.save_every == 0 or at_end or stop.signal_number is not None:
+                self.save()
+            if stop.signal_number is not None and not at_end:
+                raise RunInterrupted(
+                    f"interrupted after step {state.step}, saved. Resume: attractor train --resume {self.folder.path}",
+                    stop.signal_number,
+                )
+
+    def take_step(self) -> dict[str, Any]:
+        """One optimizer step, or none where loss or gradient is not finite: then the weights stay as they are."""
+        config, state = self.config, self.state
+        rate = learning_rate(state.step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        inputs, targets = self.task.train_batch(state.step, config.batch_size)
+        loss = torch.zeros((), device=self.device)
+        micro_batches = zip(
+            torch.from_numpy(inputs).chunk(config.accumulation),
+            torch.from_numpy(targets).chunk(config.accumulation),
+            strict=True,
+        )
+        for tokens, wanted in micro_batches:
+            loss += self.gradients(tokens.to(self.device), wanted.to(self.device))
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
+        finite = bool(torch.isfinite(loss + norm))
+        if finite:
+            self.scaler.step(self.optimizer)
+            state.bad_steps = 0
+        else:
+            state.bad_steps += 1
+            state.skipped_steps += 1
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite}
+
+    def gradients(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Add this micro-batch's share to the gradients; returns its share of the loss."""
+        with self.autocast:
+            loss, aux_loss = self.loss(tokens, targets)
+        share = 1 / self.config.accumulation
+        self.scaler.scale((loss + aux_loss) * share).backward()
+        return loss.detach() * share
+
+    # --- now and then -------------------------------------------------------------------------------------------
+
+    def report_step(self, record: dict[str, Any]) -> None:
+        """Log every so many steps, and every skipped one; between, nothing waits for the device's numbers."""
+        state = self.state
+        if state.step % self.runtime.log_every and not record["skipped"] and state.step < self.config.n_steps:
+            return
+        speed = state.tokens / state.train_seconds
+        mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
+        numbers = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "loss": float(record["loss"]),
+            "lr": record["lr"],
+            "grad_norm": float(record["grad_norm"]),
+            "tokens_per_second": speed,
+            "skipped_steps": state.skipped_steps,
+        }
+        self.folder.append(numbers)
+        self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
+
+    def validate(self) -> Evaluation:
+        """Evaluate, and keep the weights where they are the best so far."""
+        config, state = self.config, self.state
+        micro_batch = config.batch_size // config.accumulation
+        result = evaluate(self.model, self.task, micro_batch, config.eval_batches, self.autocast)
+        record = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "valid_loss": result.loss,
+            "context_gain": result.context_gain,
+            self.task.metric: result.metric(self.task.metric)["value"],
+        }
+        self.folder.append(record)
+        self.display.evaluated(record)
+        if math.isfinite(result.loss) and (state.best_loss is None or result.loss < state.best_loss):
+            state.best_loss, state.best_step = result.loss, state.step
+            self.save()
+            checkpoint.mark_best(self.folder.checkpoints, state)
+        self.latest = result
+        return result
+
+    def save(self) -> None:
+        tensors = {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+        checkpoint.save_checkpoint(self.folder.checkpoints, self.model, tensors, self.state)
+        checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep)
+
+    def restore(self) -> None:
+        """Continue from the newest intact checkpoint, if there is one."""
+        path = checkpoint.newest_intact(self.folder.checkpoints, self.display.note)
+        if path is not None:
+            tensors, self.state = checkpoint.load_checkpoint(path, self.model, self.device)
+            self.optimizer.load_state_dict(tensors["optimizer"])
+            self.scaler.load_state_dict(tensors["scaler"])
+            torch.set_rng_state(tensors["random"].cpu())
+            if tensors["random_cuda"] is not None and self.device.type == "cuda":
+                torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
+        self.folder.keep_until(self.state.step)
+
+    def conclude(self) -> dict[str, Any]:
+        """The summary: the last validation, what it cost, and where the best weights lie."""
+        state = self.state
+        result = getattr(self, "latest", None) or self.validate()
+        summary = self.facts() | {
+            "metric": result.metric(self.task.metric),
+            "valid_loss": result.loss,
+            "accuracy": result.accuracy,
+            "context_gain": result.context_gain,
+            "best_loss": state.best_loss,
+            "best_step": state.best_step,
+            "tokens_per_second": state.tokens / state.train_seconds,
+            "peak_memory_bytes": self.memory.read(),
+            "steps": state.step,
+            "tokens": state.tokens,
+            "skipped_steps": state.skipped_steps,
+            "wall_seconds": state.train_seconds,
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "label": self.config.label,
+            "data": self.task.describe(),
+            "n_parameters": sum(p.numel() for p in self.model.parameters()),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+        }

@@ -1,0 +1,22 @@
+"""AdamW over two groups: matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not."""
+
+import torch
+from torch import nn
+
+from attractor.train.config import TrainConfig
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """The optimizer's groups, each with the names of its parameters."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [(name, p) for name, p in named if p.dim() >= 2]
+    vectors = [(name, p) for name, p in named if p.dim() < 2]
+    return [
+        {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
+        {"name": "vectors and scalars", "params": vectors, "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    groups = parameter_groups(model, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -1,0 +1,63 @@
+"""The intervals agree with scipy's, and none is invented."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attractor.errors import InputError
+from attractor.evidence.statistics import mean_interval, paired_difference, smallest_detectable
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("level", [0.95, 0.99])
+def test_a_paired_difference_is_that_of_the_paired_t_test(n, level):
+    of, against = np.random.default_rng(n).normal(size=(2, n))
+    interval = paired_difference(dict(enumerate(of)), dict(enumerate(against)), level)
+    test = stats.ttest_rel(of, against)
+    expected = test.confidence_interval(level)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert interval.mean == pytest.approx(np.mean(of - against))
+    assert interval.excludes_zero == (test.pvalue < 1 - level)
+
+
+def test_only_common_seeds_are_paired():
+    interval = paired_difference({0: 1.0, 1: 2.0, 7: 100.0}, {1: 1.0, 0: 0.5, 9: -100.0})
+    assert interval.n == 2
+    assert interval.mean == 0.75
+    with pytest.raises(InputError, match="common seeds"):
+        paired_difference({0: 1.0}, {1: 1.0})
+
+
+def test_one_value_has_no_interval():
+    interval = mean_interval([2.0])
+    assert (interval.mean, interval.low, interval.high, interval.half_width) == (2.0, None, None, None)
+    assert not interval.excludes_zero
+    assert smallest_detectable([2.0]) is None
+
+
+def test_no_value_is_an_error():
+    with pytest.raises(InputError, match="at least one value"):
+        mean_interval([])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_value_that_is_no_number_shows_nothing(bad):
+    interval = mean_interval([1.0, bad, 1.0])
+    assert math.isnan(interval.mean)
+    assert not interval.excludes_zero
+    assert math.isnan(mean_interval([bad]).mean)
+
+
+def test_equal_values_have_an_interval_of_width_zero():
+    assert mean_interval([0.5, 0.5]).excludes_zero
+    assert not mean_interval([0.0, 0.0]).excludes_zero
+    assert mean_interval([0.5, 0.5]).half_width == 0
+
+
+def test_a_mean_beyond_the_smallest_detectable_is_shown_and_one_below_is_not():
+    spread = np.array([-0.01, 0.0, 0.01])
+    smallest = smallest_detectable(spread)
+    assert mean_interval(spread + 1.01 * smallest).excludes_zero
+    assert not mean_interval(spread + 0.99 * smallest).excludes_zero

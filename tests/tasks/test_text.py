@@ -1,0 +1,162 @@
+"""Corpora: what is read, what is held out, and what is said of input that cannot be used."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attractor.errors import InputError
+from attractor.tasks import TASKS, build_task
+from attractor.tasks.documents import CORPORA
+from attractor.tasks.text import load_corpus, split
+from attractor.tasks.tokenizer import END_OF_TEXT, ByteTokenizer
+
+
+def texts_in(tokens: np.ndarray) -> list[str]:
+    return ByteTokenizer().decode(tokens).split("<|endoftext|>")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=30))
+def test_no_text_stands_on_both_sides_and_none_is_lost(texts: list[bytes]) -> None:
+    train, valid = split([(str(i), text) for i, text in enumerate(texts)])
+    if len(set(texts)) == 1:
+        assert train[0] + valid[0] == texts[0]
+    else:
+        assert train
+        assert valid
+        assert not set(train) & set(valid)
+        assert sorted(train + valid) == sorted(texts)
+
+
+def test_about_a_tenth_is_held_out() -> None:
+    _, valid = split([(str(i), str(i).encode()) for i in range(2000)])
+    assert 0.08 < len(valid) / 2000 < 0.12
+
+
+def test_a_new_document_moves_no_other() -> None:
+    documents = [(str(i), str(i).encode()) for i in range(200)]
+    _, before = split(documents[:150])
+    _, after = split(documents)
+    assert set(before) == set(after) & {text for _, text in documents[:150]}
+
+
+def test_one_document_gives_its_last_tenth_from_a_line_break_on(tmp_path: Path) -> None:
+    lines = [f"line {i:03}\n" for i in range(100)]
+    (tmp_path / "one.txt").write_text("".join(lines))
+    corpus = load_corpus(tmp_path / "one.txt")
+    assert texts_in(corpus.train) == ["".join(lines[:90])]
+    assert texts_in(corpus.valid) == ["".join(lines[90:])]
+
+
+def test_a_cut_without_a_line_break_keeps_characters_whole() -> None:
+    for n in range(10, 40):
+        (head,), (tail,) = split([("one", ("é€" * n).encode())])
+        assert head.decode() + tail.decode() == "é€" * n
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_line_separates_documents_in_a_txt_file(tmp_path: Path, newline: str) -> None:
+    texts = [f"document {i} says <|endoftext|> in passing{newline}" for i in range(12)]
+    (tmp_path / "many.txt").write_bytes(f"<|endoftext|>{newline}".join(texts).encode())
+    corpus = load_corpus(tmp_path / "many.txt")
+    assert corpus.n_documents == 12
+    n_separators = [np.count_nonzero(side == END_OF_TEXT) for side in (corpus.train, corpus.valid)]
+    assert sum(n_separators) == 10, "they stand between the documents of a side, never at its ends"
+
+
+def test_a_folder_is_read_by_sorted_name_without_its_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("z.md", "a.txt", "deep/b.py", ".hidden.txt", ".git/config", "empty.txt"):
+        (tmp_path / name).write_text("" if name == "empty.txt" else f"text of {name}")
+    corpus = load_corpus(tmp_path)
+    assert corpus.n_documents == 3
+    both = texts_in(corpus.train) + texts_in(corpus.valid)
+    assert sorted(both) == ["text of a.txt", "text of deep/b.py", "text of z.md"]
+    assert texts_in(corpus.train) == sorted(texts_in(corpus.train))
+
+
+def test_binary_files_in_a_folder_are_skipped_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words\n" * 10)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0")
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"skipped 2 binary file\(s\) in .*, the first is 'latin.txt'"):
+        assert load_corpus(tmp_path).n_documents == 1
+
+
+def test_the_fingerprint_follows_the_text(tmp_path: Path) -> None:
+    fingerprints = set()
+    for name, text in {"a": "one\ntwo\n", "b": "one\ntwo\n", "c": "one\ntoo\n"}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        fingerprints.add(load_corpus(tmp_path / f"{name}.txt").fingerprint)
+    assert len(fingerprints) == 2
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_the_built_in_corpora_need_nothing_but_python(name: str) -> None:
+    corpus = load_corpus(name)
+    assert corpus.n_documents > 100
+    assert 0.02 < len(corpus.valid) / (len(corpus.train) + len(corpus.valid)) < 0.3
+    assert load_corpus(name) is corpus, "runs in one process must share the corpus"
+    assert not corpus.train.flags.writeable
+
+
+def test_the_text_task_keeps_the_contract(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("".join(f"line {i:03}\n" for i in range(100)))
+    task = build_task("text", corpus=str(tmp_path / "one.txt"), seq_len=16, seed=0)
+    inputs, targets = task.train_batch(step=5, batch_size=4)
+    assert inputs.shape == targets.shape == (4, 16)
+    assert np.array_equal(inputs[:, 1:], targets[:, :-1])
+    assert sum(len(inputs) for inputs, _ in task.valid_batches(batch_size=2)) == 5
+    assert task.metric == "perplexity"
+    assert task.vocab_size > inputs.max()
+    assert task.fingerprint == load_corpus(tmp_path / "one.txt").fingerprint
+    assert "1 documents, 900 bytes; 810 training and 90 validation tokens in windows of 16" in task.describe()
+
+
+def test_the_seed_orders_training_and_never_changes_what_is_held_out() -> None:
+    first, second = (TASKS["text"](corpus="stdlib-docs", seq_len=32, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(first.train_batch(0, 4)[0], second.train_batch(0, 4)[0])
+    for one, other in zip(first.valid_batches(4, 3), second.valid_batches(4, 3), strict=True):
+        assert np.array_equal(one[0], other[0])
+
+
+def test_names_that_are_not_known_are_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown corpus 'stdlib-dox'; did you mean 'stdlib-docs'"):
+        load_corpus("stdlib-dox")
+    with pytest.raises(InputError, match="unknown task 'texts'; did you mean 'text'"):
+        build_task("texts", corpus="stdlib-docs", seq_len=8, seed=0)
+
+
+def test_a_missing_file_is_named_with_what_would_do() -> None:
+    with pytest.raises(InputError, match=r"'missing/novel.txt' does not exist; known: stdlib-code, stdlib-docs"):
+        load_corpus("missing/novel.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "corpus must contain text, but '.*' has none; give a file or folder with UTF-8 text"),
+        (b" \n\n", "corpus must contain text, but '.*' has none"),
+        (b"ab\0c", "must be UTF-8 text, but '.*' has a NUL byte at offset 2; convert it or give another file"),
+        (b"abc\xff", "must be UTF-8 text, but '.*' has a byte at offset 3 that is not UTF-8"),
+    ],
+)
+def test_a_file_without_text_says_why(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load_corpus(tmp_path / "bad.txt")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_text_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
+        load_corpus(tmp_path)
+
+
+def test_a_corpus_shorter_than_one_window_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("a line of text\n" * 20)
+    with pytest.raises(InputError, match=r"the validation part of .* at least seq_len \+ 1 = 65 tokens, but has 30"):
+        TASKS["text"](corpus=str(tmp_path / "short.txt"), seq_len=64, seed=0)

@@ -1,0 +1,43 @@
+"""Bytes as tokens: what goes in comes out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attractor.errors import InputError
+from attractor.tasks.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
+
+tokenizer = ByteTokenizer()
+
+
+@given(st.text())
+def test_text_survives_the_round_trip(text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.binary())
+def test_bytes_survive_as_tokens(raw: bytes) -> None:
+    tokens = tokenizer.encode(raw)
+    assert tokens.dtype == np.uint16
+    assert tokens.astype(np.uint8).tobytes() == raw
+    assert tokenizer.decode(tokens) == raw.decode(errors="replace")
+
+
+def test_specials_are_rendered_as_their_names() -> None:
+    assert tokenizer.decode([104, 105, END_OF_TEXT, PAD]) == "hi<|endoftext|><|pad|>"
+
+
+def test_text_cannot_forge_a_special() -> None:
+    assert tokenizer.encode("<|endoftext|>").max() < END_OF_TEXT
+
+
+def test_vocabulary_is_padded_for_the_matrix_kernels() -> None:
+    assert tokenizer.vocab_size > PAD
+    assert tokenizer.vocab_size % 64 == 0
+
+
+@pytest.mark.parametrize("token", [-1, 258, 319])
+def test_an_id_without_meaning_is_named(token: int) -> None:
+    with pytest.raises(InputError, match=f"token id must be between 0 and 257, but is {token}"):
+        tokenizer.decode([104, token])

@@ -1,0 +1,136 @@
+"""Imports point one way. The rooms of the house are the first-level packages and modules of `attractor`."""
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "attractor"
+FILES = sorted(SOURCE.rglob("*.py"))
+ANYTHING = None
+
+# The rooms that a room may import, besides itself and `errors`, which is open to all.
+MAY_IMPORT: dict[str, set[str] | None] = {
+    "errors": set(),
+    "numerals": set(),
+    "tap": set(),
+    "kernels": set(),
+    "analysis": set(),
+    "equilibrium": set(),
+    "evidence": set(),
+    "tasks": set(),
+    "attention": {"tap", "kernels"},
+    "observe": {"tap"},
+    "models": {"attention", "tap", "kernels"},
+    "control": {"attention", "tap", "kernels"},
+    "hf": {"models", "attention", "tap"},
+    "train": {"models", "attention", "tasks", "evidence", "control", "tap", "kernels", "numerals"},
+    "report": {"evidence", "numerals"},
+    "study": {"train", "models", "attention", "tasks", "evidence", "report", "control"},
+    "catalogue": {"train", "models", "attention", "tasks", "numerals"},
+    "cli": ANYTHING,
+    "__init__": ANYTHING,
+}
+
+
+def place(file: Path) -> str:
+    return file.relative_to(SOURCE).as_posix()
+
+
+def module(file: Path) -> str:
+    """The dotted name: attractor/tasks/text.py is attractor.tasks.text, and a package is named as its folder."""
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(file): file for file in FILES}
+
+
+@cache
+def imports(file: Path, for_types_too: bool = True) -> frozenset[str]:
+    """The dotted names a file imports, in functions too: a late import is still a dependency."""
+    tree = ast.parse(file.read_text())
+    left_out = set() if for_types_too else type_checking_only(tree)
+    names = set()
+    for node in ast.walk(tree):
+        if node in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{place(file)}:{node.lineno}: write the full name, from attractor... import ..."
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
+
+
+def type_checking_only(tree: ast.Module) -> set[ast.AST]:
+    """The statements under `if TYPE_CHECKING:`, which never run."""
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    guarded = [branch for branch in branches if ast.unparse(branch.test).endswith("TYPE_CHECKING")]
+    return {statement for branch in guarded for statement in branch.body}
+
+
+def room_of(name: str) -> str:
+    """`import attractor` and `from attractor import f` reach for the public face, which is a room as well."""
+    first = name.split(".")[1] if "." in name else "__init__"
+    on_disk = (SOURCE / first).is_dir() or (SOURCE / f"{first}.py").exists()
+    return first if on_disk else "__init__"
+
+
+def file_of(name: str) -> Path | None:
+    """The file that stands behind an imported name, which may be a module or a thing inside one."""
+    return MODULES.get(name) or MODULES.get(name.rpartition(".")[0])
+
+
+def inside(file: Path, for_types_too: bool = True) -> set[str]:
+    return {name for name in imports(file, for_types_too) if name.split(".")[0] == "attractor"}
+
+
+def test_every_room_is_in_the_table() -> None:
+    rooms = {place(file).split("/")[0].removesuffix(".py") for file in FILES}
+    missing = sorted(rooms - MAY_IMPORT.keys())
+    assert not missing, (
+        f"add {missing} to MAY_IMPORT and to the README's tree, or move the files to a room that is there"
+    )
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
+def test_imports_point_one_way(file: Path) -> None:
+    room = place(file).split("/")[0].removesuffix(".py")
+    allowed = MAY_IMPORT.get(room, set())
+    if allowed is ANYTHING:
+        return
+    allowed = allowed | {room, "errors"}
+    wrong = sorted(name for name in inside(file) if room_of(name) not in allowed)
+    assert not wrong, (
+        f"{place(file)} imports {wrong}, but '{room}' may import only {sorted(allowed)}: "
+        "move the code to the room that may, or pass the object in as an argument"
+    )
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    """Between files, late imports included, since they only hide a circle; those for type checkers alone make none.
+
+    A package's __init__ is left out: it passes on names for the outside.
+    """
+    parts = [file for file in FILES if file.name != "__init__.py"]
+    graph = {file: {file_of(name) for name in inside(file, for_types_too=False)} & set(parts) for file in parts}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = " <- ".join(place(file) for file in error.args[1])
+        pytest.fail(f"{circle}: move what the two need to a file of its own, which both import")
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if place(file).startswith(("evidence", "report"))], ids=place)
+def test_evidence_and_reports_are_read_without_torch(file: Path) -> None:
+    heavy = sorted(name for name in imports(file) if name.split(".")[0] == "torch")
+    assert not heavy, f"{place(file)} imports {heavy}: a run folder must be readable anywhere, so compute it in `train`"
+
+
+def test_files_are_named_for_what_they_hold() -> None:
+    vague = {"util", "utils", "helper", "helpers", "manager", "managers"}
+    wrong = [place(file) for file in FILES if vague & set(place(file).removesuffix(".py").split("/"))]
+    assert not wrong, f"rename {wrong} for the one idea each file holds"
