@@ -23,7 +23,7 @@ D_MODEL, N_HEADS = 512, 8
 def print_catalogue(console: Console) -> None:
     mechanisms = table("attention", *STAGES, "parameters", "cache")
     for name, config in PRESETS.items():
-        choices = [choice(getattr(config, stage)) for stage in STAGES]
+        choices = [choice(stage, getattr(config, stage)) for stage in STAGES]
         mechanisms.add_row(*map(Text, [name, *choices, f"{n_parameters(config):,}", f"{cache_numbers(config):,}"]))
     console.print(mechanisms)
     known = {f.name for config in PRESETS.values() for stage in STAGES for f in fields(getattr(config, stage))}
@@ -58,14 +58,14 @@ def table(first: str, *others: str) -> Table:
     return made
 
 
-def choice(stage: Stage) -> str:
-    """A stage's class, and those of its fields that differ from the class's defaults."""
-    default = type(stage)()
+def choice(name: str, stage: Stage) -> str:
+    """A stage's class and the fields that its preset sets; what standard attention does is left out."""
+    usual = type(getattr(AttentionConfig(), name))
     values = {f.name: getattr(stage, f.name) for f in fields(stage)}
-    changed = [f"{name}={value}" for name, value in values.items() if value != getattr(default, name)]
-    if not changed and stage in vars(AttentionConfig()).values():
-        return "·"  # as in standard attention
-    return type(stage).__name__ + (f"({', '.join(changed)})" if changed else "")
+    default = type(stage)()
+    said = [] if type(stage) is usual else [type(stage).__name__]
+    said += [f"{field}={value}" for field, value in values.items() if value != getattr(default, field)]
+    return " ".join(said) or "·"
 
 
 def n_parameters(config: AttentionConfig) -> int:

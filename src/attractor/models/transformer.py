@@ -107,10 +107,15 @@ class TransformerConfig:
     def build(self, seed: int | None = None) -> "Transformer":
         """The model; with a seed, every parameter is drawn from (seed, its name), so models that differ in their
         attention share all weights that both have. Without one, torch's global seed decides."""
-        model = Transformer(self)
-        if not model.embedding.weight.is_meta:
-            initialize(model, int(torch.randint(2**31, ())) if seed is None else seed)
-        return model
+        with torch.device("meta"):
+            model = Transformer(self)
+        device = torch.get_default_device()
+        if device.type == "meta":
+            return model
+        # Always drawn on the CPU, so that a seed means the same weights on every device.
+        model.to_empty(device="cpu")
+        initialize(model, int(torch.randint(2**31, (), device="cpu")) if seed is None else seed)
+        return model.to(device)
 
 
 class TransformerCache:

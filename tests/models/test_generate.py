@@ -1,0 +1,93 @@
+"""Generation: cached = uncached, batched with padding = alone, and samplers that keep what they promise."""
+
+import pytest
+import torch
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.models import Transformer, TransformerConfig
+from attractor.models.generate import sample
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
+
+
+def small(attention: str, positions: str = "learned") -> Transformer:
+    config = TransformerConfig(61, 32, 4, n_layers=2, d_ff=48, max_seq_len=40, positions=positions, attention=attention)
+    model = config.build(0)
+    with torch.no_grad():  # sharper logits: greedy choices must not hang on rounding
+        model.embedding.weight.mul_(20)
+    return model.eval()
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_cached_and_padded_decoding_gives_the_same_tokens(attention: str, positions: str) -> None:
+    """Greedy tokens agree with uncached decoding, and with each prompt decoded alone, without padding."""
+    model = small(attention, positions)
+    cached = model.generate(PROMPTS, max_new_tokens=12, temperature=0.0)
+    assert torch.equal(cached, model.generate(PROMPTS, max_new_tokens=12, temperature=0.0, use_cache=False))
+    for row, prompt in zip(cached, PROMPTS, strict=True):
+        alone = model.generate(torch.tensor([prompt]), max_new_tokens=12, temperature=0.0)
+        assert alone[0].tolist() == prompt + row[-12:].tolist()
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+def test_cached_logits_equal_the_full_pass_with_left_padding(attention: str) -> None:
+    model = small(attention, "rope")
+    tokens = torch.randint(0, 61, (2, 10), generator=torch.Generator().manual_seed(0))
+    real = torch.ones(2, 10, dtype=torch.bool)
+    real[1, :4] = False
+    full, _ = model(tokens, real=real)
+    cache = model.new_cache()
+    parts = [model(tokens[:, :5], cache=cache, real=real[:, :5])[0]]
+    parts += [model(tokens[:, i : i + 1], cache=cache)[0] for i in range(5, 10)]
+    torch.testing.assert_close(torch.cat(parts, 1)[real], full[real], rtol=1e-4, atol=1e-4)
+    alone, _ = model(tokens[1:, 4:])
+    torch.testing.assert_close(full[1:, 4:], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_sampling_is_reproducible_and_leaves_the_mode_alone() -> None:
+    model = small("standard").train()
+    one, other = (
+        model.generate(PROMPTS, 8, temperature=1.0, top_k=5, top_p=0.9, generator=torch.Generator().manual_seed(s))
+        for s in (1, 1)
+    )
+    assert torch.equal(one, other)
+    assert model.training
+
+
+def test_stop_token_ends_a_sequence_and_all_stopped_ends_early() -> None:
+    model = small("standard")
+    free = model.generate([[1, 2, 3]], 12, temperature=0.0)[0].tolist()
+    stop = free[5]
+    stopped = model.generate([[1, 2, 3]], 12, temperature=0.0, stop_token=stop, pad_token=60)[0].tolist()
+    assert stopped == free[: free.index(stop, 3) + 1]
+
+
+def test_samplers_keep_their_promises() -> None:
+    """Greedy takes the likeliest; top-k never leaves the k likeliest; top-p the fewest that reach p."""
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(4000, -1)
+    generator = torch.Generator().manual_seed(0)
+    assert (sample(logits, 0.0) == 0).all()
+    assert set(sample(logits, 1.0, top_k=2, generator=generator).tolist()) == {0, 1}
+    # Probabilities are .644 .237 .087 .032: the first two hold .881, the third is needed to reach .9.
+    assert set(sample(logits, 1.0, top_p=0.6, generator=generator).tolist()) == {0}
+    assert set(sample(logits, 1.0, top_p=0.9, generator=generator).tolist()) == {0, 1, 2}
+    drawn = torch.bincount(sample(logits, 1.0, generator=generator), minlength=4) / 4000
+    torch.testing.assert_close(drawn, logits[0].softmax(-1), rtol=0, atol=0.03)
+    assert sample(logits / 0.01, 100.0, generator=generator).unique().numel() == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_new_tokens": 100}, "max_new_tokens must be at most 34 after a prompt of 6 tokens"),
+        ({"max_new_tokens": -1}, "max_new_tokens must be at least 0, got -1"),
+        ({"temperature": -0.5}, "temperature must be at least 0"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+        ({"tokens": [[1], []]}, "every prompt must have at least one token"),
+    ],
+)
+def test_bad_requests_are_refused(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        small("standard").generate(**{"tokens": PROMPTS} | arguments)
