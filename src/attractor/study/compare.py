@@ -12,6 +12,7 @@ from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
 from attractor.report.comparison import Comparison
 from attractor.report.page import write_page
+from attractor.report.record import write_record
 from attractor.report.table import caption, rich_table
 from attractor.study.launch import Job, launch, share_machine
 from attractor.tasks import build_task
@@ -75,6 +76,7 @@ def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console,
     comparison = Comparison.read(runs, baseline=plan.presets[0], control=CONTROL)
     page = plan.root / "report.html"
     write_page(comparison, page, command)
+    write_record(comparison, plan.root / "comparison.json", command)
     console.print()
     console.print(rich_table(comparison))
     for line in caption(comparison):
