@@ -1,4 +1,4 @@
-"""Golden losses: twenty optimizer steps of every preset on made-up data, so that a refactor cannot change training unseen.
+"""Golden losses: twenty optimizer steps of every preset on made-up data, so that no refactor changes training unseen.
 
 After a change that is meant to alter training, write them anew with `python tests/test_golden.py`, and say why in the
 commit.
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from attractor.attention import PRESETS
 from attractor.models import TransformerConfig
 from attractor.train.config import TrainConfig
@@ -31,7 +32,7 @@ def batch(step: int) -> torch.Tensor:
 
 def losses(attention: str) -> list[float]:
     model = TransformerConfig(VOCABULARY, 32, 4, n_layers=2, d_ff=64, max_seq_len=32, attention=attention).build(seed=0)
-    optimizer = build_optimizer(model, TrainConfig(lr=1e-2))
+    optimizer = build_optimizer(model, TrainConfig(lr=2e-3))
     measured = []
     for step in range(N_STEPS):
         tokens = batch(step)

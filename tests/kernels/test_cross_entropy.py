@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from attractor.kernels import cross_entropy as kernels
 from torch import Tensor
+
+from attractor.kernels import cross_entropy as kernels
 
 PATHS = {
     "chunked": kernels.chunked_linear_cross_entropy,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+
 from attractor.attention import PRESETS, Cache, build
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
