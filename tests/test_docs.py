@@ -1,0 +1,169 @@
+"""The pages tell the truth: trees name what is there, code runs, commands work, recipes can be followed literally."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRACKED = [
+    path
+    for pattern in ("*", "docs/**/*", "src/**/*", "tests/**/*", ".ci/*", "results/**/*", "studies/**/*")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+    and path.suffix in {".md", ".py", ".toml", ".txt", ".json", ".j2", ""}
+    and path.name != ".coverage"
+]
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page, as (language, content), in order."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, content) for language, content in found if language in languages]
+
+
+def run(command: str, folder: Path, source: Path = ROOT / "src") -> str:
+    """A command as a reader types it, with this environment's programs; its output, or a failure that shows it."""
+    bin_folder = str(Path(sys.executable).parent)
+    environment = os.environ | {
+        "PATH": bin_folder + os.pathsep + os.environ["PATH"],
+        "PYTHONPATH": str(source),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"`{command}` ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
+    return done.stdout
+
+
+# --- the tree -------------------------------------------------------------------------------------------------------
+
+
+def tree() -> list[tuple[int, str, str]]:
+    """The README's picture of the house: indentation, path, phrase."""
+    (text,) = [content for _, content in blocks(ROOT / "README.md", "") if "src/attractor/" in content]
+    lines = [re.match(r"( *)(\S+)\s*(.*)", line) for line in text.splitlines()]
+    return [(len(line[1]), line[2], line[3]) for line in lines if line]
+
+
+def test_every_path_in_the_tree_exists() -> None:
+    parents: dict[int, Path] = {}
+    for indent, name, phrase in tree():
+        folder = next((parents[i] for i in sorted(parents, reverse=True) if i < indent), ROOT)
+        parents = {i: path for i, path in parents.items() if i < indent} | {indent: folder / name}
+        assert (folder / name).exists(), f"the README's tree names {name}, which is not in {folder.relative_to(ROOT)}"
+        for file in re.findall(r"[\w]+\.py", phrase):
+            assert (folder / name / file).exists() or (folder / file).exists(), f"{file} is not in {name}"
+
+
+def test_every_room_stands_in_the_tree() -> None:
+    named = {name.rstrip("/") for _, name, _ in tree()}
+    rooms = {path.stem if path.is_file() else path.name for path in (ROOT / "src" / "attractor").iterdir()}
+    rooms -= {"__init__", "__pycache__"}
+    missing = {room for room in rooms if room not in named and f"{room}.py" not in named}
+    assert not missing, f"add to the README's tree: {sorted(missing)}"
+
+
+def test_make_has_the_targets_that_the_readme_names() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text().split("## The house")[0]):
+        assert target in ("compare", "test") or target in makefile
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"the Makefile has no target {target}"
+
+
+def test_the_readmes_table_is_the_stored_result() -> None:
+    """The numbers under the figure come from results/, cell by cell."""
+    readme = (ROOT / "README.md").read_text()
+    result = json.loads((ROOT / "results" / "compare-laptop.json").read_text())
+    for row in result["rows"]:
+        line = next((line for line in readme.splitlines() if line.startswith(f"| {row['label']} |")), "")
+        assert f"{row['metric']['mean']:.2f}" in line, f"the README's row of {row['label']} is not that of results/"
+
+
+# --- code and commands ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_and_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for language, content in blocks(page, "python", "sh"):
+        if language == "python":
+            exec(compile(content, str(page), "exec"), names)
+            continue
+        for command in content.splitlines():
+            if command.startswith("attractor "):
+                run(command, tmp_path)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+# --- the recipes of CONTRIBUTING ------------------------------------------------------------------------------------
+
+RECIPES = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]
+STEP = re.compile(
+    r"^(?:Create `(?P<new>[^`]+)`[^\n]*:"
+    r"|In `(?P<below_file>[^`]+)`, below `(?P<line>[^`]+)`, add:"
+    r"|In `(?P<in_file>[^`]+)`, replace `(?P<old>[^`]+)` by:)\n\n```python\n(?P<code>.*?)^```$"
+    r"|^```sh\n(?P<commands>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def test_there_are_three_recipes() -> None:
+    assert [recipe.splitlines()[0] for recipe in RECIPES] == ["Add a mechanism", "Add a measure", "Add a task"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.splitlines()[0].split()[-1])
+def test_a_recipe_followed_to_the_letter_works(recipe: str, tmp_path: Path) -> None:
+    """Its files are created, its lines added, its commands run, in a copy of the repository."""
+    copy = tmp_path / "repository"
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    steps = list(STEP.finditer(recipe))
+    assert recipe.count("```") == 2 * len(steps), "a block of this recipe is introduced in words the test cannot follow"
+    for step in steps:
+        if step["new"]:
+            assert not (copy / step["new"]).exists()
+            (copy / step["new"]).write_text(step["code"])
+        elif step["below_file"]:
+            edit(copy / step["below_file"], step["line"] + "\n", step["line"] + "\n" + step["code"])
+        elif step["in_file"]:
+            edit(copy / step["in_file"], step["old"] + "\n", step["code"])
+        else:
+            for command in step["commands"].splitlines():
+                run(command, copy, copy / "src")
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1, f"{file.name} has {text.count(old)} lines {old!r}; the recipe needs exactly one"
+    file.write_text(text.replace(old, new))
+
+
+# --- what no file may hold ------------------------------------------------------------------------------------------
+
+
+def test_no_file_names_a_registry() -> None:
+    pattern = re.compile(r"https?://[^\s\"']*(pypi|/simple|registry|debian)", re.IGNORECASE)
+    found = [str(path.relative_to(ROOT)) for path in TRACKED if pattern.search(path.read_text(errors="ignore"))]
+    assert not found
+
+
+def test_constraints_hold_versions_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.\[\]-]+==[\w.]+( ;.*)?", line) for line in lines)
+    assert any(line.startswith("torch==2.13.0") for line in lines)
