@@ -49,27 +49,16 @@ MODULES = {module(file): file for file in FILES}
 
 
 @cache
-def imports(file: Path, for_types_too: bool = True) -> frozenset[str]:
-    """The dotted names a file imports, in functions too: a late import is still a dependency."""
-    tree = ast.parse(file.read_text())
-    left_out = set() if for_types_too else type_checking_only(tree)
+def imports(file: Path) -> frozenset[str]:
+    """The dotted names a file imports, in functions and for types too: a late import is still a dependency."""
     names = set()
-    for node in ast.walk(tree):
-        if node in left_out:
-            continue
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{place(file)}:{node.lineno}: write the full name, from attractor... import ..."
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return frozenset(names)
-
-
-def type_checking_only(tree: ast.Module) -> set[ast.AST]:
-    """The statements under `if TYPE_CHECKING:`, which never run."""
-    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
-    guarded = [branch for branch in branches if ast.unparse(branch.test).endswith("TYPE_CHECKING")]
-    return {statement for branch in guarded for statement in branch.body}
 
 
 def room_of(name: str) -> str:
@@ -84,8 +73,8 @@ def file_of(name: str) -> Path | None:
     return MODULES.get(name) or MODULES.get(name.rpartition(".")[0])
 
 
-def inside(file: Path, for_types_too: bool = True) -> set[str]:
-    return {name for name in imports(file, for_types_too) if name.split(".")[0] == "attractor"}
+def inside(file: Path) -> set[str]:
+    return {name for name in imports(file) if name.split(".")[0] == "attractor"}
 
 
 def test_every_room_is_in_the_table() -> None:
@@ -111,12 +100,12 @@ def test_imports_point_one_way(file: Path) -> None:
 
 
 def test_no_files_import_one_another_in_a_circle() -> None:
-    """Between files, late imports included, since they only hide a circle; those for type checkers alone make none.
+    """Between files, late imports and those for type checkers included, since they only hide a circle.
 
     A package's __init__ is left out: it passes on names for the outside.
     """
     parts = [file for file in FILES if file.name != "__init__.py"]
-    graph = {file: {file_of(name) for name in inside(file, for_types_too=False)} & set(parts) for file in parts}
+    graph = {file: {file_of(name) for name in inside(file)} & set(parts) for file in parts}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -1,7 +1,7 @@
 """Cached generation: greedy, temperature, top-k and top-p, for batches of unequal prompts."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -10,13 +10,31 @@ from torch import Tensor
 from attractor.attention.stage import require
 from attractor.errors import InputError
 
-if TYPE_CHECKING:
-    from attractor.models.transformer import Transformer
+
+class DecodingModel(Protocol):
+    """What generation asks of a model."""
+
+    training: bool
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence it takes; None where there is no end."""
+
+    def new_cache(self) -> Any: ...
+
+    def eval(self) -> Self: ...
+
+    def train(self, mode: bool = True) -> Self: ...
+
+    def __call__(self, tokens: Tensor, cache: Any = None, real: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 @torch.no_grad()
 def generate(
-    model: "Transformer",
+    model: DecodingModel,
     tokens: Int[Tensor, "B T"] | Sequence[Sequence[int] | Tensor],
     max_new_tokens: int = 32,
     temperature: float = 1.0,
@@ -36,11 +54,11 @@ def generate(
     require(temperature >= 0, "temperature", "at least 0 (0 is greedy)", temperature)
     require(top_k is None or top_k >= 1, "top_k", "at least 1", top_k)
     require(top_p is None or 0 < top_p <= 1, "top_p", "above 0 and at most 1", top_p)
-    tokens, real = pad_left(tokens, pad_token, model.embedding.weight.device)
-    if model.positions is not None and tokens.shape[1] + max_new_tokens > model.config.max_seq_len:
+    tokens, real = pad_left(tokens, pad_token, model.device)
+    if model.max_length is not None and tokens.shape[1] + max_new_tokens > model.max_length:
         raise InputError(
-            f"max_new_tokens must be at most {max(model.config.max_seq_len - tokens.shape[1], 0)} after a prompt of "
-            f"{tokens.shape[1]} tokens (max_seq_len={model.config.max_seq_len}), got {max_new_tokens}; "
+            f"max_new_tokens must be at most {max(model.max_length - tokens.shape[1], 0)} after a prompt of "
+            f"{tokens.shape[1]} tokens (max_seq_len={model.max_length}), got {max_new_tokens}; "
             "shorten the prompt or ask for fewer"
         )
     was_training = model.training

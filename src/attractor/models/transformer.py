@@ -187,9 +187,9 @@ class Transformer(nn.Module):
         """The mask and the positions of these tokens, counted after what the cache holds."""
         batch, length = tokens.shape
         past = 0 if cache is None else cache.length
-        if self.positions is not None and past + length > self.config.max_seq_len:
+        if self.max_length is not None and past + length > self.max_length:
             raise InputError(
-                f"max_seq_len must be at least the sequence's length, got {self.config.max_seq_len} for "
+                f"max_seq_len must be at least the sequence's length, got {self.max_length} for "
                 f"{past + length} tokens; shorten the sequence or build with a larger max_seq_len or positions='rope'"
             )
         if cache is not None and (real is not None or cache.real is not None):
@@ -200,6 +200,15 @@ class Transformer(nn.Module):
             return True, torch.arange(past, past + length, device=tokens.device)
         mask = lower_triangle(length, past + length, tokens.device) & real[:, None, None, :]
         return mask, (real.cumsum(1) - 1).clamp(min=0)[:, past:]
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that has positions; None under RoPE, which has no end."""
+        return None if self.positions is None else self.config.max_seq_len
 
     @property
     def layers(self) -> list["Block"]:

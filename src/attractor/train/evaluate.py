@@ -37,7 +37,7 @@ def evaluate(
     model: Transformer, task: Task, batch_size: int, max_batches: int | None, autocast: AbstractContextManager[Any]
 ) -> Evaluation:
     """Over the task's validation batches, which are the same for every run."""
-    device = model.embedding.weight.device
+    device = model.device
     was_training = model.training
     model.eval()
     losses, hits, counts = (torch.zeros(0, dtype=torch.float64) for _ in range(3))
