@@ -11,8 +11,11 @@ class InputError(ValueError):
 def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> InputError:
     """The error for a name that is not in a table: offers the nearest one, and where to see them all."""
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    guess = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(names)}"
+    # A part of a name finds it, too: 'eular' means 'coupled-euler', not 'mla'.
+    parts = {part: known_name for known_name in reversed(names) for part in known_name.split("-")}
+    parts |= {known_name: known_name for known_name in names}
+    near = get_close_matches(str(name), parts, n=1, cutoff=0.5)
+    guess = f"; did you mean '{parts[near[0]]}'?" if near else f"; known: {', '.join(names)}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attractor.attention.cache import Cache
 from attractor.attention.config import AttentionConfig
 from attractor.attention.mask import Mask, resolve_mask
+from attractor.attention.norm import RMSNorm
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import preset
 from attractor.attention.project.latent import LatentProjection
@@ -66,8 +67,8 @@ class Attention(nn.Module):
 
         self.couple = config.couple.build(layout)
         norm_width = sum(self.segments) // maps
-        self.query_norm = nn.RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm else nn.Identity()
+        self.query_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
+        self.key_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
         self.score = config.score.build(shape, layout, scale, config.dropout)
         self.output = config.output.build(shape, layout)
         # MLA's keys can stay folded in the latent only while nothing stands between projection and dot product.
@@ -91,7 +92,7 @@ class Attention(nn.Module):
         """
         past = 0 if cache is None else cache.length
         rotation = self._rotation(rope, past, x)
-        mask = resolve_mask(causal_mask, x.shape[1], past + x.shape[1], x.device)
+        mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], past + x.shape[1], x.device)
         if cache is not None and self.absorbs:
             context = self._absorbed_context(x, mask, rotation, cache)
         else:

@@ -26,16 +26,16 @@ def lower_triangle(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
-def resolve_mask(causal_mask: bool | Tensor, n_queries: int, n_keys: int, device: torch.device) -> Mask:
+def resolve_mask(causal_mask: bool | Tensor, batch: int, n_queries: int, n_keys: int, device: torch.device) -> Mask:
     """The caller's mask as a `Mask`; keys may outnumber queries when a cache holds the past."""
     if isinstance(causal_mask, Tensor):
         shape = tuple(causal_mask.shape)
         square = (n_queries, n_keys)
-        fits = (len(shape) == 2 and shape == square) or (len(shape) == 4 and shape[1] == 1 and shape[2:] == square)
+        fits = shape in (square, (1, 1, *square), (batch, 1, *square))
         if causal_mask.dtype != torch.bool or not fits:
             raise InputError(
-                f"causal_mask must be boolean (True = may attend) of shape T S or B 1 T S with T={n_queries}, "
-                f"S={n_keys}, got {causal_mask.dtype} of shape {shape}"
+                f"causal_mask must be boolean (True = may attend) of shape T S or B 1 T S with B={batch}, "
+                f"T={n_queries}, S={n_keys}, got {causal_mask.dtype} of shape {shape}"
             )
         return Mask(allowed=causal_mask)
     if not causal_mask or n_queries == 1:  # the newest position may see all of the past

@@ -34,7 +34,7 @@ class PhaseActivation(nn.Module):
 
     def activate(self, v: Tensor) -> Tensor:
         wide = torch.promote_types(v.dtype, torch.float32)
-        with torch.autocast(v.device.type, enabled=False):
+        with torch.autocast("cpu" if v.is_meta else v.device.type, enabled=False):  # meta knows no autocast
             angle = F.linear(v.to(wide), self.phase.weight.to(wide))
         return torch.cat([v * angle.cos(), v * angle.sin()], dim=-1).to(v.dtype)  # (2)
 

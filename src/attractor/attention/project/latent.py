@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.norm import RMSNorm
 from attractor.attention.project.heads import split_heads
 from attractor.attention.stage import HeadLayout, Projection, Shape, require
 
@@ -58,8 +59,8 @@ class LatentProjection(nn.Module):
         self.key_up = nn.Linear(kv_latent, n_heads * nope, bias=False)
         self.key_rope = nn.Linear(shape.d_model, rope, bias=False)
         self.value_up = nn.Linear(kv_latent, n_heads * v_dim, bias=False)
-        self.query_norm = nn.RMSNorm(q_latent, eps=1e-6) if config.latent_norm else nn.Identity()
-        self.norm = nn.RMSNorm(kv_latent, eps=1e-6) if config.latent_norm else nn.Identity()
+        self.query_norm = RMSNorm(q_latent, eps=1e-6) if config.latent_norm else nn.Identity()
+        self.norm = RMSNorm(kv_latent, eps=1e-6) if config.latent_norm else nn.Identity()
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
         n_heads = self.layout.n_heads

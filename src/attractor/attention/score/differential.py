@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
+from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attend, observe
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
 from attractor.errors import unknown
@@ -59,7 +60,7 @@ class HalvesDifferential(nn.Module):
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * shape.layer_index)
         self.vectors = nn.Parameter(torch.empty(4, (layout.free + layout.rotary) // 2)) if vectors else None
         self.scalar = None if vectors else nn.Parameter(torch.empty(shape.n_heads))
-        self.norm = nn.RMSNorm(layout.value, eps=1e-5, elementwise_affine=vectors)
+        self.norm = RMSNorm(layout.value, eps=1e-5, elementwise_affine=vectors)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

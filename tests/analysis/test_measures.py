@@ -1,0 +1,78 @@
+"""Measures of attention maps, against maps whose entropy and rank are known."""
+
+import math
+
+import pytest
+import torch
+
+from attractor.analysis import attention_entropy, effective_rank
+
+
+def random_map(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(-1)
+
+
+@pytest.mark.parametrize("n_keys", [1, 2, 7, 100])
+def test_entropy_of_known_rows(n_keys: int) -> None:
+    """log S nats where all S keys count alike, 0 where one counts alone (0 log 0 = 0)."""
+    uniform = torch.full((3, n_keys), 1 / n_keys, dtype=torch.float64)
+    torch.testing.assert_close(attention_entropy(uniform), torch.full((3,), math.log(n_keys), dtype=torch.float64))
+    assert torch.equal(attention_entropy(torch.eye(n_keys)), torch.zeros(n_keys))
+
+
+def test_entropy_of_two_keys_is_the_formula() -> None:
+    row = torch.tensor([[0.2, 0.8, 0.0]], dtype=torch.float64)
+    assert attention_entropy(row).item() == pytest.approx(-0.2 * math.log(0.2) - 0.8 * math.log(0.8))
+
+
+def test_entropy_of_a_causal_map_by_row() -> None:
+    """Row t of the uniform causal map has log(t + 1): row 0 is always 0."""
+    weights = torch.ones(2, 3, 6, 6, dtype=torch.float64).tril()
+    weights /= weights.sum(-1, keepdim=True)
+    expected = torch.arange(1, 7, dtype=torch.float64).log()
+    torch.testing.assert_close(attention_entropy(weights), expected.expand(2, 3, 6))
+    assert (attention_entropy(random_map(5, 5).tril())[0] >= 0).all()
+
+
+def test_entropy_is_between_its_limits_and_blind_to_the_order_of_keys() -> None:
+    weights = random_map(2, 4, 5, 9)
+    entropy = attention_entropy(weights)
+    assert entropy.shape == (2, 4, 5)
+    assert ((entropy > 0) & (entropy < math.log(9))).all()
+    torch.testing.assert_close(attention_entropy(weights.flip(-1)), entropy)
+
+
+def test_measures_of_half_precision_are_taken_wide() -> None:
+    weights = random_map(2, 6, 6).bfloat16()
+    for measure in (attention_entropy, effective_rank):
+        assert measure(weights).dtype == torch.float32
+        torch.testing.assert_close(measure(weights), measure(weights.float()))
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_rank_of_known_maps(n: int) -> None:
+    """n where all singular values are equal, 1 where there is one."""
+    one_direction = torch.outer(torch.arange(1.0, n + 1), torch.linspace(1, 2, n))
+    torch.testing.assert_close(effective_rank(torch.eye(n)), torch.tensor(float(n)))
+    torch.testing.assert_close(effective_rank(one_direction), torch.tensor(1.0), rtol=0, atol=1e-4)
+
+
+def test_rank_is_of_the_spectrum_and_not_the_exponential_of_its_entropy() -> None:
+    """(3 + 1)^2 / (9 + 1) = 1.6, where the entropy's exponential would be 1.75."""
+    found = effective_rank(torch.diag(torch.tensor([3.0, 1.0, 0.0]))).item()
+    assert found == pytest.approx(1.6)
+    assert math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)) == pytest.approx(1.755, abs=1e-3)
+
+
+def test_rank_ignores_scale_and_rotation() -> None:
+    weights = random_map(2, 3, 6, 6)
+    rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    rank = effective_rank(weights)
+    assert rank.shape == (2, 3)
+    assert ((rank >= 1) & (rank <= 6)).all()
+    for changed in (7.5 * weights, rotation @ weights, weights @ rotation, weights.mT):
+        torch.testing.assert_close(effective_rank(changed), rank)
+
+
+def test_rank_of_a_map_with_more_keys_than_queries() -> None:
+    assert 1 <= effective_rank(random_map(3, 10)).item() <= 3

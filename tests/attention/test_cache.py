@@ -1,0 +1,60 @@
+"""The cache: what was appended comes back, whatever the chunks; room grows by doubling; rows can be reordered."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from attractor.attention import Cache, build
+
+
+@pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 1, 4], [1, 7, 1]], ids=str)
+def test_everything_appended_comes_back(chunks: list[int]) -> None:
+    """Criterion: after every append each tensor equals the concatenation so far, though widths and heads differ."""
+    keys, values = torch.randn(2, 3, 9, 4), torch.randn(2, 1, 9, 6)
+    cache, end = Cache(), 0
+    for k, v in zip(keys.split(chunks, dim=2), values.split(chunks, dim=2), strict=True):
+        held_keys, held_values = cache.append(k, v)
+        end += k.shape[2]
+        assert cache.length == end
+        assert torch.equal(held_keys, keys[:, :, :end])
+        assert torch.equal(held_values, values[:, :, :end])
+
+
+def test_room_is_renewed_a_logarithmic_number_of_times() -> None:
+    """Criterion: 100 single appends move the storage at most 8 times (1, 2, 4, ... 128)."""
+    cache, addresses = Cache(), []
+    for _ in range(100):
+        addresses.append(cache.append(torch.zeros(1, 1, 1, 2))[0].untyped_storage().data_ptr())
+    moves = 1 + sum(before != after for before, after in pairwise(addresses))
+    assert moves <= 8
+
+
+def test_numbers_are_those_of_one_sequence_without_spare_room() -> None:
+    cache = Cache()
+    assert cache.n_numbers == 0
+    for n in range(1, 6):
+        cache.append(torch.zeros(7, 3, 1, 4), torch.zeros(7, 2, 1, 5))
+        assert cache.n_numbers == n * (3 * 4 + 2 * 5)
+
+
+@pytest.mark.parametrize("rows", [[1, 0, 2], [2, 2, 0], [1]], ids=["permuted", "branched", "finished"])
+def test_reordered_rows_continue_other_sequences(rows: list[int]) -> None:
+    """Criterion: decoding on after a reorder equals the full pass over the sequences that were chosen."""
+    torch.manual_seed(0)
+    layer = build("standard", 8, 2).double()
+    past, new = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(len(rows), 2, 8, dtype=torch.float64)
+    cache = layer.new_cache()
+    layer(past, cache=cache)
+    cache.reorder(torch.tensor(rows))
+    found, _ = layer(new, cache=cache)
+    whole, _ = layer(torch.cat([past[rows], new], dim=1))
+    torch.testing.assert_close(found, whole[:, 4:])
+    assert cache.length == 6
+
+
+def test_caches_share_nothing() -> None:
+    layer = build("standard", 8, 2)
+    first, second = layer.new_cache(), layer.new_cache()
+    layer(torch.randn(1, 3, 8), cache=first)
+    assert (first.length, second.length) == (3, 0)

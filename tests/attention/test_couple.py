@@ -1,0 +1,375 @@
+"""Coupling: integrators against equations written out by hand, their claims on order, volume and symplecticity."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
+from attractor.attention.couple.euler import Euler
+from attractor.attention.couple.force import FORCES
+from attractor.attention.couple.leapfrog import Leapfrog
+from attractor.attention.couple.mlp import MLPOnly
+from attractor.attention.couple.phase import Phase, PhaseActivation
+from attractor.attention.stage import HeadLayout
+from attractor.tap import capture
+
+K = 4  # the head width of every coupling built here
+INTEGRATORS = sorted(Dynamics.kinds().values(), key=lambda kind: kind.__name__)
+every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS)
+written_out = pytest.mark.parametrize("integrator", [Euler, Leapfrog])
+every_force = pytest.mark.parametrize("force", FORCES)
+
+
+def layout(n_heads: int = 1, n_kv_heads: int | None = None) -> HeadLayout:
+    return HeadLayout(n_heads, n_heads, n_kv_heads or n_heads, free=K, value=K)
+
+
+def coupling_of(config: Dynamics, heads: HeadLayout | None = None) -> CoupledDynamics:
+    """In fp64, with a force of some strength and a step size of its own for every head."""
+    torch.manual_seed(0)
+    coupling = config.build(heads or layout()).double()
+    assert isinstance(coupling, CoupledDynamics)
+    with torch.no_grad():
+        for weight in coupling.force.parameters():
+            nn.init.normal_(weight, std=1 / math.sqrt(K))
+        coupling.tau += torch.linspace(0, 0.5, len(coupling.tau))
+    return coupling
+
+
+def state(n_heads: int = 1, n_kv_heads: int | None = None, length: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(2, heads, length, K) for heads in (n_heads, n_kv_heads or n_heads)]
+    q, k = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return q, k
+
+
+def force_by_hand(kind: str, coupling: CoupledDynamics, q: Tensor) -> Tensor:
+    w = dict(coupling.force.named_parameters())
+    if kind == "mlp":
+        return F.silu(q @ w["inner.weight"].T) @ w["outer.weight"].T
+    if kind == "linear":
+        return q @ w["matrix.weight"].T
+    return -F.silu(q @ w["matrix.weight"].T) @ w["matrix.weight"]
+
+
+def jacobian(coupling: nn.Module) -> Tensor:
+    """d (q', k') / d (q, k) of one position of one head: 2K 2K."""
+    z = torch.cat(state(length=1, seed=5), dim=-1)[0, 0, 0]
+
+    def step(z: Tensor) -> Tensor:
+        q, k = coupling(*z.view(2, 1, 1, 1, K).unbind())
+        return torch.cat([q, k], dim=-1).flatten()
+
+    return torch.autograd.functional.jacobian(step, z)
+
+
+def symplectic_defect(jacobian: Tensor) -> float:
+    omega = torch.zeros(2 * K, 2 * K, dtype=torch.float64)
+    omega[:K, K:], omega[K:, :K] = torch.eye(K), -torch.eye(K)
+    return float((jacobian.T @ omega @ jacobian - omega).abs().max())
+
+
+@every_force
+def test_one_euler_step_is_the_two_equations(force: str) -> None:
+    """q' = q + dt k, k' = k + dt f(q), both from the old state, dt by head."""
+    coupling, (q, k) = coupling_of(Euler(force=force), layout(2)), state(2)
+    dt = coupling.tau.exp().view(2, 1, 1)
+    q_next, k_next = coupling(q, k)
+    torch.testing.assert_close(q_next, q + dt * k)
+    torch.testing.assert_close(k_next, k + dt * force_by_hand(force, coupling, q))
+
+
+@every_force
+def test_one_leapfrog_step_is_the_three_equations(force: str) -> None:
+    coupling, (q, k) = coupling_of(Leapfrog(n_steps=1, force=force), layout(2)), state(2)
+    dt = coupling.tau.exp().view(2, 1, 1)
+    half = k + dt / 2 * force_by_hand(force, coupling, q)
+    q_next = q + dt * half
+    found = coupling(q, k)
+    torch.testing.assert_close(found[0], q_next)
+    torch.testing.assert_close(found[1], half + dt / 2 * force_by_hand(force, coupling, q_next))
+
+
+def test_gradient_force_is_minus_the_gradient_of_its_potential() -> None:
+    """f = - d/dq sum_i F((W q)_i) with F' = silu; F(u) is integrated numerically here."""
+    force = coupling_of(Leapfrog(force="gradient")).force
+    q = state()[0].requires_grad_()
+    u = q @ next(force.parameters()).T
+    nodes = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    potential = torch.trapezoid(F.silu(u.unsqueeze(-1) * nodes) * u.unsqueeze(-1), nodes, dim=-1).sum()
+    torch.testing.assert_close(force(q), -torch.autograd.grad(potential, q)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared_force", [False, True], ids=["drift-k", "drift-f(k)"])
+@pytest.mark.parametrize(("integrator", "order"), [(Euler, 1), (Leapfrog, 2)])
+def test_order_of_convergence(integrator: type[Dynamics], order: int, shared_force: bool) -> None:
+    """Criterion: over a fixed total time the error falls with dt to the claimed power, the slope within 0.2."""
+
+    def end(kind: type[Dynamics], n_steps: int) -> Tensor:
+        coupling = coupling_of(kind(n_steps=n_steps, dt=1 / n_steps, shared_force=shared_force))
+        with torch.no_grad():
+            return torch.cat(coupling(*state()), dim=-1)
+
+    exact = end(Leapfrog, 2000)
+    counts = [16, 32, 64]
+    errors = torch.stack([(end(integrator, n) - exact).norm() for n in counts]).log2()
+    slopes = errors[:-1] - errors[1:]
+    assert (slopes - order).abs().max() < 0.2, slopes
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_leapfrog_forces_are_shared_between_steps(n_steps: int) -> None:
+    """Criterion: n + 1 force calls, and the result of the loop as printed, with its 2 n calls."""
+    coupling, (q, k) = coupling_of(Leapfrog(n_steps=n_steps)), state()
+    calls: list[Any] = []
+    hook = coupling.force.register_forward_hook(lambda *call: calls.append(call))
+    found = coupling(q, k)
+    hook.remove()
+    assert len(calls) == n_steps + 1
+    dt = coupling.tau.exp().view(1, 1, 1)
+    for _ in range(n_steps):
+        k = k + dt / 2 * coupling.force(q)
+        q = q + dt * k
+        k = k + dt / 2 * coupling.force(q)
+    torch.testing.assert_close(found, (q, k))
+
+
+@every_force
+def test_leapfrog_runs_backwards_to_its_start(force: str) -> None:
+    """Criterion: from (q_n, -k_n) the same steps lead to (q_0, -k_0), within 1e-12; Euler's miss by more than 1e-3."""
+    q, k = state()
+    for integrator, returns in ((Leapfrog, True), (Euler, False)):
+        coupling = coupling_of(integrator(n_steps=4, force=force))
+        q_end, k_end = coupling(q, k)
+        q_start, k_start = coupling(q_end, -k_end)
+        missed = max((q_start - q).abs().max(), (k_start + k).abs().max())
+        assert missed < 1e-12 if returns else missed > 1e-3
+
+
+@every_force
+def test_leapfrog_preserves_volume(force: str) -> None:
+    """Criterion: det J = 1 within 1e-12 for any force; Euler's is not, by more than 1e-3."""
+    assert abs(torch.linalg.det(jacobian(coupling_of(Leapfrog(force=force)))) - 1) < 1e-12
+    assert abs(torch.linalg.det(jacobian(coupling_of(Euler(n_steps=3, force=force)))) - 1) > 1e-3
+
+
+def test_leapfrog_is_symplectic_only_under_a_gradient_force() -> None:
+    """Criterion: max |J' Omega J - Omega| < 1e-10 for the gradient, > 1e-3 for the paper's free MLP, and for Euler."""
+    assert symplectic_defect(jacobian(coupling_of(Leapfrog(force="gradient")))) < 1e-10
+    assert symplectic_defect(jacobian(coupling_of(Leapfrog(force="mlp")))) > 1e-3
+    assert symplectic_defect(jacobian(coupling_of(Euler(force="gradient", n_steps=3)))) > 1e-3
+    assert symplectic_defect(jacobian(PRESETS["coupled-symplectic"].couple.build(layout()).double())) < 1e-10
+
+
+@every_integrator
+def test_one_query_per_key_is_the_ungrouped_rule(integrator: type[Dynamics]) -> None:
+    """Criterion: coupling H heads together equals coupling each head alone."""
+    together, (q, k) = coupling_of(integrator(n_steps=2), layout(3)), state(3)
+    q_all, k_all = together(q, k)
+    for head in range(3):
+        alone = coupling_of(integrator(n_steps=2))
+        alone.force = together.force
+        with torch.no_grad():
+            alone.tau.copy_(together.tau[head : head + 1])
+        q_one, k_one = alone(q[:, head : head + 1], k[:, head : head + 1])
+        torch.testing.assert_close(q_one[:, 0], q_all[:, head])
+        torch.testing.assert_close(k_one[:, 0], k_all[:, head])
+
+
+@written_out
+def test_group_rule(integrator: type[Dynamics]) -> None:
+    """Each query moves against its group's key; the key by the mean of dt_h f(q_h) over the group's queries."""
+    coupling, (q, k) = coupling_of(integrator(n_steps=2), layout(4, n_kv_heads=2)), state(4, 2)
+    found = coupling(q, k)
+    dt, f = coupling.tau.exp(), coupling.force
+
+    def kicks(queries: list[Tensor]) -> list[Tensor]:
+        single = [dt[h] * f(queries[h]) for h in range(4)]
+        return [(single[0] + single[1]) / 2, (single[2] + single[3]) / 2]
+
+    queries, keys = list(q.unbind(1)), list(k.unbind(1))
+    for _ in range(2):
+        share = 1.0 if integrator is Euler else 0.5
+        moved = [key + share * kick for key, kick in zip(keys, kicks(queries), strict=True)]
+        along = keys if integrator is Euler else moved
+        queries = [queries[h] + dt[h] * along[h // 2] for h in range(4)]
+        keys = moved if integrator is Euler else [k + kick / 2 for k, kick in zip(moved, kicks(queries), strict=True)]
+    torch.testing.assert_close(found, (torch.stack(queries, 1), torch.stack(keys, 1)))
+
+
+@every_integrator
+def test_zero_start_is_the_identity_and_can_open(integrator: type[Dynamics]) -> None:
+    """Criterion: at g = 0 no bit of q and k moves, every g receives gradient; wide open, it is plain coupling."""
+    heads = layout(4, n_kv_heads=2)
+    coupling, (q, k) = coupling_of(integrator(zero_start=True), heads), state(4, 2)
+    q_next, k_next = coupling(q, k)
+    assert torch.equal(q_next, q)
+    assert torch.equal(k_next, k)
+    assert coupling.gate is not None
+    for moved in (q_next, k_next):
+        (gradient,) = torch.autograd.grad((moved * torch.randn_like(moved)).sum(), coupling.gate, retain_graph=True)
+        assert gradient.all()
+    with torch.no_grad():
+        coupling.gate.fill_(30.0)
+    plain = coupling_of(integrator(), heads)
+    torch.testing.assert_close(coupling(q, k), plain(q, k))
+
+
+def test_zero_start_layer_is_the_uncoupled_layer() -> None:
+    standard, closed = build("standard", 16, 4), build("coupled-euler", 16, 4, zero_start=True)
+    closed.load_state_dict(standard.state_dict(), strict=False)
+    x = torch.randn(2, 5, 16)
+    assert torch.equal(standard(x)[0], closed(x)[0])
+
+
+@written_out
+def test_shared_force_moves_queries_by_the_same_network(integrator: type[Dynamics]) -> None:
+    """One step by hand with f(k) where k stood; no parameter more than without it."""
+    config = integrator(n_steps=1, shared_force=True)
+    coupling, (q, k) = coupling_of(config), state()
+    f, dt = coupling.force, coupling.tau.exp()
+    if integrator is Euler:
+        expected = (q + dt * f(k), k + dt * f(q))
+    else:
+        half = k + dt / 2 * f(q)
+        q_next = q + dt * f(half)
+        expected = (q_next, half + dt / 2 * f(q_next))
+    torch.testing.assert_close(coupling(q, k), expected)
+    plain = coupling_of(replace(config, shared_force=False))
+    assert [p.shape for p in coupling.parameters()] == [p.shape for p in plain.parameters()]
+
+
+@every_integrator
+def test_small_steps_change_little(integrator: type[Dynamics]) -> None:
+    """Criterion: dt -> 0 is the identity, with a distance that falls in proportion to dt."""
+    q, k = state()
+    moved = []
+    for dt in (1e-3, 1e-4):
+        q_next, k_next = coupling_of(integrator(dt=dt))(q, k)
+        moved.append(((q_next - q).norm() + (k_next - k).norm()).item())
+    assert moved[1] < 1e-2
+    assert moved[0] / moved[1] == pytest.approx(10, rel=0.01)
+
+
+def test_mlp_only_leaves_keys_alone() -> None:
+    torch.manual_seed(0)
+    mlp, (q, k) = MLPOnly().build(layout()).double(), state()
+    q_next, k_next = mlp(q, k)
+    assert k_next is k
+    inner, outer = mlp.force.inner.weight, mlp.force.outer.weight
+    torch.testing.assert_close(q_next, q + F.silu(q @ inner.T) @ outer.T)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("coupled-euler", 65_600),
+        ("coupled-hamiltonian", 65_600),
+        ("mlp-only", 65_536),
+        ("coupled-linear", 8 * (64 * 64 + 8)),
+        ("coupled-symplectic", 8 * (64 * 64 + 8)),
+        ("phase", 8 * 64 * 64),
+    ],
+)
+def test_parameters_of_a_coupling(name: str, extra: int) -> None:
+    """Over L = 8 layers of H = 8 heads of width 64: the paper's numbers, and ours for what it leaves open."""
+    with torch.device("meta"):
+        sizes = [sum(p.numel() for p in build(kind, 512, 8).parameters()) for kind in (name, "standard")]
+    assert 8 * (sizes[0] - sizes[1]) == extra
+
+
+@every_integrator
+@pytest.mark.parametrize("where", ["autocast", "module"])
+def test_state_is_integrated_wide_in_half_precision(where: str, integrator: type[Dynamics]) -> None:
+    """Criterion: 500 steps of 5e-4, each below bf16's resolution at 1, together move q = 1 by a quarter."""
+    coupling = coupling_of(integrator(n_steps=500, dt=5e-4, force="linear")).float()
+    with torch.no_grad():
+        coupling.tau.fill_(math.log(5e-4))
+        next(coupling.force.parameters()).copy_(torch.eye(K))
+    ones = torch.ones(1, 1, 1, K, dtype=torch.bfloat16)
+    assert torch.equal(ones + 5e-4 * ones, ones)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=where == "autocast"):
+        q, k = (coupling if where == "autocast" else coupling.bfloat16())(ones, ones)
+    assert q.dtype == k.dtype == torch.bfloat16
+    for moved in (q, k):  # q'' = q from (1, 1) is e^t
+        torch.testing.assert_close(moved.float(), torch.full_like(moved.float(), math.exp(0.25)), rtol=0, atol=0.01)
+
+
+def phase_of(scale: float = 1.0) -> PhaseActivation:
+    torch.manual_seed(0)
+    phase = Phase().build(layout()).double()
+    assert isinstance(phase, PhaseActivation)
+    with torch.no_grad():
+        phase.phase.weight.normal_(std=scale)
+    return phase
+
+
+def test_phase_scores_are_the_real_part_of_the_complex_product() -> None:
+    """Criterion: q' . k' = Re(Psi(q) . conj Psi(r)) with Psi(v) = v exp(i W v), in complex numbers here alone; and no
+    operation of the layer has a complex result."""
+
+    class NoComplex(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            assert not isinstance(result, Tensor) or not result.is_complex()
+            return result
+
+    phase, (q, r) = phase_of(), state()
+    with NoComplex():
+        q_two, r_two = phase(q, r)
+    psi_q, psi_r = (v * torch.exp(1j * (v @ phase.phase.weight.T)) for v in (q, r))
+    torch.testing.assert_close(q_two @ r_two.mT, (psi_q @ psi_r.mH).real)
+
+
+def test_phase_never_scores_beyond_the_norms() -> None:
+    """|score| <= |q| |r|, the limit that the docstring states; and each vector keeps its norm."""
+    phase, (q, r) = phase_of(), state(length=20)
+    q_two, r_two = phase(q, r)
+    torch.testing.assert_close(q_two.norm(dim=-1), q.norm(dim=-1))
+    assert ((q_two @ r_two.mT).abs() <= (q.norm(dim=-1)[..., None] * r.norm(dim=-1)[..., None, :]) + 1e-12).all()
+
+
+def test_phase_without_phase_is_plain_attention() -> None:
+    """Criterion: W = 0 gives the layer `standard` with the same weights, within 1e-12 (with rope, too)."""
+    standard, phase = (build(name, 16, 4).double() for name in ("standard", "phase"))
+    phase.load_state_dict(standard.state_dict() | {"couple.phase.weight": torch.zeros(4, 4)})
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    for rope in (None, Rope(4)):
+        torch.testing.assert_close(phase(x, rope=rope)[0], standard(x, rope=rope)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_phases_are_wide_under_autocast() -> None:
+    """Criterion: large angles (about 100 radians) come out as fp32 gives them, up to the rounding of the result."""
+    phase = phase_of(scale=50.0).float()
+    q, k = (x.bfloat16() for x in state())
+    expected = phase(q.float(), k.float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = phase(q, k)
+    for half, wide in zip(found, expected, strict=True):
+        assert half.dtype == torch.bfloat16
+        torch.testing.assert_close(half.float(), wide, rtol=2**-6, atol=1e-2)
+
+
+def moving_presets() -> list[str]:
+    return [name for name, config in PRESETS.items() if config.couple.moves]
+
+
+@pytest.mark.parametrize("name", moving_presets())
+def test_relative_positions_survive_coupling_and_rope(name: str) -> None:
+    """Criterion: logits at positions p and p + 17 agree within 1e-10, and rope does change them."""
+    torch.manual_seed(0)
+    layer: Attention = build(name, 16, 4).double()
+    x, rope, positions = torch.randn(2, 5, 16, dtype=torch.float64), Rope(layer.rope_width), torch.arange(5)
+    with capture("logits") as seen:
+        for rotation in (rope.at(positions), rope.at(positions + 17), None):
+            layer(x, rope=rotation)
+    here, shifted, unrotated = seen["logits"]
+    torch.testing.assert_close(shifted, here, rtol=1e-10, atol=1e-10)
+    assert (here - unrotated).abs().max() > 1e-3

@@ -1,0 +1,87 @@
+"""RoPE: a rotation whose dot products depend on differences of positions alone."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from attractor.attention import Rope
+from attractor.attention.position import LearnedPositions
+from attractor.errors import InputError
+
+
+def vectors(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_rotation_is_the_formula() -> None:
+    """Pair (j, j + w/2) turns by position * theta^(-2j/w)."""
+    x, found = vectors(1, 1, 3, 6), Rope(6, theta=100.0).at(torch.tensor([0, 5, 1000]))
+    for t, position in enumerate([0, 5, 1000]):
+        for j in range(3):
+            angle = position * 100.0 ** (-2 * j / 6)
+            first, second = x[0, 0, t, j], x[0, 0, t, j + 3]
+            turned = found(x)[0, 0, t]
+            torch.testing.assert_close(turned[j], first * math.cos(angle) - second * math.sin(angle))
+            torch.testing.assert_close(turned[j + 3], second * math.cos(angle) + first * math.sin(angle))
+
+
+def test_position_zero_is_the_identity_and_lengths_are_kept() -> None:
+    x, rope = vectors(2, 3, 4, 8), Rope(8)
+    assert torch.equal(rope.at(torch.zeros(4, dtype=torch.long))(x), x)
+    torch.testing.assert_close(rope.at(torch.arange(4) * 99)(x).norm(dim=-1), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize("shift", [1, 17, 100_000])
+def test_scores_depend_on_the_difference_of_positions(shift: int) -> None:
+    q, k, rope, positions = vectors(2, 3, 5, 8), vectors(2, 3, 5, 8, seed=1), Rope(8), torch.arange(5)
+    here, there = rope.at(positions), rope.at(positions + shift)
+    torch.testing.assert_close(there(q) @ there(k).mT, here(q) @ here(k).mT, rtol=1e-8, atol=1e-8)
+    assert not torch.allclose(there(q) @ here(k).mT, here(q) @ here(k).mT)
+
+
+def test_positions_may_differ_between_sequences() -> None:
+    x, rope = vectors(2, 3, 4, 8), Rope(8)
+    positions = torch.tensor([[0, 1, 2, 3], [0, 0, 0, 1]])
+    together = rope.at(positions)(x)
+    for row in range(2):
+        torch.testing.assert_close(together[row : row + 1], rope.at(positions[row])(x[row : row + 1]))
+
+
+def test_every_run_of_the_width_is_rotated_alike() -> None:
+    """Phase activation has two: [rotated first part, rotated second part]."""
+    x, rotation = vectors(2, 3, 4, 16), Rope(8).at(torch.arange(4))
+    torch.testing.assert_close(rotation(x), torch.cat([rotation(x[..., :8]), rotation(x[..., 8:])], dim=-1))
+
+
+def test_far_positions_keep_their_angle() -> None:
+    """Criterion: at position 1,000,000 an fp32 vector is rotated within 1e-5 of the fp64 one (an angle formed in fp32
+    would be off by up to 0.03)."""
+    x, rotation = vectors(1, 1, 1, 64), Rope(64).at(torch.tensor([1_000_000]))
+    torch.testing.assert_close(rotation(x.float()).double(), rotation(x), rtol=0, atol=1e-5)
+
+
+def test_half_precision_is_rotated_in_fp32() -> None:
+    """Criterion: a bf16 vector comes out as the fp32 rotation of it, rounded once."""
+    x, rotation = vectors(1, 2, 4, 8).bfloat16(), Rope(8).at(torch.arange(4) + 50)
+    assert torch.equal(rotation(x), rotation(x.float()).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("width", "theta", "message"),
+    [
+        (5, 1e4, "rope width must be even and at least 2, got 5"),
+        (0, 1e4, "rope width must be even and at least 2, got 0"),
+        (4, 0.0, "rope_theta must be positive, got 0.0"),
+    ],
+)
+def test_impossible_rope_is_refused(width: int, theta: float, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        Rope(width, theta)
+
+
+def test_learned_positions_are_rows_of_a_table() -> None:
+    table = LearnedPositions(10, 4)
+    assert table.weight.shape == (10, 4)
+    assert torch.equal(table(torch.tensor([[3, 0]])), table.weight[torch.tensor([[3, 0]])])

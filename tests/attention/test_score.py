@@ -1,0 +1,260 @@
+"""Scoring: the fused path against the definition, and every form of differential attention against its formula."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.attention import PRESETS, Attention, build
+from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.score.differential import FORMS, Differential
+from attractor.attention.score.softmax import Softmax, attend, attention_logits, attention_weights, weigh
+from attractor.attention.score.uniform import Uniform
+from attractor.attention.stage import Scoring
+from attractor.tap import capture
+
+T, H, WIDTH = 5, 4, 16
+
+
+def some_mask() -> Tensor:
+    """B 1 T S; row 2 of the second sequence may attend to nothing."""
+    mask = torch.rand(2, 1, T, T, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask |= torch.eye(T, dtype=torch.bool)
+    mask[1, 0, 2] = False
+    return mask
+
+
+MASKS = {
+    "none": Mask(),
+    "causal": Mask(causal=True),
+    "T S": Mask(allowed=some_mask()[1, 0]),
+    "B 1 T S": Mask(allowed=some_mask()),
+}
+every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+def layer_of(score: Scoring, **changes: Any) -> Attention:
+    """A layer on this score in fp64, its parameters moved off their starting values."""
+    torch.manual_seed(0)
+    layer = build(PRESETS["standard"].replace(score=score), WIDTH, H, layer_index=3, **changes).double()
+    with torch.no_grad():
+        for parameter in layer.score.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return layer
+
+
+def some_x(length: int = T) -> Tensor:
+    return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def maps_by_hand(q: Tensor, k: Tensor) -> Tensor:
+    """Causal softmax maps of equally many query and key heads."""
+    logits = q @ k.mT / math.sqrt(q.shape[-1])
+    return logits.masked_fill(~lower_triangle(T, T, q.device), float("-inf")).softmax(-1)
+
+
+def projected(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = layer.project(x)
+    return q, k, v
+
+
+def through_output(layer: Attention, context: Tensor) -> Tensor:
+    return context.transpose(1, 2).flatten(2) @ layer.output.out.weight.T
+
+
+@every_mask
+@pytest.mark.parametrize(("key_heads", "k_width", "v_width"), [(4, 6, 6), (2, 6, 6), (1, 6, 6), (4, 4, 7), (2, 7, 3)])
+def test_fused_attention_equals_the_definition(mask: Mask, key_heads: int, k_width: int, v_width: int) -> None:
+    """Criterion: forward and all three gradients within 1e-12 in fp64, for grouped keys and unequal widths."""
+    q, k, v = tensors((2, H, T, k_width), (2, key_heads, T, k_width), (2, key_heads, T, v_width))
+    fused = attend(q, k, v, mask, 0.4)
+    plain = weigh(attention_weights(attention_logits(q, k, 0.4), mask), v)
+    direction = torch.randn_like(plain)
+    torch.testing.assert_close(fused, plain, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad((out * direction).sum(), (q, k, v)) for out in (fused, plain)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_definition_is_the_formula() -> None:
+    """c_t = sum_s softmax_s(scale q_t . k_s) v_s, head by head; query head h reads key head h // 2."""
+    q, k, v = tensors((2, H, T, 6), (2, 2, T, 6), (2, 2, T, 3))
+    found = attend(q, k, v, Mask(causal=True), 0.4)
+    for h in range(H):
+        for t in range(T):
+            scores = torch.exp(0.4 * (k[:, h // 2, : t + 1] @ q[:, h, t].unsqueeze(-1)))
+            expected = (scores * v[:, h // 2, : t + 1]).sum(1) / scores.sum(1)
+            torch.testing.assert_close(found[:, h, t], expected)
+
+
+@every_mask
+def test_softcap_bounds_the_weights_and_vanishes_in_the_limit(mask: Mask) -> None:
+    """Criterion: weights of allowed keys in a row differ by a factor of at most e^(2 cap), which they exceed without a
+    cap; at cap = 1e6 nothing differs from no cap by more than 1e-8."""
+    q, k, v = tensors((2, H, T, 6), (2, 2, T, 6), (2, 2, T, 6))
+    logits = attention_logits(q, k, 20.0)
+    for cap, holds in ((1.5, True), (None, False)):
+        weights = attention_weights(logits, mask, cap)
+        smallest = weights.masked_fill(weights == 0, torch.inf).amin(-1)
+        assert (weights.amax(-1) <= 1.0001 * math.exp(2 * 1.5) * smallest).all() == holds
+    torch.testing.assert_close(attend(q, k, v, mask, 0.4, 1e6), attend(q, k, v, mask, 0.4), rtol=1e-8, atol=1e-8)
+
+
+def test_softcap_is_the_formula() -> None:
+    """Capped logits are cap tanh(L / cap); the tapped ones are those before the cap."""
+    layer, x = layer_of(Softmax(softcap=0.5)), some_x()
+    with capture("logits", "weights") as seen:
+        layer(x)
+    q, k, _ = projected(layer, x)
+    (logits,), (weights,) = seen["logits"], seen["weights"]
+    torch.testing.assert_close(logits, q @ k.mT / 2)
+    capped = (0.5 * (logits / 0.5).tanh()).masked_fill(~lower_triangle(T, T, x.device), float("-inf"))
+    torch.testing.assert_close(weights, capped.softmax(-1))
+
+
+SCORES: dict[str, Scoring] = {
+    "softmax": Softmax(),
+    "softcap": Softmax(softcap=1.0),
+    "uniform": Uniform(),
+    **{form: Differential(form=form) for form in FORMS},
+    "scalar softcap": Differential(softcap=1.0),
+}
+every_score = pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+
+
+@every_score
+def test_dropout_acts_only_in_training(score: Scoring) -> None:
+    """Criterion: in eval no bit differs from a layer without dropout; in training every call differs."""
+    plain, dropping = layer_of(score), layer_of(score, dropout=0.5)
+    x = some_x()
+    assert torch.equal(plain.eval()(x)[0], dropping.eval()(x)[0])
+    dropping.train()
+    assert not torch.equal(dropping(x)[0], dropping(x)[0])
+    assert torch.equal(plain.train()(x)[0], plain.eval()(x)[0])
+
+
+@pytest.mark.parametrize("score", [Softmax(), Softmax(softcap=1.0), Uniform()], ids=["softmax", "softcap", "uniform"])
+def test_dropout_keeps_the_mean(score: Scoring) -> None:
+    """Criterion: over 4,000 sequences the mean output equals that without dropout within 5 standard errors."""
+    x = some_x()[:1].expand(4000, -1, -1)
+    plain, dropping = layer_of(score)(x[:1])[0][0], layer_of(score, dropout=0.3).train()(x)[0]
+    error = dropping.std(0) / math.sqrt(4000)
+    assert ((dropping.mean(0) - plain).abs() < 5 * error).all()
+    assert (error > 0).all()
+
+
+def normed(x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize("form", ["scalar", "vectors"])
+def test_differential_of_halves_is_the_formula(form: str) -> None:
+    """c = (1 - lambda_init) RMSNorm(A_1 v - lambda A_2 v): first halves of all heads give A_1, second halves A_2."""
+    layer, x = layer_of(Differential(form=form)), some_x()
+    q, k, v = projected(layer, x)
+    lambda_init = 0.8 - 0.6 * math.exp(-0.3 * 3)
+    if form == "scalar":
+        subtracted, weight = layer.score.scalar.view(H, 1, 1), 1.0
+    else:
+        a1, b1, a2, b2 = layer.score.vectors
+        subtracted, weight = torch.exp(a1.dot(b1)) - torch.exp(a2.dot(b2)) + lambda_init, layer.score.norm.weight
+    first, second = maps_by_hand(q[..., :2], k[..., :2]), maps_by_hand(q[..., 2:], k[..., 2:])
+    context = (1 - lambda_init) * normed(first @ v - subtracted * (second @ v)) * weight
+    torch.testing.assert_close(layer(x)[0], through_output(layer, context))
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
+def test_differential_by_token_is_the_formula(n_kv_heads: int) -> None:
+    """c_h = A_2h v - sigmoid(w_h . x) A_(2h+1) v: both query heads read the key head of head h."""
+    layer, x = layer_of(Differential(form="token"), n_kv_heads=n_kv_heads), some_x()
+    q, k, v = projected(layer, x)
+    assert q.shape[1] == 2 * H
+    opened = torch.sigmoid(x @ layer.score.subtraction.weight.T)
+    contexts = []
+    for h in range(H):
+        key = h * n_kv_heads // H
+        first, second = (maps_by_hand(q[:, 2 * h + i], k[:, key]) @ v[:, key] for i in (0, 1))
+        contexts.append(first - opened[..., h : h + 1] * second)
+    torch.testing.assert_close(layer(x)[0], through_output(layer, torch.stack(contexts, dim=1)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_maps_are_tapped_first_then_second(form: str) -> None:
+    """Criterion: of 2 H maps, the first H are A_1 of heads 0 to H - 1, the rest A_2."""
+    layer, x = layer_of(Differential(form=form)), some_x()
+    q, k, _ = projected(layer, x)
+    with capture("weights") as seen:
+        layer(x)
+    for h in range(H):
+        for half in (0, 1):
+            if form == "token":
+                expected = maps_by_hand(q[:, 2 * h + half], k[:, h])
+            else:
+                part = slice(2 * half, 2 * half + 2)
+                expected = maps_by_hand(q[:, h, :, part], k[:, h, :, part])
+            torch.testing.assert_close(seen["weights"][0][:, half * H + h], expected)
+
+
+@pytest.mark.parametrize("layer_index", [0, 1, 11])
+def test_lambda_starts_as_the_depth_says(layer_index: int) -> None:
+    expected = 0.8 - 0.6 * math.exp(-0.3 * layer_index)
+    for name in ("differential", "differential-original"):
+        score = build(name, WIDTH, H, layer_index=layer_index).score
+        assert score.lambda_init == expected
+    scalar = build("differential", WIDTH, H, layer_index=layer_index).score.scalar
+    torch.testing.assert_close(scalar, torch.full((H,), expected))
+    assert build("differential", WIDTH, H).score.lambda_init == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("differential", 64),
+        ("differential-original", 8 * (4 * 32 + 64)),
+        ("differential-v2", 8 * (512 * 512 + 512 * 8)),
+        ("uniform", -8 * 2 * 512 * 512),
+    ],
+)
+def test_parameters_of_a_score(name: str, extra: int) -> None:
+    """Over L = 8 layers of H = 8 heads of width 64, against standard: the paper's +64, and the other forms."""
+    with torch.device("meta"):
+        sizes = [sum(p.numel() for p in build(kind, 512, 8).parameters()) for kind in (name, "standard")]
+    assert 8 * (sizes[0] - sizes[1]) == extra
+
+
+def mean_by_hand(v: Tensor, allowed: Tensor) -> Tensor:
+    """For every query the mean of v (B H S V) over the keys that it may see (B T S), zero where there is none."""
+    context = torch.zeros(*v.shape[:2], allowed.shape[1], v.shape[3], dtype=v.dtype)
+    for b, t in allowed.any(-1).nonzero().tolist():
+        context[b, :, t] = v[b][:, allowed[b, t]].mean(1)
+    return context
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+@pytest.mark.parametrize(
+    "causal_mask", [True, False, some_mask()[1, 0], some_mask()], ids=["causal", "all", "T S", "B 1 T S"]
+)
+def test_uniform_is_the_mean_of_what_may_be_seen(causal_mask: bool | Tensor, n_kv_heads: int) -> None:
+    layer, x = build("uniform", WIDTH, H, n_kv_heads=n_kv_heads).double(), some_x()
+    spelled_out = {True: lower_triangle(T, T, x.device), False: torch.ones(T, T, dtype=torch.bool)}
+    allowed = causal_mask if isinstance(causal_mask, Tensor) else spelled_out[causal_mask]
+    v = layer.project(x)[2].repeat_interleave(H // n_kv_heads, dim=1)
+    context = mean_by_hand(v, allowed.expand(2, 1, T, T)[:, 0])
+    torch.testing.assert_close(layer(x, causal_mask)[0], through_output(layer, context))
+
+
+def test_uniform_continues_its_mean_from_the_cache() -> None:
+    """Criterion: with a mask that hides cached positions, too."""
+    layer, x = build("uniform", WIDTH, H).double(), some_x()
+    hidden = lower_triangle(T, T, x.device)
+    hidden[:, 1] = False
+    cache = layer.new_cache()
+    chunks = [layer(x[:, :2], hidden[:2, :2], cache=cache)[0], layer(x[:, 2:], hidden[2:], cache=cache)[0]]
+    context = mean_by_hand(layer.project(x)[2], hidden.expand(2, T, T))
+    torch.testing.assert_close(torch.cat(chunks, dim=1), through_output(layer, context))
