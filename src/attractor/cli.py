@@ -3,12 +3,14 @@
 Every option is a field of a config and is checked there; what a person gave wrongly ends in one line and exit code 2.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, fields, make_dataclass
 from io import StringIO
+from itertools import dropwhile, pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -56,8 +58,7 @@ class Common:
             raise unknown("recipe", self.recipe, RECIPES, see="'attractor list' shows all")
         if self.size is not None and self.size not in SIZES:
             raise unknown("size", self.size, SIZES, see="'attractor list' shows all")
-        names = {name for name, _, _ in settings(without="")}
-        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        given = self.given()
         if "attention" in given:
             preset(given["attention"])
         recipe = RECIPES[self.recipe]
@@ -70,6 +71,11 @@ class Common:
             return config
         task = build_task(config.task, config.corpus, config.seq_len, config.seed)
         return config.replace(vocab_size=task.vocab_size)
+
+    def given(self) -> dict[str, Any]:
+        """The fields of the configuration that a person named."""
+        names = {name for name, _, _ in settings(without="")}
+        return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
     def runtime(self) -> Runtime:
         return Runtime(self.device, self.threads, self.log_every, self.save_every)
@@ -123,10 +129,12 @@ Compare = command_class(
 
 
 def train(args: Any, console: Console) -> None:
-    from attractor.train.console import LiveConsole
+    from attractor.train.console import LiveConsole, shown
     from attractor.train.loop import train as carry_out
 
     if args.resume is not None:
+        for name in [*args.given(), *(name for name in ("size", "out") if getattr(args, name) is not None)]:
+            raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
         folder = RunFolder.open(args.resume)
         config, path = TrainConfig.from_dict(folder.config), folder.path
     else:
@@ -134,7 +142,8 @@ def train(args: Any, console: Console) -> None:
         path = args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
     summary = carry_out(config, path, args.runtime(), LiveConsole(console))
     metric = summary["metric"]
-    console.print(f"{metric['name']} {metric['value']:.4f}, loss {summary['valid_loss']:.4f} nats", highlight=False)
+    loss = summary["valid_loss"]
+    console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
     console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
@@ -191,6 +200,7 @@ def generate(args: Generate, console: Console) -> None:
         .cpu()
     )
     continuation = tokens[max(len(prompt), 1) :].numpy()
+    continuation = continuation[continuation <= END_OF_TEXT]  # a model hardly trained also draws ids that mean nothing
     console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -208,8 +218,14 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
 }
 
 
+BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
+KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers"}
+
+
 def parse(argv: Sequence[str]) -> Any:
     """The command's arguments; tyro's several lines about a mistake become one."""
+    if argv[0] not in COMMANDS and not argv[0].startswith("-"):
+        raise unknown("command", argv[0], COMMANDS, see="'attractor --help' shows all")
     said = StringIO()
     try:
         with redirect_stderr(said):
@@ -222,15 +238,25 @@ def parse(argv: Sequence[str]) -> Any:
         raise
 
 
+def is_rule(line: str) -> bool:
+    return re.fullmatch("─+|-{3,}", line) is not None  # what tyro draws depends on the encoding of standard output
+
+
 def _in_one_line(said: str, argv: Sequence[str]) -> str:
-    lines = [line.strip("│╭╰╮╯─ ").strip() for line in said.splitlines()]
-    content = [line for line in lines if line]
-    complaint = content[1] if len(content) > 1 else said.strip()
-    guesses = [line.split()[0].rstrip(",") for line in content[2:] if line.startswith("--")]
-    if "Perhaps you meant:" in content and guesses:
-        complaint += f"; did you mean {guesses[0]}?"
-    command = argv[0] if argv and argv[0] in COMMANDS else ""
-    return f"{complaint} ('{' '.join(['attractor', *[command] * bool(command), '--help'])}' shows all)"
+    """What stands in tyro's box up to the first rule, and the nearest options that it offers below."""
+    titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()]
+    lines = list(dropwhile(is_rule, titled[1:]))
+    complaint = " ".join(takewhile(lambda line: line and not is_rule(line), lines))
+    if complaint.startswith("Unrecognized"):
+        strays = re.findall(r"(\S+) \(applied to", complaint) or complaint.partition(": ")[2].split(", ")
+        complaint = f"unknown option {', '.join([stray for stray in strays if stray.startswith('-')] or strays)}"
+    elif wrong := re.match(BAD_VALUE, complaint):
+        complaint = f"{wrong[1]} must be {KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
+    offered = [after.split()[0] for line, after in pairwise(lines) if line.startswith(("Perhaps", "Arguments similar"))]
+    near = [name for name in offered if name not in argv]
+    guess = f"; did you mean {', '.join(near)}?" if near else ""
+    command = argv[0] if argv[0] in COMMANDS else ""
+    return f"{complaint}{guess} ('{' '.join(['attractor', *[command] * bool(command), '--help'])}' shows all)"
 
 
 def main() -> None:
@@ -245,5 +271,12 @@ def main() -> None:
     except RunStopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:  # before the first step, or a second time
+        print("interrupted; the same command goes on from what is saved", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe went away
         sys.exit(1)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        place = f" '{error.filename}'" if error.filename else ""
+        print(f"error: {error.strerror or error}:{place}; make room there or choose another place", file=sys.stderr)
+        sys.exit(2)

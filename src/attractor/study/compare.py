@@ -17,7 +17,8 @@ from attractor.report.table import caption, rich_table
 from attractor.study.launch import Job, launch, share_machine
 from attractor.tasks import build_task
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import in_numbers, run_progress
+from attractor.train.console import in_numbers, print_line, run_progress, shown
+from attractor.train.hardware import resolve_device
 
 CONTROL = "uniform"
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
@@ -34,6 +35,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         require(len(self.presets) >= 1, "presets", "at least one name", self.presets)
+        require(self.presets[0] != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
         for field, values in (("presets", self.presets), ("seeds", self.seeds)):
             require(len(set(values)) == len(values), field, "without repetition", " ".join(map(str, values)))
         require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
@@ -54,18 +56,22 @@ class Plan:
 def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console, command: str) -> Path:
     """Run what is not finished, print table and verdict, and return the path of the page."""
     jobs = plan.jobs()
+    resolve_device(runtime.device)
+    n_workers, runtime = share_machine(len(jobs), workers, runtime)
     task = build_task(plan.base.task, plan.base.corpus, plan.base.seq_len, plan.base.seed)
     for job in jobs:  # another configuration in any of the folders is refused before anything runs
         RunFolder.create(job.path, job.config.to_dict() | {"data": task.fingerprint})
-    n_workers, runtime = share_machine(len(jobs), workers, runtime)
     tokens = plan.base.n_steps * plan.base.batch_size * plan.base.seq_len
 
     def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, text)
 
     say(f"{len(plan.labels)} mechanisms x {len(plan.seeds)} seeds, {tokens:,} tokens each, in {plan.root}")
     say(task.describe())
     say(f"{n_workers} runs side by side, {runtime.threads} threads each")
+    n_before = sum(job.finished for job in jobs)
+    if n_before:
+        say(f"{n_before} of {len(jobs)} runs were finished before; remove '{plan.root}' to run them anew")
     with Watch(console, jobs) as watch:
         failures = launch(jobs, n_workers, runtime, watch)
     for name, why in failures.items():
@@ -103,7 +109,7 @@ class Watch:
         self.bars = {
             job: self.progress.add_task(job.name, total=job.config.n_steps, visible=False, numbers="") for job in jobs
         }
-        self.told: set[Job] = set()
+        self.told = {job for job in jobs if job.finished}
 
     def __enter__(self) -> "Watch":
         if self.console.is_terminal:
@@ -128,16 +134,17 @@ class Watch:
             self.progress.update(self.bars[job], visible=False)
             if job not in self.told:
                 self.told.add(job)
-                self._tell(job, len(ended))
+                self._tell(job)
         self.progress.update(self.overall, completed=steps, numbers=f"{len(ended)} of {len(self.jobs)} runs")
 
     def _latest(self, job: Job) -> dict[str, Any]:
         records = RunFolder.open(job.path).metrics() if (job.path / "config.json").exists() else []
         return next((record for record in reversed(records) if "loss" in record), {})
 
-    def _tell(self, job: Job, n_ended: int) -> None:
+    def _tell(self, job: Job) -> None:
         summary = RunFolder.open(job.path).summary() if job.finished else None
-        outcome = "failed" if summary is None else f"{summary['metric']['name']} {summary['metric']['value']:.3f}"
-        self.console.print(
-            f"[{n_ended:>2}/{len(self.jobs)}] {job.name}: {outcome}", markup=False, highlight=False, soft_wrap=True
-        )
+        outcome = "failed" if summary is None else f"{summary['metric']['name']} {shown(summary['metric']['value'])}"
+        for note in job.notes():
+            print_line(self.console, f"{job.name}: {note}")
+        n_all = len(self.jobs)
+        print_line(self.console, f"[{len(self.told):>{len(str(n_all))}}/{n_all}] {job.name}: {outcome}")

@@ -6,22 +6,29 @@ parent knows nothing of a run but its folder: progress is read from there.
 
 import multiprocessing
 import os
+import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
+from attractor.attention.stage import require
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.files import write_text
 from attractor.evidence.run import RunFolder
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
 from attractor.train.interrupt import StopRequest
 
 FAILURE = "failure.txt"
+NOTES = "notes.txt"
 POLL_SECONDS = 0.25
 
 
@@ -42,10 +49,27 @@ class Job:
         written = self.path / FAILURE
         return written.read_text() if written.exists() else "its process ended without a word; was it killed?"
 
+    def notes(self) -> list[str]:
+        """What the run wanted a person to know."""
+        written = self.path / NOTES
+        return written.read_text().splitlines() if written.exists() else []
+
+
+class Notes(Silent):
+    """The display of a run whose console is not its own: the parent passes its notes on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text + "\n")
+
 
 def share_machine(n_jobs: int, workers: int | None, runtime: Runtime) -> tuple[int, Runtime]:
     """How many runs go side by side, and each one's threads. Small models on a CPU waste least on one thread each; on a
     GPU one run at a time has the device to itself."""
+    require(workers is None or workers >= 1, "workers", "at least 1", workers)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     on_gpu = runtime.device.startswith("cuda") or (runtime.device == "auto" and torch.cuda.is_available())
     n_workers = workers or (1 if on_gpu else max(1, min(n_jobs, cores)))
@@ -83,11 +107,11 @@ def launch(
                 process.terminate()
             for process in running.values():
                 process.join()
-    watch([], ended)
+    watch(list(running), ended)
     if stop.signal_number is not None:
         raise RunInterrupted(
             f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
-            f"Resume with the same command: {' '.join(['attractor', *sys.argv[1:]])}",
+            f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
             stop.signal_number,
         )
     return failures
@@ -98,9 +122,11 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
     from attractor.train.loop import train
 
     os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each run to stop exactly once
-    (job.path / FAILURE).unlink(missing_ok=True)
+    threading.Thread(target=_stop_without_parent, daemon=True).start()
+    for written in (FAILURE, NOTES):
+        (job.path / written).unlink(missing_ok=True)
     try:
-        train(job.config, job.path, runtime)
+        train(job.config, job.path, runtime, Notes(job.path / NOTES))
     except RunInterrupted as interrupted:
         sys.exit(interrupted.exit_code)
     except (InputError, RunStopped) as error:
@@ -109,6 +135,14 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
     except Exception as error:
         _write_failure(job, f"{type(error).__name__}: {error}")
         raise
+
+
+def _stop_without_parent() -> None:
+    """A parent that was killed can ask nothing: then the run saves and stops by itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write_failure(job: Job, text: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -52,11 +53,12 @@ def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], sta
     """Write the checkpoint of `state.step`; nothing under its final name is ever incomplete."""
     target = folder / f"step-{state.step:08d}"
     temporary = folder / f".writing-{target.name}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
+        for left_over in folder.glob(".writing-*"):  # a process was killed in the middle of it
+            shutil.rmtree(left_over)
+        temporary.mkdir(parents=True)
         save_model(model, str(temporary / "model.safetensors"))
-        torch.save(tensors, temporary / "optimizer.pt")
+        _write_tensors(temporary / "optimizer.pt", tensors)
         write_json(temporary / "state.json", asdict(state))
         files = sorted(path for path in temporary.iterdir())
         manifest = {"format": FORMAT, "sha256": {path.name: _sha256(path) for path in files}}
@@ -66,12 +68,13 @@ def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], sta
         shutil.rmtree(target, ignore_errors=True)  # a resumed run may pass the same step again
         temporary.rename(target)
         _flush(folder)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
         raise InputError(
-            f"could not save the checkpoint of step {state.step} in '{folder}': {error.strerror or error}; "
-            "make room or choose another folder. Earlier checkpoints are intact"
+            f"could not save the checkpoint of step {state.step} in '{folder}': {getattr(error, 'strerror', error)}; "
+            "make room, then resume. Earlier checkpoints are intact"
         ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
@@ -90,14 +93,19 @@ def best_checkpoint(folder: Path) -> Path | None:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+    return sorted((path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)), key=_step_of)
 
 
-def drop_old(folder: Path, keep: int) -> None:
-    """Keep the newest `keep` checkpoints and the best one."""
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def drop_old(folder: Path, keep: int, step: int) -> None:
+    """Keep the newest `keep` checkpoints up to this step and the best one. A later one was damaged, and passed over."""
     best = best_checkpoint(folder)
-    for path in list_checkpoints(folder)[:-keep]:
-        if path != best:
+    lived = [path for path in list_checkpoints(folder) if _step_of(path) <= step]
+    for path in list_checkpoints(folder):
+        if path not in lived[-keep:] and path != best:
             shutil.rmtree(path)
 
 
@@ -105,13 +113,12 @@ def verify(path: Path) -> None:
     """Compare every file with its checksum."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        expected = manifest["sha256"]
-    except (OSError, ValueError, KeyError) as error:
+        written, expected = int(manifest["format"]), dict(manifest["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(f"'{path / MANIFEST}' is missing or unreadable") from error
-    if manifest.get("format") != FORMAT:
+    if written != FORMAT:
         raise InputError(
-            f"checkpoint format must be {FORMAT}, got {manifest.get('format')} in '{path}'; "
-            "use the version of attractor that wrote it"
+            f"checkpoint format must be {FORMAT}, got {written} in '{path}'; use the version of attractor that wrote it"
         )
     for name, digest in expected.items():
         file = path / name
@@ -122,14 +129,26 @@ def verify(path: Path) -> None:
 
 
 def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint whose checksums hold; each damaged one on the way is named."""
+    """The newest checkpoint whose checksums hold; each damaged one on the way is named.
+
+    None where there is no checkpoint yet. Where all are damaged nothing is chosen, since to start anew would overwrite
+    what may be restored from a copy.
+    """
+    damages: list[DamagedCheckpointError] = []
     for path in reversed(list_checkpoints(folder)):
         try:
             verify(path)
-        except DamagedCheckpointError as damage:
-            warn(f"damaged checkpoint: {damage}; using the one before it")
+        except DamagedCheckpointError as found:
+            damages.append(found)
         else:
+            for damage in damages:
+                warn(f"damaged checkpoint: {damage}; using {path.name} before it")
             return path
+    if damages:
+        raise InputError(
+            f"'{folder}' must hold an intact checkpoint, and all {len(damages)} are damaged, the newest because "
+            f"{damages[0]}; restore one from a copy, or remove '{folder.parent}' to start anew"
+        )
     return None
 
 
@@ -143,7 +162,7 @@ def verify_or_refuse(path: Path) -> None:
     try:
         verify(path)
     except DamagedCheckpointError as damage:
-        raise InputError(f"damaged checkpoint: {damage}; choose another step") from damage
+        raise InputError(f"damaged checkpoint: {damage}; choose the other one, best or last") from damage
 
 
 def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
@@ -153,6 +172,17 @@ def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}
     return tensors, TrainState(**{key: value for key, value in stored.items() if key in known})
+
+
+def _write_tensors(path: Path, tensors: dict[str, Any]) -> None:
+    """torch says only that it could not write; why stands in the error of the file underneath."""
+    try:
+        with path.open("wb") as file:
+            torch.save(tensors, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def _sha256(path: Path) -> str:

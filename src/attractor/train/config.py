@@ -1,5 +1,6 @@
 """What determines a run (TrainConfig), where and how it is run (Runtime), and the recipes by name."""
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -47,12 +48,12 @@ class TrainConfig:
         rule = f"a divisor of batch_size={self.batch_size}"
         require(self.batch_size % self.accumulation == 0, "accumulation", rule, self.accumulation)
         require(self.seed >= 0, "seed", "at least 0", self.seed)
-        require(self.lr > 0, "lr", "positive", self.lr)
+        require(0 < self.lr < math.inf, "lr", "positive and finite", self.lr)
         require(
             0 <= self.warmup_steps < self.n_steps, "warmup_steps", f"below n_steps={self.n_steps}", self.warmup_steps
         )
         require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)", self.betas)
-        require(self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
+        require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", self.weight_decay)
         require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
         require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
         if self.schedule not in SCHEDULES:
@@ -92,8 +93,11 @@ class TrainConfig:
         for key in values:
             if key not in known:
                 raise unknown("training field", key, known)
-        values["model"] = TransformerConfig.from_dict(values["model"])
-        return cls(**values | {"betas": tuple(values["betas"])})
+        if "model" in values:
+            values["model"] = TransformerConfig.from_dict(values["model"])
+        if "betas" in values:
+            values["betas"] = tuple(values["betas"])
+        return cls(**values)
 
 
 @dataclass(frozen=True)

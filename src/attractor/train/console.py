@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from attractor.numerals import in_bytes, with_prefix
 
@@ -12,12 +13,12 @@ NUMBERS = "{task.fields[numbers]}"
 
 
 def run_progress(console: Console) -> Progress:
-    """A bar with the count of steps, the time left, and the numbers of the moment."""
+    """Steps, the time left, and the numbers of the moment; in a narrow terminal the bar gives way."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
         TextColumn(NUMBERS, markup=False),
         console=console,
         refresh_per_second=4,
@@ -40,6 +41,11 @@ def in_numbers(record: dict[str, Any]) -> str:
 def shown(loss: float | None) -> str:
     """A run's file holds null where a loss was not finite."""
     return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3f}"
+
+
+def print_line(console: Console, text: str) -> None:
+    """A terminal breaks long lines between words; in a file a line stays a line."""
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 class LiveConsole:
@@ -79,7 +85,7 @@ class LiveConsole:
         return "" if remaining is None else f"  {remaining:.0f} s left"
 
     def note(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(self.console, text)
 
     def end(self) -> None:
         self.progress.stop()

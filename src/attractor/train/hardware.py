@@ -12,6 +12,7 @@ from attractor.models import Transformer
 # Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
 PEAK_FLOPS = {
     "H200": 989e12,
+    "H100 PCIe": 756e12,  # before the key that it contains
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,

@@ -8,17 +8,20 @@ random state is in the checkpoint. Resumed, it goes on bit for bit as if it had 
 """
 
 import math
+import shlex
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
+from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
 from attractor.tasks import Task, build_task
 from attractor.train import checkpoint
@@ -38,7 +41,8 @@ def train(
     config: TrainConfig, path: str | Path, runtime: Runtime | None = None, display: Display | None = None
 ) -> dict[str, Any]:
     """Carry the run at `path` to its end, from wherever it stands, and return its summary."""
-    display = display or Silent()
+    runtime, display = runtime or Runtime(), display or Silent()
+    resolve_device(runtime.device)
     task = build_task(config.task, config.corpus, config.seq_len, config.seed)
     if task.vocab_size > config.model.vocab_size:
         raise InputError(
@@ -50,7 +54,7 @@ def train(
     if done is not None:
         display.note(f"'{folder.path}' is finished already")
         return done
-    run = Run(config, folder, task, runtime or Runtime(), display)
+    run = Run(config, folder, task, runtime, display)
     run.restore()
     try:
         with StopRequest() as stop:
@@ -70,6 +74,8 @@ class Run:
     runtime: Runtime
     display: Display
     state: TrainState = field(default_factory=TrainState)
+    latest: Evaluation | None = None
+    saved_step: int | None = None
 
     def __post_init__(self) -> None:
         config = self.config
@@ -114,7 +120,8 @@ class Run:
                 self.save()
             if stop.signal_number is not None and not at_end:
                 raise RunInterrupted(
-                    f"interrupted after step {state.step}, saved. Resume: attractor train --resume {self.folder.path}",
+                    f"interrupted after step {state.step}, saved. Resume: attractor train --resume "
+                    + shlex.quote(str(self.folder.path)),
                     stop.signal_number,
                 )
 
@@ -131,8 +138,11 @@ class Run:
             torch.from_numpy(targets).chunk(config.accumulation),
             strict=True,
         )
+        n_scored = max(int(np.count_nonzero(targets != IGNORED)), 1)
         for tokens, wanted in micro_batches:
-            loss += self.gradients(tokens.to(self.device), wanted.to(self.device))
+            share = int((wanted != IGNORED).sum()) / n_scored  # so that the step does not depend on the accumulation
+            if share:
+                loss += self.gradients(tokens.to(self.device), wanted.to(self.device), share)
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
         finite = bool(torch.isfinite(loss + norm))
@@ -146,11 +156,10 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite}
 
-    def gradients(self, tokens: Tensor, targets: Tensor) -> Tensor:
+    def gradients(self, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
         """Add this micro-batch's share to the gradients; returns its share of the loss."""
         with self.autocast:
             loss, aux_loss = self.loss(tokens, targets)
-        share = 1 / self.config.accumulation
         self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
@@ -175,11 +184,14 @@ class Run:
         self.folder.append(numbers)
         self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
 
-    def validate(self) -> Evaluation:
+    def evaluation(self) -> Evaluation:
+        micro_batch = self.config.batch_size // self.config.accumulation
+        return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast)
+
+    def validate(self) -> None:
         """Evaluate, and keep the weights where they are the best so far."""
-        config, state = self.config, self.state
-        micro_batch = config.batch_size // config.accumulation
-        result = evaluate(self.model, self.task, micro_batch, config.eval_batches, self.autocast)
+        state = self.state
+        self.latest = result = self.evaluation()
         record = {
             "step": state.step,
             "tokens": state.tokens,
@@ -193,10 +205,10 @@ class Run:
             state.best_loss, state.best_step = result.loss, state.step
             self.save()
             checkpoint.mark_best(self.folder.checkpoints, state)
-        self.latest = result
-        return result
 
     def save(self) -> None:
+        if self.saved_step == self.state.step:  # as the best so far
+            return
         tensors = {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -204,7 +216,8 @@ class Run:
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
         checkpoint.save_checkpoint(self.folder.checkpoints, self.model, tensors, self.state)
-        checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep)
+        checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep, self.state.step)
+        self.saved_step = self.state.step
 
     def restore(self) -> None:
         """Continue from the newest intact checkpoint, if there is one."""
@@ -216,12 +229,14 @@ class Run:
             torch.set_rng_state(tensors["random"].cpu())
             if tensors["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
+            if self.state.best_step is not None:  # what is marked may lie ahead of where this run continues
+                checkpoint.mark_best(self.folder.checkpoints, self.state)
         self.folder.keep_until(self.state.step)
 
     def conclude(self) -> dict[str, Any]:
         """The summary: the last validation, what it cost, and where the best weights lie."""
         state = self.state
-        result = getattr(self, "latest", None) or self.validate()
+        result = self.latest or self.evaluation()  # all was done before, but for the summary
         summary = self.facts() | {
             "metric": result.metric(self.task.metric),
             "valid_loss": result.loss,

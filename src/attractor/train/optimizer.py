@@ -7,10 +7,14 @@ from attractor.train.config import TrainConfig
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """The optimizer's groups, each with the names of its parameters."""
+    """The optimizer's groups, each with the names of its parameters.
+
+    A matrix is the weight of a linear map or an embedding: lambda vectors kept as rows of one parameter are none.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = [(name, p) for name, p in named if p.dim() >= 2]
-    vectors = [(name, p) for name, p in named if p.dim() < 2]
+    is_matrix = {name: p.dim() >= 2 and name.endswith(".weight") for name, p in named}
+    matrices = [(name, p) for name, p in named if is_matrix[name]]
+    vectors = [(name, p) for name, p in named if not is_matrix[name]]
     return [
         {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
         {"name": "vectors and scalars", "params": vectors, "weight_decay": 0.0},

@@ -1,0 +1,228 @@
+"""A layer filled with another model's weights computes what that model's own attention computes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import Attention, Cache, Rope, build
+from attractor.errors import InputError
+from attractor.hf import import_attention
+from attractor.hf.weights import LAYOUTS, translate
+
+transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+
+T, D = 11, 48
+COMMON = {
+    "hidden_size": D,
+    "num_hidden_layers": 3,
+    "vocab_size": 31,
+    "intermediate_size": 16,
+    "attn_implementation": "eager",
+}
+LAYER_INDEX = 2
+
+
+@dataclass
+class Case:
+    """Their attention with the model around it, and a layer of ours as the documentation's table says to build it."""
+
+    theirs: nn.Module
+    rotary: nn.Module
+    ours: Attention
+
+    def run(self, x: Tensor, cache: Any = None, start: int = 0) -> Tensor:
+        positions = torch.arange(start, start + x.shape[1]).unsqueeze(0)
+        length = start + x.shape[1]
+        mask = torch.full((x.shape[1], length), float("-inf")).triu(1 + start)
+        arguments = {"past_key_values": cache} if cache is not None else {}
+        return self.theirs(
+            x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None], **arguments
+        )[0]
+
+
+def of_model(config: Any, ours: Attention) -> Case:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = model.model.layers[LAYER_INDEX].self_attn
+    for parameter in theirs.parameters():  # biases and norms start at 0 and 1, where mistakes do not show
+        parameter.data.normal_(std=0.3)
+    return Case(theirs.eval(), model.model.rotary_emb, ours.eval())
+
+
+def llama() -> Case:
+    config = transformers.LlamaConfig(**COMMON, num_attention_heads=6, num_key_value_heads=2)
+    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
+
+
+def qwen2() -> Case:
+    config = transformers.Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3)
+    return of_model(config, build("gqa", D, 6, n_kv_heads=3, qkv_bias=True))
+
+
+def qwen3() -> Case:
+    config = transformers.Qwen3Config(**COMMON, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    return of_model(config, build("gqa", D, 4, head_dim=16, n_kv_heads=2, qk_norm=True))
+
+
+def diffllama() -> Case:
+    config = transformers.DiffLlamaConfig(**COMMON, num_attention_heads=12, num_key_value_heads=6, head_dim=4)
+    return of_model(config, build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=3))
+
+
+def deepseek_v3() -> Case:
+    config = transformers.DeepseekV3Config(
+        **COMMON,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=20,
+        kv_lora_rank=12,
+        qk_nope_head_dim=10,
+        qk_rope_head_dim=6,
+        v_head_dim=14,
+        n_routed_experts=2,
+        num_experts_per_tok=1,
+        n_group=1,
+        topk_group=1,
+        moe_intermediate_size=8,
+    )
+    sizes = {"q_latent": 20, "kv_latent": 12, "nope_dim": 10, "rope_dim": 6, "v_dim": 14}
+    return of_model(config, build("mla", D, 4, head_dim=12, latent_norm=True, **sizes))
+
+
+CASES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "diffllama": diffllama, "deepseek-v3": deepseek_v3}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[Case, str]:
+    made = CASES[request.param]()
+    import_attention(made.ours, made.theirs.state_dict(), layout=request.param)
+    return made, request.param
+
+
+def test_same_output_and_same_gradients(case: tuple[Case, str]) -> None:
+    """fp32, 1e-5; their gradients, translated as their weights are, are ours."""
+    made, layout = case
+    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    weight = torch.randn(2, T, D, generator=torch.Generator().manual_seed(2))
+    rope = Rope(made.ours.rope_width)
+    theirs = made.run(x)
+    ours, _ = made.ours(x, rope=rope)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    (theirs_x,) = torch.autograd.grad((theirs * weight).sum(), x, retain_graph=True)
+    (ours_x,) = torch.autograd.grad((ours * weight).sum(), x, retain_graph=True)
+    torch.testing.assert_close(ours_x, theirs_x, rtol=1e-4, atol=1e-5)
+    (theirs * weight).sum().backward()
+    (ours * weight).sum().backward()
+    gradients = translate(made.ours, {n: p.grad for n, p in made.theirs.named_parameters()}, layout)
+    for name, parameter in made.ours.named_parameters():
+        if not (layout == "diffllama" and name == "score.norm.weight"):  # theirs has no such weight: ours stays 1
+            torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_same_decoding_token_by_token(case: tuple[Case, str]) -> None:
+    made, _ = case
+    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1))
+    rope, cache, their_cache = Rope(made.ours.rope_width), Cache(), transformers.DynamicCache()
+    for t in range(T):
+        now = x[:, t : t + 1]
+        ours, _ = made.ours(now, rope=rope, cache=cache)
+        torch.testing.assert_close(ours, made.run(now, their_cache, start=t), rtol=1e-5, atol=1e-5)
+
+
+def test_prefix_selects_a_layer_of_a_whole_model() -> None:
+    made = llama()
+    whole = {f"model.layers.2.self_attn.{name}": w for name, w in made.theirs.state_dict().items()}
+    whole["model.layers.1.self_attn.q_proj.weight"] = torch.zeros(1)
+    import_attention(made.ours, whole, layout="llama", prefix="model.layers.2.self_attn.")
+    assert torch.equal(made.ours.state_dict()["project.query.weight"], made.theirs.q_proj.weight)
+
+
+class OriginalDifferential(nn.Module):
+    """The original differential attention, written from the formulas of arXiv 2410.05258 with its public code's names
+    and conventions: sub-heads 2h and 2h + 1, interleaved rope, a norm with weight."""
+
+    def __init__(self, n_heads: int, n_kv_heads: int, layer_index: int) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.width = n_heads, n_kv_heads, D // n_heads // 2
+        self.q_proj = nn.Linear(D, D, bias=False)
+        self.k_proj = nn.Linear(D, n_kv_heads * 2 * self.width, bias=False)
+        self.v_proj = nn.Linear(D, n_kv_heads * 2 * self.width, bias=False)
+        self.out_proj = nn.Linear(D, D, bias=False)
+        self.lambda_init = 0.8 - 0.6 * torch.exp(torch.tensor(-0.3 * layer_index)).item()
+        for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
+            setattr(self, name, nn.Parameter(torch.randn(self.width) * 0.3))
+        self.subln = nn.RMSNorm(2 * self.width, eps=1e-5)
+        nn.init.normal_(self.subln.weight)
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Pairs (2j, 2j+1) as complex numbers."""
+        angles = torch.outer(torch.arange(x.shape[2]), 10000.0 ** -(torch.arange(0, self.width, 2) / self.width))
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
+            torch.ones_like(angles), angles
+        )
+        return torch.view_as_real(turned).flatten(-2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = self.n_heads // self.n_kv_heads
+        q = self.rotate(self.q_proj(x).unflatten(-1, (2 * self.n_heads, -1)).transpose(1, 2))
+        k = self.rotate(self.k_proj(x).unflatten(-1, (2 * self.n_kv_heads, -1)).transpose(1, 2))
+        k = k.unflatten(1, (self.n_kv_heads, 2)).repeat_interleave(groups, dim=1).flatten(1, 2)
+        v = self.v_proj(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2).repeat_interleave(groups, dim=1)
+        scores = q @ k.mT / self.width**0.5
+        maps = scores.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), float("-inf")).softmax(-1)
+        first = (self.lambda_q1 * self.lambda_k1).sum().exp()
+        second = (self.lambda_q2 * self.lambda_k2).sum().exp()
+        maps = maps.unflatten(1, (self.n_heads, 2))
+        difference = maps[:, :, 0] - (first - second + self.lambda_init) * maps[:, :, 1]
+        heads = self.subln(difference @ v) * (1 - self.lambda_init)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("n_kv_heads", [6, 3, 2])
+def test_original_differential_attention_and_its_gradients(n_kv_heads: int) -> None:
+    torch.manual_seed(0)
+    theirs = OriginalDifferential(6, n_kv_heads, LAYER_INDEX)
+    layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
+    import_attention(layer, theirs.state_dict(), layout="unilm-diff")
+    x = torch.randn(2, T, D)
+    expected, (ours, _) = theirs(x), layer(x, rope=Rope(layer.rope_width))
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    expected.square().sum().backward()
+    ours.square().sum().backward()
+    gradients = translate(layer, {n: p.grad for n, p in theirs.named_parameters()}, "unilm-diff")
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "ours", "layout", "words"),
+    [
+        (llama, None, "llma", "unknown layout 'llma'; did you mean 'llama'"),
+        (llama, None, "deepseek-v3", "layer must be an MLA layer"),
+        (qwen2, lambda: build("gqa", D, 6, n_kv_heads=3), "qwen2", "found k_proj.bias.*qkv_bias=True"),
+        (llama, lambda: build("gqa", D, 6, n_kv_heads=2, qkv_bias=True), "llama", "must hold 'q_proj.bias'"),
+        (
+            llama,
+            lambda: build("gqa", D, 6, n_kv_heads=3),
+            "llama",
+            r"project.key.weight must have shape \(24, 48\)",
+        ),
+        (llama, lambda: build("differential-original", D, 6), "unilm-diff", "must have rows for 12 heads|must hold"),
+        (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "apart: couple"),
+    ],
+)
+def test_another_layout_or_shape_is_refused_and_changes_nothing(make: Any, ours: Any, layout: str, words: str) -> None:
+    made = make()
+    layer = made.ours if ours is None else ours()
+    before = {name: p.clone() for name, p in layer.named_parameters()}
+    with pytest.raises(InputError, match=words):
+        import_attention(layer, made.theirs.state_dict(), layout=layout)
+    assert all(torch.equal(before[name], p) for name, p in layer.named_parameters())
+
+
+def test_every_layout_is_tried_here() -> None:
+    assert set(LAYOUTS) == {*CASES, "unilm-diff"}

@@ -1,0 +1,332 @@
+"""`compare`, through the real command: from presets and seeds to table, verdict and page; and what disturbs it."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder, find_runs
+from attractor.models import TransformerConfig
+from attractor.study.compare import Plan, compare
+from attractor.study.launch import Job, launch, share_machine
+from attractor.tasks import build_task
+from attractor.train.config import Runtime, TrainConfig
+
+ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
+RUNTIME = Runtime(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    model = TransformerConfig(
+        vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
+    )
+    return TrainConfig(
+        model=model,
+        corpus=str(path),
+        n_steps=12,
+        batch_size=4,
+        seq_len=32,
+        warmup_steps=1,
+        eval_every=6,
+        eval_batches=2,
+    )
+
+
+def command(base: TrainConfig, out: Path, *more: str) -> list[str]:
+    """The same comparison as a person would ask for it."""
+    settings = vars(base.model) | vars(base)
+    names = ["d_model", "n_heads", "n_layers", "d_ff", "max_seq_len", "corpus", "n_steps", "warmup_steps"]
+    names += ["batch_size", "seq_len", "eval_every", "eval_batches"]
+    options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
+    return [ATTRACTOR, "compare", *more, *options, f"--out={out}", "--device=cpu"]
+
+
+def written(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
+    """Two presets and the control, two seeds, in a folder whose name needs quoting."""
+    out = tmp_path_factory.mktemp("study") / "my comparison"
+    asked = command(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
+    return out, subprocess.run(asked, capture_output=True, text=True, timeout=120, cwd=out.parent)
+
+
+def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(
+    first: tuple[Path, subprocess.CompletedProcess],
+) -> None:
+    """Criterion: exit 0, nothing on standard error, a row for each preset and the control in the order asked for, a
+    verdict that speaks of the instrument first, no line with anything but the path at the end."""
+    out, done = first
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    page = Path(lines[-1])
+    assert page == out / "report.html"
+    assert page.read_text().startswith("<!doctype html>")
+    assert lines[0] == f"3 mechanisms x 2 seeds, 1,536 tokens each, in {out}"
+    heading = next(i for i, line in enumerate(lines) if line.startswith("attention "))
+    assert [line.split()[:2] for line in lines[heading + 2 : heading + 5]] == [
+        [name, "2"] for name in ("standard", "coupled-euler", "uniform")
+    ]
+    verdicts = [line for line in lines if line.startswith(("sensitive:", "not sensitive:", "coupled-euler:"))]
+    assert len(verdicts) == 2
+    assert verdicts[0].split(":")[0] in ("sensitive", "not sensitive")
+    assert "2 pairs" in verdicts[1]
+    ended = [line for line in lines if line.startswith("[")]
+    assert [line.split("/")[0] for line in ended] == ["[1", "[2", "[3", "[4", "[5", "[6"]
+    assert all(len(line) <= 120 for line in lines[heading : heading + 5])
+
+
+def test_the_page_stands_alone(first: tuple[Path, subprocess.CompletedProcess]) -> None:
+    """Criterion: no address is loaded from elsewhere, and the command that makes it anew is in it."""
+    page = (first[0] / "report.html").read_text()
+    assert "src=" not in page.replace('src="data:', "")
+    assert "<link" not in page
+    assert "attractor compare standard coupled-euler" in page
+
+
+def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
+    first: tuple[Path, subprocess.CompletedProcess],
+) -> None:
+    runs = find_runs(first[0])
+    labels = ("coupled-euler", "standard", "uniform")
+    assert [(r.config["label"], r.config["seed"]) for r in runs] == [(name, seed) for name in labels for seed in (0, 1)]
+    assert len({json.dumps(r.config | {"label": 0, "seed": 0, "model": 0}) for r in runs}) == 1
+    assert len({json.dumps(r.config["model"] | {"attention": 0}) for r in runs}) == 1
+
+
+def test_the_same_command_again_trains_nothing_and_says_so(
+    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess]
+) -> None:
+    out, done = first
+    before = written(out)
+    again = subprocess.run(
+        command(base, out, "standard", "coupled-euler", "--seeds", "0", "1"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=out.parent,
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    changed = {path for path, when in written(out).items() if when != before.get(path)}
+    assert {path.parent for path in changed} == {out}, "no run was touched"
+    assert out / "report.html" in changed
+    said = again.stdout.splitlines()
+    assert f"6 of 6 runs were finished before; remove '{out}' to run them anew" in said
+    assert not [line for line in said if line.startswith("[")]
+    rest = done.stdout.splitlines()
+    table = next(i for i, line in enumerate(rest) if line.startswith("attention "))
+    assert said[-len(rest[table:]) :] == rest[table:], "the same table and verdict"
+
+
+# --- what makes it fair -------------------------------------------------------------------------------------------
+
+
+def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base: TrainConfig) -> None:
+    """Criterion: for each seed, parameters that agree in name and shape agree in every bit, over all presets, and the
+    batches of every step are equal; another seed gives others."""
+    plan = Plan(base.replace(n_heads=4), tuple(PRESETS), (0, 1), Path("nowhere"))
+    jobs = plan.jobs()
+    reference = {}
+    for seed in (0, 1):
+        configs = [job.config for job in jobs if job.config.seed == seed]
+        standard = reference[seed] = configs[0].model.build(seed).state_dict()
+        task = build_task("text", base.corpus, base.seq_len, seed)
+        for config in configs:
+            assert config.replace(attention="standard", seed=0) == base.replace(n_heads=4)
+            shared = {name: w for name, w in config.model.build(seed).state_dict().items() if name in standard}
+            shared = {name: w for name, w in shared.items() if w.shape == standard[name].shape}
+            assert {"embedding.weight", "blocks.0.mlp.gate.weight", "blocks.0.mlp.down.weight"} <= shared.keys()
+            assert all(torch.equal(w, standard[name]) for name, w in shared.items()), config.label
+            again = build_task(config.task, config.corpus, config.seq_len, config.seed)
+            for step in (0, 11):
+                for one, other in zip(task.train_batch(step, 4), again.train_batch(step, 4), strict=True):
+                    assert np.array_equal(one, other)
+    assert not torch.equal(reference[0]["embedding.weight"], reference[1]["embedding.weight"])
+    batches = [build_task("text", base.corpus, base.seq_len, seed).train_batch(0, 4)[0] for seed in (0, 1)]
+    assert not np.array_equal(*batches)
+
+
+def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(base: TrainConfig) -> None:
+    plan = Plan(base, ("standard", "gated"), (3, 5), Path("root"))
+    expected = [f"{label}-seed{seed}" for seed in (3, 5) for label in ("standard", "gated", "uniform")]
+    assert [job.path.name for job in plan.jobs()] == expected
+    assert Plan(base, ("gated", "uniform", "mla"), (0,), Path("root")).labels == ("gated", "uniform", "mla")
+
+
+@pytest.mark.parametrize(
+    ("presets", "seeds", "message"),
+    [
+        ((), (0,), "presets must be at least one name"),
+        (("uniform", "gated"), (0,), "presets must be led by the baseline, which the control cannot be, got 'uniform'"),
+        (("gated", "gated"), (0,), "presets must be without repetition, got 'gated gated'"),
+        (("gated",), (), "seeds must be at least one"),
+        (("gated",), (1, 2, 1), "seeds must be without repetition, got '1 2 1'"),
+    ],
+)
+def test_a_plan_that_compares_nothing_is_refused(
+    base: TrainConfig, presets: tuple[str, ...], seeds: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        Plan(base, presets, seeds, Path("root"))
+
+
+def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
+    cores = len(os.sched_getaffinity(0))
+    n_workers, runtime = share_machine(1000, None, Runtime(device="cpu"))
+    assert (n_workers, runtime.threads) == (cores, 1)
+    n_workers, runtime = share_machine(1000, 1, Runtime(device="cpu"))
+    assert (n_workers, runtime.threads) == (1, cores)
+    assert share_machine(1, None, Runtime(device="cpu", threads=3))[1].threads == 3
+    for workers in (0, -1):
+        with pytest.raises(InputError, match=f"workers must be at least 1, got {workers}"):
+            share_machine(4, workers, Runtime(device="cpu"))
+
+
+# --- what disturbs it ---------------------------------------------------------------------------------------------
+
+
+def say(plan: Plan) -> tuple[Path, str]:
+    """Carry out a plan in this process; returns the page and what was printed."""
+    out = StringIO()
+    return compare(plan, 2, RUNTIME, Console(file=out, width=120), "attractor compare ..."), out.getvalue()
+
+
+def damage_every_checkpoint(run: Path) -> None:
+    for weights in run.glob("checkpoints/step-*/model.safetensors"):
+        weights.write_bytes(b"")
+
+
+def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
+    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
+) -> None:
+    """Criterion: of three unfinished runs one has no intact checkpoint and another lost its newest. The first is named
+    with its reason and is missing from the table, the damage of the second is named, both others are finished."""
+    root = tmp_path / "copy"
+    shutil.copytree(first[0], root)
+    broken, torn, whole = (root / name for name in ("coupled-euler-seed1", "standard-seed0", "uniform-seed1"))
+    for run in (broken, torn, whole):
+        (run / "summary.json").unlink()
+    damage_every_checkpoint(broken)
+    (torn / "checkpoints/step-00000012/model.safetensors").write_bytes(b"")
+    page, said = say(Plan(base, ("standard", "coupled-euler"), (0, 1), root))
+    assert page.exists()
+    lines = said.splitlines()
+    (failed,) = [line for line in lines if line.startswith("failed: ")]
+    assert failed.startswith(f"failed: coupled-euler seed 1: '{broken}/checkpoints' must hold an intact checkpoint")
+    assert "Missing: 'coupled-euler' has no finished run of seed 1." in lines
+    assert "3 of 6 runs were finished before; remove" in said
+    (damage,) = [line for line in lines if line.startswith("standard seed 0: damaged checkpoint")]
+    assert "step-00000012/model.safetensors' does not have the content" in damage
+    assert not (broken / "summary.json").exists()
+    for run in (torn, whole):
+        before = RunFolder.open(first[0] / run.name).summary()
+        after = RunFolder.open(run).summary()
+        assert before is not None
+        assert after is not None
+        assert after["valid_loss"] == before["valid_loss"]
+    assert any(line.startswith("coupled-euler:") and "one seed" in line for line in lines)
+
+
+def test_where_every_run_fails_there_is_nothing_to_compare(
+    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    for name in ("standard-seed0", "uniform-seed0"):
+        shutil.copytree(first[0] / name, root / name)
+        (root / name / "summary.json").unlink()
+        damage_every_checkpoint(root / name)
+    with pytest.raises(InputError, match="no run finished, so there is nothing to compare"):
+        say(Plan(base, ("standard",), (0,), root))
+
+
+def test_a_process_that_dies_without_a_word_is_reported(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: killed by force, as by a system out of memory, a run is a failure and the launcher comes back."""
+    job = Job(base.replace(n_steps=100_000, attention="gated"), tmp_path / "run")
+
+    def kill(running: list[Job], ended: list[Job]) -> None:
+        import multiprocessing
+
+        if running and (job.path / "metrics.jsonl").exists():
+            for process in multiprocessing.active_children():
+                process.kill()
+
+    failures = launch([job], 1, RUNTIME, kill)  # type: ignore[arg-type]
+    assert failures == {"gated seed 0": "its process ended without a word; was it killed?"}
+
+
+def test_another_configuration_in_a_folder_is_refused_before_anything_runs(
+    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
+) -> None:
+    """Criterion: even where it is that of the last run, no other has begun."""
+    root = tmp_path / "copy"
+    shutil.copytree(first[0] / "uniform-seed1", root / "uniform-seed1")
+    with pytest.raises(InputError, match=r"holds a run with another configuration: lr is 0\.005 there, 0\.1 here"):
+        say(Plan(base.replace(lr=0.1), ("standard",), (0, 1), root))
+    assert not [
+        path for path in root.rglob("*") if path.name in ("metrics.jsonl", "report.html") and "seed0" in str(path)
+    ]
+
+
+def test_a_mechanism_that_does_not_fit_is_refused_before_anything_runs(base: TrainConfig, tmp_path: Path) -> None:
+    odd = base.replace(d_model=18, n_heads=6)  # heads of width 3 have no halves
+    with pytest.raises(InputError, match="differential"):
+        say(Plan(odd.replace(positions="learned"), ("standard", "differential"), (0,), tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: Ctrl-C ends the parent with 130 and a line with the command; what ran has a checkpoint beside its
+    metrics and no summary; the printed command finishes it from there."""
+    out = tmp_path / "out"
+    asked = command(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
+    process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        runs = [out / "standard-seed0", out / "uniform-seed0"]
+        until(lambda: any((run / "metrics.jsonl").exists() for run in runs), process)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    (line,) = said.splitlines()
+    assert line.startswith("interrupted: 0 of 2 runs ended, the running ones are saved. Resume with the same command: ")
+    stood = [int(path.name.removeprefix("step-")) for path in out.glob("*/checkpoints/step-*")]
+    assert stood
+    assert all(10 <= step < 300 for step in stood)
+    assert not [run for run in runs if (run / "summary.json").exists()]
+    resume = shlex.split(line.split("same command: ")[1])
+    assert resume == ["attractor", *asked[1:]]
+    done = subprocess.run([ATTRACTOR, *resume[1:]], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path(done.stdout.splitlines()[-1]) == out / "report.html"
+    for run in runs:
+        steps = [record["step"] for record in RunFolder.open(run).metrics() if "loss" in record]
+        assert steps == sorted(set(steps))
+        assert steps[-1] == 300

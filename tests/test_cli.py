@@ -1,0 +1,350 @@
+"""The command line: every wrong input ends in one line and exit code 2, every right one in what was asked for."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from attractor import cli
+from attractor.attention import PRESETS
+from attractor.errors import RunInterrupted
+from attractor.models import SIZES
+from attractor.train.config import RECIPES
+
+TINY = [
+    "--d-model=16",
+    "--n-heads=2",
+    "--n-layers=1",
+    "--d-ff=32",
+    "--max-seq-len=64",
+    "--seq-len=16",
+    "--batch-size=4",
+]
+SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]
+
+
+class Said(NamedTuple):
+    code: int | str | None
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command as a shell would run it, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
+        code: int | str | None = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(300)))
+    return str(path)
+
+
+@pytest.fixture
+def trained(attractor: Command, corpus: str) -> str:
+    assert attractor("train", *TINY, *SHORT, f"--corpus={corpus}", "--out=run").code == 0
+    return "run"
+
+
+def assert_refused(said: Said, *parts: str) -> None:
+    """One line that starts as errors do and holds each part; exit code 2; nothing printed as if it had worked."""
+    assert said.code == 2, said
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+    assert said.out == ""
+
+
+# --- wrong input --------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[list[str], list[str]]] = {
+    "preset": (
+        ["train", "--attention=eular"],
+        ["unknown attention 'eular'", "did you mean", "'attractor list' shows all"],
+    ),
+    "compared preset": (["compare", "standrad"], ["unknown attention 'standrad'; did you mean 'standard'?"]),
+    "key": (["train", "--n-stepz=3"], ["--n-stepz", "did you mean --n-steps?", "'attractor train --help' shows all"]),
+    "two keys": (["train", "--d-modle=3", "--n-heds=2"], ["--d-modle", "--n-heds", "--d-model", "--n-heads"]),
+    "key of no likeness": (["train", "--zzzzzz=3"], ["--zzzzzz", "'attractor train --help' shows all"]),
+    "key of another command": (
+        ["compare", "--attention=gated"],
+        ["--attention", "'attractor compare --help' shows all"],
+    ),
+    "word too many": (["train", "stray"], ["stray", "'attractor train --help' shows all"]),
+    "command": (["trian"], ["unknown command 'trian'; did you mean 'train'?", "'attractor --help' shows all"]),
+    "recipe": (["train", "--recipe=labtop"], ["unknown recipe 'labtop'; did you mean 'laptop'?"]),
+    "size": (["train", "--size=smal"], ["unknown size 'smal'; did you mean 'small'?"]),
+    "corpus": (["train", "--corpus=stdlib-cod"], ["unknown corpus 'stdlib-cod'; did you mean 'stdlib-code'?"]),
+    "file": (["train", "--corpus=no/such.txt"], ["corpus must be", "'no/such.txt' does not exist"]),
+    "task": (["train", "--task=texts"], ["unknown task 'texts'; did you mean 'text'?"]),
+    "schedule": (["train", "--schedule=cosin"], ["unknown schedule 'cosin'; did you mean 'cosine'?"]),
+    "precision": (["train", "--precision=fp8"], ["unknown precision 'fp8'"]),
+    "device": (["train", *TINY, "--device=cud"], ["device must be", "'cud'", "try cpu, cuda or auto"]),
+    "number": (["train", "--lr=fast"], ["--lr must be a number, got 'fast'", "'attractor train --help' shows all"]),
+    "whole number": (["train", "--n-steps=1.5"], ["--n-steps must be a whole number, got '1.5'"]),
+    "pair": (["train", "--betas", "0.9"], ["--betas must be two numbers, got '0.9'"]),
+    "yes or no": (["train", "--compile=maybe"], ["--compile", "'maybe'", "'True'"]),
+    "absent number": (["train", "--seed"], ["'--seed'", "'attractor train --help' shows all"]),
+    "absent run": (["generate"], ["PATH", "'attractor generate --help' shows all"]),
+    "negative steps": (["train", "--n-steps=-1"], ["n_steps must be an integer of at least 1, got -1"]),
+    "rate": (["train", "--lr=nan"], ["lr must be positive and finite, got nan"]),
+    "seed": (["compare", "--seeds", "-1"], ["seed must be at least 0, got -1"]),
+    "no seed": (["compare", "--seeds"], ["seeds must be at least one"]),
+    "seed twice": (["compare", "--seeds", "1", "1"], ["seeds must be without repetition, got '1 1'"]),
+    "workers": (["compare", *TINY, "--workers=0"], ["workers must be at least 1, got 0"]),
+    "heads": (["train", "--d-model=65"], ["d_model must be divisible by n_heads=4, got 65; or give head_dim"]),
+    "halves": (["compare", "differential", "--d-model=12", "--n-heads=4"], ["differential"]),
+    "positions": (
+        ["train", "--positions=learned", "--max-seq-len=32", "--seq-len=33"],
+        ["seq_len must be at most max_seq_len=32, got 33; or raise max_seq_len"],
+    ),
+    "vocabulary": (
+        ["train", "--vocab-size=100"],
+        ["vocab_size must be at least the task's 320, got 100", "vocab_size=320"],
+    ),
+    "resumed folder": (["train", "--resume=nowhere"], ["config.json", "'nowhere' does not; give the folder of a run"]),
+    "generated folder": (["generate", "nowhere"], ["config.json", "'nowhere' does not; give the folder of a run"]),
+    "unwritable place": (["train", *TINY, "--out=/dev/null/run"], ["/dev/null/run", "choose another place"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "parts"), WRONG.values(), ids=WRONG)
+def test_wrong_input_is_one_line_that_says_what_to_do(
+    attractor: Command, arguments: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    """Criterion: exit code 2, one line with the field and the value and what would do, nothing written."""
+    assert_refused(attractor(*arguments), *parts)
+    assert not [path for path in tmp_path.rglob("*") if path.name in ("metrics.jsonl", "checkpoints")]
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ["corpus must contain text", "has none", "give a file"]),
+        (b"\x89PNG\r\n\0\1", ["corpus file must be UTF-8 text", "a NUL byte at offset 6", "give another file"]),
+        (b"a few words\n" * 3, ["part of corpus", "at least seq_len + 1 = 65 tokens", "give more text"]),
+    ],
+    ids=["empty", "binary", "shorter than a sequence"],
+)
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_file_that_cannot_be_a_corpus_is_named(
+    attractor: Command, tmp_path: Path, command: str, content: bytes, parts: list[str]
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    assert_refused(attractor(command, "--corpus=bad.txt"), "bad.txt", *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_of_another_configuration_is_left_as_it_is(attractor: Command, trained: str, corpus: str) -> None:
+    config = Path(trained, "config.json").read_text()
+    said = attractor("train", *TINY, *SHORT, f"--corpus={corpus}", f"--out={trained}", "--lr=0.25")
+    assert_refused(
+        said, "'run' holds a run with another configuration", "lr is 0.005 there, 0.25 here", "choose another"
+    )
+    assert Path(trained, "config.json").read_text() == config
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(attractor: Command, tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "love.txt").write_text("dear")
+    assert_refused(attractor("train", *TINY, "--out=letters"), "'letters'", "no run", "choose a new or empty folder")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["love.txt"]
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"model": {"d_modle": 3}}', '{"lerning_rate": 1}'])
+def test_a_damaged_configuration_cannot_be_resumed(attractor: Command, tmp_path: Path, content: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(content)
+    assert_refused(attractor("train", "--resume=run"))
+
+
+@pytest.mark.parametrize("option", ["--lr=0.1", "--attention=gated", "--out=elsewhere", "--size=small"])
+def test_what_a_resumed_run_could_not_obey_is_refused(attractor: Command, trained: str, option: str) -> None:
+    said = attractor("train", f"--resume={trained}", option)
+    assert_refused(said, option[2:].split("=")[0], "must be left out with --resume")
+
+
+def test_generation_refuses_what_it_cannot_do(attractor: Command, trained: str) -> None:
+    assert_refused(attractor("generate", trained, "--checkpoint=first"), "unknown checkpoint 'first'", "best", "last")
+    assert_refused(attractor("generate", trained, "--temperature=-1"), "temperature must be at least 0", "-1")
+    assert_refused(attractor("generate", trained, "--top-k=0"), "top_k must be at least 1, got 0")
+    assert_refused(attractor("generate", trained, "--top-p=1.5"), "top_p must be above 0 and at most 1, got 1.5")
+    assert_refused(attractor("generate", trained, "--max-new-tokens=-1"), "max_new_tokens must be at least 0, got -1")
+
+
+def test_a_run_without_a_checkpoint_cannot_be_continued(attractor: Command, trained: str) -> None:
+    for path in Path(trained, "checkpoints").iterdir():
+        path.rename(path.with_name(f"moved-{path.name}"))
+    assert_refused(attractor("generate", trained), "run must have a checkpoint, and 'run' has none yet; train it first")
+
+
+def test_a_damaged_best_checkpoint_is_not_continued_from(attractor: Command, trained: str) -> None:
+    best = json.loads(Path(trained, "checkpoints/best.json").read_text())["step"]
+    Path(trained, f"checkpoints/step-{best:08d}/model.safetensors").write_bytes(b"")
+    assert_refused(attractor("generate", trained), "damaged checkpoint", f"step-{best:08d}", "choose the other one")
+
+
+def test_colours_of_a_terminal_do_not_reach_the_line(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tyro draws a coloured box where standard output is a terminal, of any width, and one of hyphens in ASCII."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    for columns, drawn in (("40", True), ("200", True), ("80", False)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr("tyro._fmtlib._should_use_utf8_drawing_chars", lambda drawn=drawn: drawn)
+        for arguments, parts in (WRONG["key"], WRONG["number"], WRONG["pair"]):
+            said = attractor(*arguments)
+            assert_refused(said, *parts)
+            assert not re.search(r"\x1b|[│─╭╰]|-{3}", said.err)
+
+
+# --- right input --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_alone_shows_what_there_is(attractor: Command) -> None:
+    said = attractor()
+    assert (said.code, said.err) == (0, "")
+    assert all(name in said.out for name in cli.COMMANDS)
+    assert attractor("--help").out == said.out
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself(attractor: Command, command: str) -> None:
+    said = attractor(command, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert f"attractor {command}" in said.out
+
+
+def test_list_shows_every_name(attractor: Command) -> None:
+    said = attractor("list")
+    assert (said.code, said.err) == (0, "")
+    first_words = {line.split()[0] for line in said.out.splitlines() if line.strip()}
+    assert set(PRESETS) | set(SIZES) | set(RECIPES) <= first_words
+    assert "stdlib-code, stdlib-docs" in said.out
+    assert max(map(len, said.out.splitlines())) <= cli.WIDTH_OF_A_LOG
+
+
+def test_training_ends_with_its_measure_the_next_command_and_its_folder(attractor: Command, corpus: str) -> None:
+    """Criterion: without --out the folder is named for mechanism and configuration, so that the same command finds it
+    again and another configuration never does."""
+    asked = ["train", *TINY, *SHORT, f"--corpus={corpus}", "--attention=gated"]
+    said = attractor(*asked)
+    assert (said.code, said.err) == (0, "")
+    *_, measure, following, folder = said.out.splitlines()
+    assert re.fullmatch(r"perplexity [\d.]+, loss [\d.]+ nats", measure)
+    assert following == f"generate: attractor generate {folder}"
+    assert re.fullmatch(r"runs/gated-[0-9a-f]{8}", folder)
+    again = attractor(*asked)
+    assert again.out.splitlines() == [f"'{folder}' is finished already", measure, following, folder]
+    other = attractor(*asked, "--seed=1")
+    assert other.out.splitlines()[-1] != folder
+
+
+def test_a_log_has_a_line_for_each_validation_with_what_a_bar_would_show(attractor: Command, corpus: str) -> None:
+    said = attractor("train", *TINY, *SHORT, f"--corpus={corpus}", "--eval-every=2", "--log-every=1")
+    lines = [line for line in said.out.splitlines() if line.startswith("step ")]
+    assert [int(line.split()[1]) for line in lines] == [2, 4, 6]
+    for part in ("valid loss", "perplexity", "tok/s", "MB", "MFU n/a"):
+        assert part in lines[0]
+
+
+def test_options_change_the_recipe_and_nothing_else(attractor: Command, trained: str) -> None:
+    stored = json.loads(Path(trained, "config.json").read_text())
+    recipe = json.loads(json.dumps(RECIPES["laptop"].to_dict()))
+    assert {name for name in recipe if stored[name] != recipe[name]} == {
+        *("model", "corpus", "n_steps", "warmup_steps", "seq_len", "batch_size", "eval_batches"),
+    }
+    changed = {name for name, value in recipe["model"].items() if stored["model"][name] != value}
+    assert changed == {"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"}
+    assert stored["warmup_steps"] == 0, "a tenth of the steps, as in the recipe"
+
+
+def test_greedy_generation_is_the_same_twice_and_starts_with_the_prompt(attractor: Command, trained: str) -> None:
+    asked = ["generate", trained, "--prompt=7 squared [is]", "--temperature=0", "--max-new-tokens=12"]
+    one, other = attractor(*asked), attractor(*asked, "--seed=5")
+    assert (one.code, one.err) == (0, "")
+    assert one.out == other.out
+    assert one.out.startswith("7 squared [is]")
+
+
+def test_sampling_follows_its_seed_and_top_k_of_one_is_greedy(attractor: Command, trained: str) -> None:
+    asked = ["generate", trained, "--prompt=7", "--max-new-tokens=24"]
+    assert attractor(*asked, "--seed=1").out == attractor(*asked, "--seed=1").out
+    assert attractor(*asked, "--seed=1").out != attractor(*asked, "--seed=2").out
+    greedy = attractor(*asked, "--temperature=0").out
+    assert attractor(*asked, "--top-k=1").out == greedy
+    assert attractor(*asked, "--top-p=1e-9").out == greedy
+
+
+def test_an_empty_prompt_starts_a_document(attractor: Command, trained: str) -> None:
+    said = attractor("generate", trained, "--max-new-tokens=8", "--checkpoint=last")
+    assert (said.code, said.err) == (0, "")
+    assert attractor("generate", trained, "--prompt=abc", "--max-new-tokens=0").out == "abc\n"
+
+
+def test_a_run_resumed_when_it_is_finished_says_so(attractor: Command, trained: str) -> None:
+    said = attractor("train", f"--resume={trained}")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[0] == "'run' is finished already"
+
+
+# --- how it ends --------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_command_ends_as_a_shell_expects(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that saved says so itself; before its first step, and after a second Ctrl-C, there is one line as well."""
+
+    def interrupted(*_: object) -> None:
+        raise RunInterrupted("saved", signal.SIGTERM)
+
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for action, code, line in ((interrupted, 143, "saved"), (pressed, 130, "interrupted; the same command goes on")):
+        monkeypatch.setitem(cli.COMMANDS, "list", (cli.List, action))
+        said = attractor("list")
+        assert said.code == code
+        assert said.err.startswith(line)
+        assert len(said.err.splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """Criterion: as in `attractor --help | head -1`, nothing is said on standard error."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", "--help"]
+    process = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    os.close(reader)
+    assert process.communicate(timeout=60)[1] == ""
+
+
+def test_the_commands_leave_the_random_state_of_their_host_alone(attractor: Command, trained: str) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    attractor("generate", trained, "--max-new-tokens=4")
+    assert torch.equal(torch.get_rng_state(), before)

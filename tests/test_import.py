@@ -1,0 +1,64 @@
+"""What `import attractor` brings along, and the names it promises."""
+
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import attractor
+from attractor import analysis, attention, models
+
+HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
+
+
+def modules_after(statement: str) -> set[str]:
+    """The first parts of the names of all modules that a fresh interpreter has loaded."""
+    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_a_layer_for_ones_own_model_costs_no_more_than_torch() -> None:
+    """Criterion: neither the console, nor reports, nor statistics, nor Hugging Face are loaded with the package."""
+    loaded = modules_after("import attractor; attractor.attention.build('gated', d_model=16, n_heads=2)")
+    assert {"torch", "attractor"} <= loaded
+    assert loaded.isdisjoint(HEAVY), loaded & set(HEAVY)
+
+
+def test_runs_can_be_read_and_trained_without_a_screen() -> None:
+    """Criterion: the loop itself stands on neither console nor reports."""
+    assert modules_after("import attractor.train.loop").isdisjoint(HEAVY)
+
+
+def test_the_command_line_loads_reports_only_when_it_reports() -> None:
+    loaded = modules_after("import attractor.cli")
+    assert {"tyro", "rich"} <= loaded
+    assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
+
+
+@pytest.mark.parametrize("room", ["evidence", "report", "study", "tasks", "train"])
+def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
+    found = getattr(attractor, room)
+    assert isinstance(found, ModuleType)
+    assert found.__name__ == f"attractor.{room}"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
+        _ = attractor.training
+
+
+def test_the_public_names_are_these() -> None:
+    """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
+    assert attractor.__all__ == ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
+    assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
+    assert models.__all__ == ["SIZES", "Transformer", "TransformerConfig"]
+    assert analysis.__all__ == ["attention_entropy", "effective_rank"]
+    for module in (attractor, attention, models, analysis):
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_the_version_is_a_version() -> None:
+    assert attractor.__version__[0].isdigit()

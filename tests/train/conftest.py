@@ -1,0 +1,72 @@
+"""A run that takes a tenth of a second, and the ways in which it can be disturbed."""
+
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attractor.models import TransformerConfig
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import Run
+
+MODEL = TransformerConfig(
+    vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope", dropout=0.1
+)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One text file, neither constant nor random."""
+    path = tmp_path_factory.mktemp("corpus") / "squares.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def config(corpus: str) -> TrainConfig:
+    """12 steps with dropout, evaluated after 5, 10 and 12."""
+    return TrainConfig(
+        model=MODEL,
+        corpus=corpus,
+        n_steps=12,
+        batch_size=4,
+        seq_len=16,
+        warmup_steps=3,
+        eval_every=5,
+        eval_batches=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Runtime:
+    return Runtime(device="cpu", log_every=5)
+
+
+@pytest.fixture
+def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]], None]:
+    """Press Ctrl-C once in the middle of each of these steps, counted from 0."""
+
+    def arrange(steps: Iterable[int]) -> None:
+        left, take_step = set(steps), Run.take_step
+
+        def interrupted(run: Run) -> dict[str, Any]:
+            if run.state.step in left:
+                left.remove(run.state.step)
+                signal.raise_signal(signal.SIGINT)
+            return take_step(run)
+
+        monkeypatch.setattr(Run, "take_step", interrupted)
+
+    return arrange
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything below a folder, to be compared with what is there later."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="session", name="files")
+def files_fixture() -> Callable[[Path], dict[str, bytes]]:
+    return files

@@ -1,0 +1,315 @@
+"""Checkpoints: damage is named and passed over, a failing write loses nothing, and nothing is ever unpickled freely."""
+
+import ast
+import errno
+import json
+import resource
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import attractor
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.train import checkpoint
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.evaluate import Evaluation
+from attractor.train.loop import Run, train
+
+FILES = ("model.safetensors", "optimizer.pt", "state.json", "manifest.json")
+Interrupt = Callable[[Iterable[int]], None]
+
+
+class Listening(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def stopped(config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt) -> Path:
+    """A run that stands after step 11 of 12, with checkpoints of steps 5, 10 (the best) and 11."""
+    interrupt_during([10])
+    with pytest.raises(RunInterrupted):
+        train(config, tmp_path / "run", replace(runtime, keep=3))
+    return tmp_path / "run"
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in checkpoint.list_checkpoints(folder)]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def flip_one_bit_of_the_last_byte(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip, flip_one_bit_of_the_last_byte, truncate, empty, remove])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
+    stopped: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    """Criterion: for every file and kind of damage the note holds the path of the file, and what comes back is the
+    checkpoint before."""
+    folder, notes = stopped / "checkpoints", []
+    newest = folder / "step-00000011"
+    damage(newest / name)
+    chosen = checkpoint.newest_intact(folder, notes.append)
+    assert chosen == folder / "step-00000010"
+    (note,) = notes
+    assert str(newest / name) in note
+    assert "using step-00000010" in note
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 1}', '{"format": null, "sha256": {}}', '{"sha256": 3}'])
+def test_a_manifest_of_another_shape_is_damage(stopped: Path, content: str) -> None:
+    (stopped / "checkpoints/step-00000011/manifest.json").write_text(content)
+    assert checkpoint.newest_intact(stopped / "checkpoints", [].append) == stopped / "checkpoints/step-00000010"
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_to_the_same_end(
+    config: TrainConfig, runtime: Runtime, stopped: Path, tmp_path: Path
+) -> None:
+    """Criterion: with the two newest damaged, the weights at the end have the checksum of an undisturbed run's."""
+    for step in (10, 11):
+        flip(stopped / f"checkpoints/step-{step:08d}/optimizer.pt")
+    listening = Listening()
+    train(config, stopped, runtime, listening)
+    assert [note.split(": ")[0] for note in listening.notes] == ["damaged checkpoint"] * 2
+    train(config, tmp_path / "whole", runtime)
+    weights = [path / "checkpoints/step-00000012/model.safetensors" for path in (stopped, tmp_path / "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    kinds = [(record["step"], "loss" in record) for record in RunFolder.open(stopped).metrics()]
+    assert len(kinds) == len(set(kinds))
+
+
+def test_damaged_checkpoints_never_push_out_what_the_resumed_run_saves(
+    config: TrainConfig, runtime: Runtime, stopped: Path, interrupt_during: Interrupt
+) -> None:
+    """Criterion: resumed behind two damaged checkpoints and interrupted before it reaches them, a run that keeps one or
+    two newest has kept the one just saved."""
+    for step in (10, 11):
+        flip(stopped / f"checkpoints/step-{step:08d}/model.safetensors")
+    for keep, step in ((2, 7), (1, 8)):
+        interrupt_during([step - 1])
+        with pytest.raises(RunInterrupted):
+            train(config, stopped, replace(runtime, keep=keep))
+        assert checkpoint.newest_intact(stopped / "checkpoints", [].append) == stopped / f"checkpoints/step-{step:08d}"
+
+
+def test_where_all_are_damaged_nothing_is_overwritten(
+    config: TrainConfig, runtime: Runtime, stopped: Path, files: Callable
+) -> None:
+    """Criterion: one line that names the folder, the damage and both ways out; every file stays as it is."""
+    for path in checkpoint.list_checkpoints(stopped / "checkpoints"):
+        flip(path / "state.json")
+    before = files(stopped)
+    with pytest.raises(InputError) as caught:
+        train(config, stopped, runtime)
+    message = str(caught.value)
+    assert message.startswith(f"'{stopped}/checkpoints' must hold an intact checkpoint, and all 3 are damaged")
+    assert str(stopped / "checkpoints/step-00000011/state.json") in message
+    assert f"restore one from a copy, or remove '{stopped}' to start anew" in message
+    assert files(stopped) == before
+
+
+def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> None:
+    assert checkpoint.newest_intact(tmp_path, [].append) is None
+
+
+@pytest.mark.parametrize("newer", [2, 99])
+def test_a_newer_format_is_refused_rather_than_passed_over(stopped: Path, newer: int) -> None:
+    manifest = stopped / "checkpoints/step-00000011/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', f'"format": {newer}'))
+    with pytest.raises(InputError, match=rf"format must be 1, got {newer} in '.*step-00000011'; use the version"):
+        checkpoint.newest_intact(stopped / "checkpoints", [].append)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_no_larger_than(n_bytes: int) -> Iterator[None]:
+    """Every write beyond fails in the operating system, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def assert_refused_and_nothing_lost(write: Callable[[], object], folder: Path, files: Callable, why: str) -> None:
+    before = files(folder)
+    with pytest.raises(InputError) as caught:
+        write()
+    message = str(caught.value)
+    assert message.startswith(f"could not save the checkpoint of step 99 in '{folder}': ")
+    assert why in message
+    assert message.endswith("make room, then resume. Earlier checkpoints are intact")
+    assert "\n" not in message
+    assert files(folder) == before
+    assert not list(folder.glob(".*")), "a temporary folder was left"
+    for path in checkpoint.list_checkpoints(folder):
+        checkpoint.verify(path)
+
+
+@pytest.fixture
+def save(config: TrainConfig, runtime: Runtime, stopped: Path) -> Callable[[], None]:
+    run = Run(config, RunFolder.open(stopped), None, runtime, Silent())  # type: ignore[arg-type]
+    run.restore()
+    run.state.step = 99
+    return run.save
+
+
+@pytest.mark.parametrize("place", ["in the weights", "early in the optimizer", "late in the optimizer"])
+def test_a_disk_that_fills_while_writing_costs_no_earlier_checkpoint(
+    stopped: Path, save: Callable[[], None], files: Callable, place: str
+) -> None:
+    """Criterion: by a real failing write in each file and, since torch hides the reason of some, in two places of its.
+    With room again the same save succeeds."""
+    folder = stopped / "checkpoints"
+    weights, optimizer = ((folder / "step-00000011" / name).stat().st_size for name in FILES[:2])
+    limits = {"weights": weights - 100, "early": weights + 1000, "late": optimizer - 100}
+    (limit,) = [limits[word] for word in place.split() if word in limits]
+    with files_no_larger_than(limit):
+        assert_refused_and_nothing_lost(save, folder, files, "File too large")
+    save()
+    assert steps(folder)[-1] == 99
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_refuses_late_costs_no_earlier_checkpoint(
+    stopped: Path, save: Callable[[], None], files: Callable, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Some file systems tell only when what was written is flushed."""
+    reason = OSError(number, "the reason of the system")
+
+    def refuse(descriptor: int) -> None:
+        raise reason
+
+    monkeypatch.setattr("os.fsync", refuse)
+    assert_refused_and_nothing_lost(save, stopped / "checkpoints", files, "the reason of the system")
+
+
+def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(
+    stopped: Path, save: Callable[[], None]
+) -> None:
+    folder = stopped / "checkpoints"
+    shutil.copytree(folder / "step-00000011", folder / ".writing-step-00000012")
+    assert steps(folder) == [5, 10, 11]
+    save()
+    assert not list(folder.glob(".*"))
+
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_are_kept_and_the_best(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: with validation losses 3, 1, 2, nan, 4, 1 after steps 2, 4, .. 12, the best is step 4 (a later equal
+    one is no better, one that is not finite never is), it outlives the two newest, and the summary names it."""
+    losses = iter([3.0, 1.0, 2.0, float("nan"), 4.0, 1.0])
+    monkeypatch.setattr(Run, "evaluation", lambda run: Evaluation(next(losses), 0.0, None))
+    summary = train(config.replace(eval_every=2), tmp_path, Runtime(device="cpu", save_every=2, keep=2))
+    folder = tmp_path / "checkpoints"
+    assert steps(folder) == [4, 10, 12]
+    assert checkpoint.best_checkpoint(folder) == folder / "step-00000004"
+    assert json.loads((folder / "best.json").read_text()) == {"step": 4, "loss": 1.0}
+    assert (summary["best_step"], summary["best_loss"]) == (4, 1.0)
+
+
+def test_the_best_holds_the_weights_that_were_evaluated(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: loaded and evaluated again, the best checkpoint gives the loss it is marked with."""
+    train(config.replace(lr=0.5), tmp_path, runtime)  # far too fast, so that the last is not the best by rule
+    folder = RunFolder.open(tmp_path)
+    run = Run(config, folder, attractor.tasks.build_task("text", config.corpus, config.seq_len, 0), runtime, Silent())
+    best = checkpoint.best_checkpoint(folder.checkpoints)
+    assert best is not None
+    checkpoint.load_weights(best, run.model)
+    marked = json.loads((folder.checkpoints / "best.json").read_text())
+    assert run.evaluation().loss == marked["loss"]
+    losses = [record["valid_loss"] for record in folder.metrics() if "valid_loss" in record]
+    assert marked["loss"] == min(losses)
+
+
+def test_a_mark_that_lies_ahead_is_taken_back(config: TrainConfig, runtime: Runtime, stopped: Path) -> None:
+    """Resumed behind the best, which is damaged, the run must not go on to call it the best."""
+    for step in (10, 11):
+        flip(stopped / f"checkpoints/step-{step:08d}/model.safetensors")
+    run = Run(config, RunFolder.open(stopped), None, runtime, Silent())  # type: ignore[arg-type]
+    run.restore()
+    assert checkpoint.best_checkpoint(stopped / "checkpoints") == stopped / "checkpoints/step-00000005"
+
+
+def test_damaged_weights_are_never_loaded(config: TrainConfig, stopped: Path) -> None:
+    best = stopped / "checkpoints/step-00000010"
+    flip(best / "model.safetensors")
+    with pytest.raises(InputError, match=r"damaged checkpoint: '.*model.safetensors' does not have the content"):
+        checkpoint.load_weights(best, config.model.build(0))
+
+
+# --- nothing is unpickled -----------------------------------------------------------------------------------------
+
+UNPICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def unsafe_reads(source: str) -> list[int]:
+    """The lines that import an unpickler, or load with torch without weights_only=True, or with numpy's pickles."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        bad = any(name.split(".")[0] in UNPICKLING for name in names)
+        if isinstance(node, ast.Call):
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            bad |= ast.unparse(node.func) in ("torch.load", "load") and given.get("weights_only") != "True"
+            bad |= "allow_pickle" in given
+        if bad:
+            lines.append(node.lineno)
+    return lines
+
+
+def test_no_source_file_unpickles() -> None:
+    assert attractor.__file__
+    files = list(Path(attractor.__file__).parent.rglob("*.py"))
+    assert len(files) > 50
+    assert {str(file): lines for file in files if (lines := unsafe_reads(file.read_text()))} == {}
+
+
+def test_the_search_finds_what_it_is_for() -> None:
+    bad = [
+        "import pickle",
+        "from pickle import loads",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+    ]
+    assert [unsafe_reads(line) for line in bad] == [[1]] * len(bad)
+    assert unsafe_reads("torch.load(path, map_location=device, weights_only=True)") == []

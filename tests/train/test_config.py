@@ -1,0 +1,224 @@
+"""Configs, recipes, schedules and the optimizer's groups."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attractor.attention import PRESETS
+from attractor.attention.position import LearnedPositions
+from attractor.attention.stage import require
+from attractor.errors import InputError
+from attractor.models import SIZES, TransformerConfig
+from attractor.train.config import RECIPES, Runtime, TrainConfig
+from attractor.train.optimizer import build_optimizer, parameter_groups
+from attractor.train.schedule import SCHEDULES, learning_rate
+
+# --- schedules ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("warmup_steps", [0, 1, 10])
+def test_warm_up_rises_in_equal_steps_and_reaches_the_rate_when_it_ends(schedule: str, warmup_steps: int) -> None:
+    """Criterion: step i of n has (i + 1) / n of the rate, so that no step is wasted at 0, and step n all of it."""
+    rates = [learning_rate(step, 0.3, schedule, warmup_steps, 100) for step in range(warmup_steps + 1)]
+    expected = [0.3 * (step + 1) / warmup_steps for step in range(warmup_steps)] + [0.3]
+    assert rates == pytest.approx(expected)
+
+
+def test_cosine_goes_from_the_rate_to_zero_through_half_and_never_up() -> None:
+    rates = [learning_rate(step, 2.0, "cosine", 10, 110) for step in range(10, 111)]
+    assert (rates[0], rates[50], rates[100]) == pytest.approx((2.0, 1.0, 0.0))
+    assert rates == sorted(rates, reverse=True)
+    assert rates[25] == pytest.approx(1 + math.cos(math.pi / 4))
+
+
+def test_constant_stays() -> None:
+    assert {learning_rate(step, 2.0, "constant", 10, 110) for step in range(10, 111)} == {2.0}
+
+
+# --- recipes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_json(name: str) -> None:
+    recipe = RECIPES[name]
+    stored = json.loads(json.dumps(recipe.to_dict()))
+    assert TrainConfig.from_dict(stored) == recipe
+    assert TrainConfig.from_dict(stored | {"data": "a fingerprint"}) == recipe
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_config_with_a_mechanism_spelled_out_survives_json(name: str) -> None:
+    config = TrainConfig().replace(attention=PRESETS[name])
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert config.label == "custom"
+
+
+def test_coupled_qk_is_trained_as_published() -> None:
+    """Appendix B of the paper: 30,000 steps of 32 x 512 tokens, AdamW, cosine after 2,000 steps of warm-up."""
+    rates = {"small": 6e-4, "medium": 3e-4, "large": 2e-4}
+    for name, lr in rates.items():
+        recipe = RECIPES[name]
+        assert recipe.model == SIZES[name]
+        assert (recipe.lr, recipe.schedule, recipe.warmup_steps) == (lr, "cosine", 2_000)
+        assert (recipe.weight_decay, recipe.clip, recipe.betas) == (0.1, 1.0, (0.9, 0.95))
+        assert recipe.n_steps * recipe.batch_size * recipe.seq_len == 491_520_000
+    assert [RECIPES[name].accumulation for name in rates] == [4, 4, 8]
+    assert [RECIPES[name].activation_checkpointing for name in rates] == [False, True, True]
+
+
+def test_psiqrh_is_trained_as_published() -> None:
+    """Its training protocol: AdamW at a constant 1e-4, weight decay 0.01, no clipping, 32 x 512 tokens, 4 layers of 8
+    heads with d_ff 512."""
+    recipe = RECIPES["psiqrh"]
+    assert (recipe.lr, recipe.schedule, recipe.warmup_steps, recipe.weight_decay) == (1e-4, "constant", 0, 0.01)
+    assert (recipe.clip, recipe.betas, recipe.batch_size, recipe.seq_len) == (None, (0.9, 0.999), 32, 512)
+    model = recipe.model
+    assert (model.n_layers, model.n_heads, model.d_ff, model.attention) == (4, 8, 512, "psiqrh")
+
+
+# --- replace ------------------------------------------------------------------------------------------------------
+
+
+def test_replace_reaches_the_model_and_leaves_the_original() -> None:
+    base = TrainConfig()
+    changed = base.replace(d_model=32, lr=0.1, attention="gated")
+    assert (changed.model.d_model, changed.lr, changed.label) == (32, 0.1, "gated")
+    assert base == TrainConfig()
+    assert changed.replace(d_model=base.model.d_model, lr=base.lr, attention="standard") == base
+
+
+def test_replacing_the_model_and_one_of_its_fields_changes_the_new_model() -> None:
+    changed = TrainConfig().replace(model=SIZES["tiny"], n_layers=1, seq_len=8)
+    assert changed.model == SIZES["tiny"].replace(n_layers=1)
+
+
+def test_an_unknown_field_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown training field 'n_stpes'; did you mean 'n_steps'"):
+        TrainConfig().replace(n_stpes=3)
+    with pytest.raises(InputError, match="unknown training field 'd_modle'; did you mean 'd_model'"):
+        TrainConfig().replace(d_modle=3)
+    with pytest.raises(InputError, match="unknown training field 'warmup'; did you mean 'warmup_steps'"):
+        TrainConfig.from_dict(TrainConfig().to_dict() | {"warmup": 3})
+    stored = TrainConfig().to_dict()
+    with pytest.raises(InputError, match="unknown model field 'heads'; did you mean 'n_heads'"):
+        TrainConfig.from_dict(stored | {"model": stored["model"] | {"heads": 2}})
+
+
+# --- values that are refused --------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, Any]] = [
+    *((name, value) for name in ("n_steps", "batch_size", "accumulation", "seq_len") for value in (0, -1, 1.5)),
+    *((name, 0) for name in ("eval_every", "max_bad_steps", "eval_batches", "clip", "lr")),
+    *(("lr", value) for value in (-1e-3, math.nan, math.inf)),
+    *(("weight_decay", value) for value in (-0.1, math.nan, math.inf)),
+    ("accumulation", 3),
+    ("seed", -1),
+    ("warmup_steps", -1),
+    ("warmup_steps", 700),
+    ("betas", (0.9,)),
+    ("betas", (0.9, 1.0)),
+    ("betas", (-0.1, 0.9)),
+    ("clip", -1.0),
+    ("d_model", 63),
+    ("d_model", 0),
+    ("n_heads", 0),
+    ("n_layers", 0),
+    ("n_kv_heads", 3),
+    ("dropout", 1.0),
+    ("positions", "sinusoidal"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda x: str(x))
+def test_a_bad_value_is_refused_by_field_and_value(field: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        TrainConfig().replace(**{field: value})
+    message = str(caught.value)
+    assert message.startswith(f"{field} must be ")
+    assert repr(value) in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("schedule", "cosin", "unknown schedule 'cosin'; did you mean 'cosine'"),
+        ("precision", "fp61", "unknown precision 'fp61'; did you mean 'fp16'"),
+        ("mlp", "swigul", "unknown mlp 'swigul'; did you mean 'swiglu'"),
+        ("attention", "eular", "unknown attention 'eular'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(field: str, value: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig().replace(**{field: value})
+
+
+def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_such_end() -> None:
+    learned = TrainConfig().replace(positions="learned", max_seq_len=32, seq_len=32)
+    with pytest.raises(InputError, match="seq_len must be at most max_seq_len=32, got 33; or raise max_seq_len"):
+        learned.replace(seq_len=33)
+    assert learned.replace(positions="rope", seq_len=33).seq_len == 33
+
+
+@pytest.mark.parametrize("field", ["threads", "log_every", "save_every", "keep"])
+def test_how_a_run_is_carried_out_is_checked_too(field: str) -> None:
+    with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
+        Runtime(**{field: 0})
+
+
+def test_a_rule_is_said_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"^x must be even, got 3; give 4$"):
+        require(False, "x", "even", 3, "give 4")
+    require(True, "x", "even", 4)
+
+
+# --- the optimizer ------------------------------------------------------------------------------------------------
+
+
+KINDS = (nn.Linear, nn.Embedding, LearnedPositions)
+
+
+def model(attention: str) -> nn.Module:
+    config = TransformerConfig(
+        vocab_size=32, d_model=16, n_heads=4, n_layers=2, d_ff=32, max_seq_len=8, attention=attention, qkv_bias=False
+    )
+    return config.build(0)
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+def test_every_parameter_is_optimized_once_and_only_matrices_decay(attention: str) -> None:
+    """Criterion: the groups partition the parameters; the decaying ones are exactly the weights of linear maps and of
+    embeddings, so neither norms, biases, step sizes nor lambda vectors, in whatever shape they are kept."""
+    built = model(attention)
+    decaying, others = parameter_groups(built, 0.1)
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    names = [[name for name, _ in group["params"]] for group in (decaying, others)]  # type: ignore[attr-defined]
+    assert sorted(names[0] + names[1]) == sorted(name for name, _ in built.named_parameters())
+    maps = [name for name, module in built.named_modules() if isinstance(module, KINDS)]
+    assert set(names[0]) == {f"{name}.weight" for name in maps}
+
+
+def test_the_optimizer_is_adamw_with_the_recipes_numbers() -> None:
+    config = TrainConfig().replace(lr=0.02, betas=(0.8, 0.9), weight_decay=0.3)
+    optimizer = build_optimizer(model("coupled-euler"), config)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+    assert all(group["betas"] == (0.8, 0.9) and group["lr"] == 0.02 for group in optimizer.param_groups)
+
+
+def test_decay_shrinks_matrices_alone() -> None:
+    """Criterion: where every gradient is zero, AdamW's step is its decay: matrices times 1 - lr decay, vectors kept."""
+    built = model("coupled-euler")
+    optimizer = build_optimizer(built, TrainConfig().replace(lr=0.5, weight_decay=0.1))
+    before = {name: p.detach().clone() for name, p in built.named_parameters()}
+    for p in built.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for name, p in built.named_parameters():
+        factor = 0.95 if p.dim() == 2 else 1.0
+        torch.testing.assert_close(p.detach(), factor * before[name])

@@ -1,0 +1,513 @@
+"""The loop: what a run computes does not depend on how often it was stopped, nor on what was not finite."""
+
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.run import RunFolder
+from attractor.kernels.cross_entropy import IGNORED
+from attractor.tasks import build_task
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import Run, train
+
+ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
+MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # what even the same run gives differently
+Interrupt = Callable[[Iterable[int]], None]
+
+
+def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
+    task = build_task(config.task, config.corpus, config.seq_len, config.seed)
+    return Run(config, RunFolder.create(path, config.to_dict() | {"data": task.fingerprint}), task, runtime, Silent())
+
+
+def newest_tensors(path: Path) -> dict[str, Any]:
+    """Weights, optimizer and random state of the newest checkpoint, by name."""
+    checkpoint = max((path / "checkpoints").glob("step-*"))
+    others = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    return {"weights": load_file(checkpoint / "model.safetensors")} | others
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit for bit, through nested dictionaries and lists."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def without_measured(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in MEASURED}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, optimizer, random state, metrics, best and summary of two finished runs are equal."""
+    first, second = newest_tensors(one), newest_tensors(other)
+    for part in first:
+        assert same(first[part], second[part]), f"{part} differs"
+    records = [[without_measured(r) for r in RunFolder.open(path).metrics()] for path in (one, other)]
+    assert records[0] == records[1]
+    assert (one / "checkpoints/best.json").read_text() == (other / "checkpoints/best.json").read_text()
+    summaries = [without_measured(RunFolder.open(path).summary() or {}) for path in (one, other)]
+    assert summaries[0] == summaries[1]
+
+
+VARIANTS = {
+    **{name: {"attention": name} for name in ("standard", "coupled-euler", "differential", "mla", "psiqrh", "uniform")},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "accumulated and checkpointed": {"accumulation": 2, "activation_checkpointing": True, "schedule": "constant"},
+}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_an_interrupted_run_ends_bit_for_bit_as_an_uninterrupted_one(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt, changes: dict[str, Any]
+) -> None:
+    """Criterion: with dropout on and Ctrl-C at steps that are neither logged, evaluated nor saved, weights, optimizer
+    state, random state, metrics, best checkpoint and summary are equal in every bit."""
+    config = config.replace(**changes)
+    train(config, tmp_path / "whole", runtime)
+    interrupt_during([2, 7])
+    for after in (3, 8):
+        with pytest.raises(RunInterrupted, match=f"interrupted after step {after}, saved"):
+            train(config, tmp_path / "parts", runtime)
+        torch.manual_seed(after)  # another process has another random state
+    train(config, tmp_path / "parts", runtime)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_dropout_draws_new_numbers_at_every_step(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    """Otherwise the comparison above would not notice a random state that is not restored."""
+    run = build_run(config, tmp_path, runtime)
+    tokens, targets = map(torch.from_numpy, run.task.train_batch(0, 4))
+    assert float(run.gradients(tokens, targets, 1.0)) != float(run.gradients(tokens, targets, 1.0))
+
+
+def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: what was recorded after the last checkpoint is dropped, so that no step stands twice in the metrics,
+    and the outcome is that of a run without a crash."""
+    runtime = Runtime(device="cpu", log_every=1, save_every=4)
+    train(config, tmp_path / "whole", runtime)
+    take_step = Run.take_step
+
+    def crash(run: Run) -> dict[str, Any]:
+        if run.state.step == 7:
+            raise MemoryError
+        return take_step(run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "take_step", crash)
+        with pytest.raises(MemoryError):
+            train(config, tmp_path / "crashed", runtime)
+    assert RunFolder.open(tmp_path / "crashed").metrics()[-1]["step"] == 7
+    train(config, tmp_path / "crashed", runtime)
+    assert_same_run(tmp_path / "whole", tmp_path / "crashed")
+
+
+def test_a_crash_before_the_summary_costs_nothing_but_the_summary(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path
+) -> None:
+    summary = train(config, tmp_path, runtime)
+    metrics = (tmp_path / "metrics.jsonl").read_text()
+    (tmp_path / "summary.json").unlink()
+    assert without_measured(train(config, tmp_path, runtime)) == without_measured(summary)
+    assert (tmp_path / "metrics.jsonl").read_text() == metrics
+
+
+def test_metrics_hold_step_and_tokens_everywhere_and_each_kind_once(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path
+) -> None:
+    train(config, tmp_path, runtime)
+    records = RunFolder.open(tmp_path).metrics()
+    assert all(record["tokens"] == record["step"] * config.batch_size * config.seq_len for record in records)
+    assert {r["step"] for r in records if "loss" in r} == {5, 10, 12}
+    assert {r["step"] for r in records if "valid_loss" in r} == {5, 10, 12}
+    assert max(Counter((r["step"], "loss" in r) for r in records).values()) == 1
+
+
+def test_the_folder_says_what_was_trained_on_what(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    summary = train(config.replace(attention="gated"), tmp_path, runtime)
+    stored = RunFolder.open(tmp_path).config
+    assert stored["label"] == summary["label"] == "gated"
+    assert stored["data"] == build_task("text", config.corpus, config.seq_len, 0).fingerprint
+    assert TrainConfig.from_dict(stored) == config.replace(attention="gated")
+
+
+def test_other_data_under_the_same_name_is_another_run(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    for number in (1, 2):
+        corpus = tmp_path / f"{number}" / "text.txt"
+        corpus.parent.mkdir()
+        corpus.write_text(f"the {number} text\n" * 100)
+    path = tmp_path / "corpus.txt"
+    path.symlink_to(tmp_path / "1" / "text.txt")
+    config = config.replace(corpus=str(path), n_steps=4)
+    train(config, tmp_path / "run", runtime)
+    path.unlink()
+    path.symlink_to(tmp_path / "2" / "text.txt")
+    with pytest.raises(InputError, match="holds a run with another configuration: data is"):
+        train(config, tmp_path / "run", runtime)
+
+
+def test_a_finished_run_is_not_run_again(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Callable
+) -> None:
+    class Listening(Silent):
+        heard: list[str] = []  # noqa: RUF012
+
+        def note(self, text: str) -> None:
+            self.heard.append(text)
+
+    summary = train(config, tmp_path, runtime)
+    before = files(tmp_path)
+    monkeypatch.setattr(Run, "take_step", None)
+    again = train(config, tmp_path, runtime, Listening())
+    assert again == summary
+    assert files(tmp_path) == before
+    assert Listening.heard == [f"'{tmp_path}' is finished already"]
+
+
+def test_a_vocabulary_smaller_than_the_tasks_is_refused_before_a_folder_is_made(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="vocab_size must be at least the task's 320, got 256; give vocab_size=320"):
+        train(config.replace(vocab_size=256), tmp_path / "run", runtime)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_predictable_text_is_learned(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    """Criterion: from ln 320 = 5.8 nats at the start to below 0.1 on a text that repeats seven letters."""
+    (tmp_path / "text.txt").write_text("abcdefg" * 400)
+    config = config.replace(corpus=str(tmp_path / "text.txt"), n_steps=80, lr=2e-2, dropout=0.0, eval_every=80)
+    summary = train(config, tmp_path / "run", Runtime(device="cpu", log_every=1))
+    assert RunFolder.open(tmp_path / "run").metrics()[0]["loss"] == pytest.approx(math.log(320), abs=0.3)
+    assert summary["valid_loss"] < 0.1
+    assert summary["metric"]["value"] == pytest.approx(math.exp(summary["valid_loss"]))
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+def gradients_of_a_step(run: Run) -> dict[str, Tensor]:
+    """What the optimizer is given."""
+    seen: dict[str, Tensor] = {}
+
+    def look(*_: object) -> None:
+        seen.update({name: p.grad.clone() for name, p in run.model.named_parameters() if p.grad is not None})
+
+    hook = run.optimizer.register_step_pre_hook(look)
+    run.take_step()
+    hook.remove()
+    assert seen
+    return seen
+
+
+class Masked:
+    """A text task of which some targets are not scored, the more the later the sequence in its batch."""
+
+    def __init__(self, run: Run) -> None:
+        self.task = run.task
+
+    def train_batch(self, step: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        inputs, targets = self.task.train_batch(step, batch_size)
+        for row in range(batch_size):
+            targets[row, : 3 * row] = IGNORED
+        return inputs, targets
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all scored", "unevenly scored"])
+def test_accumulated_micro_batches_give_the_gradient_of_the_whole_batch(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, masked: bool
+) -> None:
+    """Criterion: 2 or 4 micro-batches differ from one batch by rounding alone, also where they hold unequally many
+    scored positions. (The loss is taken in fp32, so fp64 weights leave an error of about 1e-7.)"""
+    gradients = {}
+    for n in (1, 2, 4):
+        run = build_run(config.replace(accumulation=n, dropout=0.0, clip=None), tmp_path / str(n), runtime)
+        run.model.double()
+        if masked:
+            run.task = Masked(run)  # type: ignore[assignment]
+        gradients[n] = gradients_of_a_step(run)
+    for n in (2, 4):
+        for name, whole in gradients[1].items():
+            torch.testing.assert_close(gradients[n][name], whole, rtol=1e-5, atol=1e-7 * float(whole.norm()))
+
+
+@pytest.mark.parametrize("attention", ["standard", "coupled-euler", "psiqrh"])
+def test_activation_checkpointing_changes_memory_and_no_gradient(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, attention: str
+) -> None:
+    """Criterion: equal bits, with dropout on; and blocks really run twice as often, once more for the gradients."""
+    gradients, calls = [], []
+    for checkpointing in (False, True):
+        changed = config.replace(activation_checkpointing=checkpointing, attention=attention)
+        run = build_run(changed, tmp_path / str(checkpointing), runtime)
+        count = Counter[str]()
+        run.model.blocks[0].mlp.register_forward_hook(lambda *_, count=count: count.update(["mlp"]))
+        gradients.append(gradients_of_a_step(run))
+        calls.append(count["mlp"])
+    assert same(*gradients)
+    assert calls == [1, 2]
+
+
+def test_clipping_bounds_the_norm_and_none_leaves_it(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    norms = {}
+    for clip in (None, 1e-3):
+        run = build_run(config.replace(clip=clip), tmp_path / str(clip), runtime)
+        gradients = gradients_of_a_step(run)
+        norms[clip] = float(torch.stack([g.norm() for g in gradients.values()]).norm())
+    assert norms[1e-3] == pytest.approx(1e-3, rel=1e-3)
+    assert norms[None] > 0.1
+
+
+def test_compile_is_asked_for_only_where_configured(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler itself takes longer than all these tests; what is compiled is the loss, and the loop calls that."""
+    compiled = []
+
+    def record(function: Callable) -> Callable:
+        def call(*arguments: Tensor) -> Any:
+            compiled.append(function)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", record)
+    build_run(config, tmp_path / "plain", runtime).take_step()
+    assert not compiled
+    run = build_run(config.replace(compile=True), tmp_path / "compiled", runtime)
+    run.take_step()
+    assert compiled == [run.model.loss]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns_and_keeps_fp32_master_weights(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, precision: str
+) -> None:
+    """Criterion: products run in half precision, the loss falls as in fp32, weights and optimizer state stay fp32, and
+    the checkpoint holds the scaler's state exactly where there is a scaler."""
+    config = config.replace(precision=precision, n_steps=40, dropout=0.0, eval_every=40)
+    run = build_run(config, tmp_path / "probe", runtime)
+    seen = []
+    run.model.blocks[0].mlp.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
+    run.take_step()
+    assert seen == [{"bf16": torch.bfloat16, "fp16": torch.float16}[precision]]
+    whole = train(config.replace(precision="fp32"), tmp_path / "fp32", runtime)
+    half = train(config, tmp_path / "half", runtime)
+    assert half["valid_loss"] == pytest.approx(whole["valid_loss"], abs=0.05)
+    assert half["valid_loss"] < 4.5
+    tensors = newest_tensors(tmp_path / "half")
+    moments = [value for state in tensors["optimizer"]["state"].values() for value in state.values()]
+    assert {t.dtype for t in [*tensors["weights"].values(), *moments]} == {torch.float32}
+    assert ("scale" in tensors["scaler"]) == (precision == "fp16")
+
+
+def test_the_scaler_goes_on_where_it_was(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt
+) -> None:
+    config = config.replace(precision="fp16")
+    interrupt_during([6])
+    with pytest.raises(RunInterrupted):
+        train(config, tmp_path, runtime)
+    before = newest_tensors(tmp_path)["scaler"]
+    run = build_run(config, tmp_path, runtime)
+    run.restore()
+    assert run.scaler.state_dict() == before
+    assert before["_growth_tracker"] == 7
+
+
+# --- what is not finite -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], None]:
+    """Make the loss NaN, or one number of the gradient infinite, in these steps, counted from 0."""
+
+    def arrange(steps: Iterable[int], what: str) -> None:
+        chosen, gradients = set(steps), Run.gradients
+
+        def spoiled(run: Run, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
+            loss = gradients(run, tokens, targets, share)
+            if run.state.step not in chosen:
+                return loss
+            if what == "gradient":
+                grad = run.model.embedding.weight.grad
+                assert grad is not None
+                grad[0, 0] = math.inf
+                return loss
+            return loss * math.nan
+
+        monkeypatch.setattr(Run, "gradients", spoiled)
+
+    return arrange
+
+
+@pytest.fixture
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Weights and optimizer state before and after every step."""
+    taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    take_step = Run.take_step
+
+    def state(run: Run) -> dict[str, Any]:
+        return deepcopy({"weights": run.model.state_dict(), "optimizer": run.optimizer.state_dict()["state"]})
+
+    def observed(run: Run) -> dict[str, Any]:
+        before = state(run)
+        record = take_step(run)
+        taken.append((before, state(run)))
+        return record
+
+    monkeypatch.setattr(Run, "take_step", observed)
+    return taken
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_touches_nothing_and_is_counted(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    spoil: Callable[[Iterable[int], str], None],
+    snapshots: list[tuple[dict[str, Any], dict[str, Any]]],
+    what: str,
+    precision: str,
+) -> None:
+    """Criterion: over steps 4 and 7 weights and optimizer state keep every bit, over all others they change; both are
+    in the metrics, at steps that are otherwise not logged, and in the summary; the run goes on to a finite end."""
+    spoil([3, 6], what)
+    summary = train(config.replace(precision=precision), tmp_path, runtime)
+    for step, (before, after) in enumerate(snapshots):
+        assert same(before, after) == (step in (3, 6)), f"step {step}"
+    assert len(snapshots) == config.n_steps
+    assert summary["skipped_steps"] == 2
+    assert math.isfinite(summary["valid_loss"])
+    records = {r["step"]: r for r in RunFolder.open(tmp_path).metrics() if "loss" in r}
+    assert {step: r["skipped_steps"] for step, r in records.items()} == {4: 1, 5: 1, 7: 2, 10: 2, 12: 2}
+    assert records[4]["loss" if what == "loss" else "grad_norm"] is None
+
+
+def test_too_many_in_a_row_stop_the_run_with_its_last_good_weights(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    spoil: Callable[[Iterable[int], str], None],
+    snapshots: list[tuple[dict[str, Any], dict[str, Any]]],
+) -> None:
+    """Criterion: stopped after the third in a row, with exit code 1, the count, the field to change and the place of
+    the weights, which are those of before."""
+    spoil(range(4, 12), "loss")
+    with pytest.raises(RunStopped) as caught:
+        train(config.replace(max_bad_steps=3), tmp_path, runtime)
+    message = str(caught.value)
+    assert not isinstance(caught.value, RunInterrupted)
+    assert caught.value.exit_code == 1
+    assert message.startswith("stopped at step 7: loss or gradient was not finite 3 steps in a row (max_bad_steps=3)")
+    assert str(tmp_path / "checkpoints") in message
+    assert "lower lr" in message
+    assert "\n" not in message
+    assert same(newest_tensors(tmp_path)["weights"], dict(snapshots[4][0]["weights"]))
+
+
+def test_a_good_step_starts_the_count_anew(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Callable[[Iterable[int], str], None]
+) -> None:
+    spoil([2, 3, 5, 6, 8, 9], "gradient")
+    assert train(config.replace(max_bad_steps=3), tmp_path, runtime)["skipped_steps"] == 6
+
+
+def test_the_count_in_a_row_survives_an_interruption(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    spoil: Callable[[Iterable[int], str], None],
+    interrupt_during: Interrupt,
+) -> None:
+    spoil([3, 4, 5], "loss")
+    interrupt_during([4])
+    with pytest.raises(RunInterrupted):
+        train(config.replace(max_bad_steps=3), tmp_path, runtime)
+    with pytest.raises(RunStopped, match="stopped at step 6"):
+        train(config.replace(max_bad_steps=3), tmp_path, runtime)
+
+
+# --- the command line, by real signals ----------------------------------------------------------------------------
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Start a command whose standard error can be read, and leave none behind."""
+    started = []
+
+    def run(command: list[str]) -> subprocess.Popen:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_signals_save_and_the_printed_command_resumes(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, start: Callable[..., subprocess.Popen]
+) -> None:
+    """Criterion: SIGINT exits with 130 and SIGTERM with 143, each leaves a checkpoint of its very step and one line
+    whose command continues; carried to the end by it, the weights are those of a run that was never stopped."""
+    folder = tmp_path / "a run"  # the printed command must quote it
+    config = config.replace(n_steps=500, warmup_steps=50, eval_every=250)
+    model = [
+        f"--{name}={getattr(config.model, name)}" for name in ("d_model", "n_heads", "n_layers", "d_ff", "dropout")
+    ]
+    names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches", "corpus")
+    options = [f"--{name}={getattr(config, name)}" for name in names]
+    command = [ATTRACTOR, "train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0
+        process = start([*command, "--log-every=2", "--threads=1"])
+        metrics = folder / "metrics.jsonl"
+        until(lambda m=metrics, d=done: m.exists() and len(m.read_bytes().splitlines()) > d // 2 + 3, process)
+        os.kill(process.pid, number)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == code
+        (line,) = said.splitlines()
+        step, resume = line.removeprefix("interrupted after step ").split(", saved. Resume: ")
+        assert (folder / "checkpoints" / f"step-{int(step):08d}" / "manifest.json").exists()
+        assert done < int(step) < config.n_steps
+        program, *arguments = shlex.split(resume)
+        assert program == "attractor"
+        command = [ATTRACTOR, *arguments]
+    assert start(command).wait(timeout=60) == 0
+    assert TrainConfig.from_dict(RunFolder.open(folder).config) == config
+    train(config, tmp_path / "whole", runtime)
+    assert same(newest_tensors(folder), newest_tensors(tmp_path / "whole"))
