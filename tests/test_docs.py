@@ -82,9 +82,16 @@ def test_the_readmes_table_is_the_stored_result() -> None:
     """The numbers under the figure come from results/, cell by cell."""
     readme = (ROOT / "README.md").read_text()
     result = json.loads((ROOT / "results" / "compare-laptop.json").read_text())
+    lines = {
+        line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in readme.splitlines() if " | " in line
+    }
     for row in result["rows"]:
-        line = next((line for line in readme.splitlines() if line.startswith(f"| {row['label']} |")), "")
-        assert f"{row['metric']['mean']:.2f}" in line, f"the README's row of {row['label']} is not that of results/"
+        assert row["label"] in lines, f"the README's table lacks {row['label']}"
+        _, seeds, metric, difference, *_ = lines[row["label"]]
+        assert int(seeds) == row["metric"]["n"]
+        assert float(metric.split()[0]) == pytest.approx(row["metric"]["mean"], rel=1e-3)
+        if row["difference"] is not None:
+            assert difference.startswith(f"{row['difference']['mean']:+.4f} ")
 
 
 # --- code and commands ----------------------------------------------------------------------------------------------
