@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attractor.kernels.precision import autocast_dtype
+
 IGNORED = -100
 CHUNK = 2048  # positions whose logits are held at once
 SMALL = 2**22  # logits that are not worth avoiding: 16 MB in fp32
@@ -44,8 +46,8 @@ def fused_linear_cross_entropy(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
 ) -> Float[Tensor, ""]:
     """(1) by torch's own chunked operator, which forms the gradients in the forward pass."""
-    if torch.is_autocast_enabled(hidden.device.type):  # the operator is not on autocast's list
-        half = torch.get_autocast_dtype(hidden.device.type)
+    half = autocast_dtype(hidden)
+    if half is not None:  # the operator is not on autocast's list
         hidden, weight = hidden.to(half), weight.to(half)
     options = torch.nn.LinearCrossEntropyOptions(allow_retain_graph=True)
     assert _fused is not None

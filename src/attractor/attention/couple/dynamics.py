@@ -58,27 +58,26 @@ class CoupledDynamics(nn.Module):
 
     @abstractmethod
     def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        """Take n steps. q: B J G T K, k: B J 1 T K, dt: J G 1 1, for J key heads with G queries each."""
+        """Take n steps. q: B T J G K, k: B T J 1 K, dt: J G 1, for J key heads with G queries each."""
 
-    def kick(self, q: Tensor) -> Tensor:
-        """The force, taken in the precision of its weights (or of autocast) whatever the state's is."""
-        return self.force(q.to(self.tau.dtype))
+    def drift(self, q: Tensor, k: Tensor, dt: Tensor) -> Tensor:
+        """q + dt k: queries move along keys, or along f(k) where one network moves both."""
+        velocity = self.force(k.to(self.tau.dtype)).to(q.dtype) if self.config.shared_force else k
+        return torch.addcmul(q, dt, velocity)
 
-    def drift(self, k: Tensor) -> Tensor:
-        return self.kick(k) if self.config.shared_force else k
+    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
+        """k + dt f(q), (2). The force is taken in the precision of its weights, or of autocast; k keeps its own."""
+        return self.force.kick(k, q.to(self.tau.dtype), dt)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         kept_dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         groups = (self.n_kv_heads, -1)
-        q0, k0 = q.to(wide).unflatten(1, groups), k.to(wide).unsqueeze(2)
-        dt = self.tau.to(wide).exp().view(*groups, 1, 1)  # (1)
+        # Positions before heads, which is how the projections left them in memory.
+        q0 = q.transpose(1, 2).unflatten(2, groups).to(wide)
+        k0 = k.transpose(1, 2).unsqueeze(3).to(wide)
+        dt = self.tau.to(wide).exp().view(*groups, 1)  # (1)
         qn, kn = self.integrate(q0, k0, dt)
         if self.gate is not None:
-            opening = self.gate.to(wide).tanh().view(*groups, 1, 1)
+            opening = self.gate.to(wide).tanh().view(*groups, 1)
             qn, kn = q0 + opening * (qn - q0), k0 + opening.mean(1, keepdim=True) * (kn - k0)  # (3)
-        return qn.flatten(1, 2).to(kept_dtype), kn.squeeze(2).to(kept_dtype)
-
-
-def group_mean(kick: Tensor) -> Tensor:
-    """(2): what one key receives from the queries of its group. B J G T K to B J 1 T K."""
-    return kick.mean(2, keepdim=True) if kick.shape[2] > 1 else kick
+        return qn.flatten(2, 3).transpose(1, 2).to(kept_dtype), kn.squeeze(3).transpose(1, 2).to(kept_dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics, group_mean
+from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
 from attractor.attention.stage import HeadLayout
 
 
@@ -23,5 +23,5 @@ class Euler(Dynamics):
 class EulerCoupling(CoupledDynamics):
     def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
         for _ in range(self.config.n_steps):
-            q, k = q + dt * self.drift(k), k + group_mean(dt * self.kick(q))  # (1)
+            q, k = self.drift(q, k, dt), self.kick(k, q, dt)  # (1)
         return q, k

@@ -13,8 +13,22 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attractor.kernels.coupling import mlp_kick
 
-class MLPForce(nn.Module):
+
+class Force(nn.Module):
+    """f, and the kick it gives: B T J G K queries move the keys B T J 1 K of their groups, each by its group's mean."""
+
+    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
+        return k + group_mean(dt * self(q))
+
+
+def group_mean(kick: Tensor) -> Tensor:
+    """What one key receives from the queries of its group: B T J G K to B T J 1 K."""
+    return kick.mean(3, keepdim=True) if kick.shape[3] > 1 else kick
+
+
+class MLPForce(Force):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inner = nn.Linear(width, width, bias=False)
@@ -23,8 +37,11 @@ class MLPForce(nn.Module):
     def forward(self, q: Tensor) -> Tensor:
         return self.outer(F.silu(self.inner(q)))  # (1)
 
+    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
+        return mlp_kick(k, q, dt, self.inner.weight, self.outer.weight)
 
-class LinearForce(nn.Module):
+
+class LinearForce(Force):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.matrix = nn.Linear(width, width, bias=False)
@@ -33,7 +50,7 @@ class LinearForce(nn.Module):
         return self.matrix(q)  # (2)
 
 
-class GradientForce(nn.Module):
+class GradientForce(Force):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.matrix = nn.Linear(width, width, bias=False)
@@ -42,4 +59,4 @@ class GradientForce(nn.Module):
         return -F.linear(F.silu(self.matrix(q)), self.matrix.weight.T)  # (3)
 
 
-FORCES: dict[str, Callable[[int], nn.Module]] = {"mlp": MLPForce, "linear": LinearForce, "gradient": GradientForce}
+FORCES: dict[str, Callable[[int], Force]] = {"mlp": MLPForce, "linear": LinearForce, "gradient": GradientForce}

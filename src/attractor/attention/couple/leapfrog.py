@@ -2,9 +2,9 @@
 
     k <- k + dt/2 f(q),   q <- q + dt k,   k <- k + dt/2 f(q)                                               (1)
 
-f(q) at the end of one step is f(q) at the start of the next, so n steps need n + 1 forces. Limits: error of the second
-order in dt; invertible; det J = 1 for any force with one query per key (three shears). It is symplectic only where f is
-a gradient (force="gradient", preset `coupled-symplectic`); the paper's free MLP is not one.
+The half kick that ends one step and the one that starts the next share f(q) and are taken as one, so n steps need n + 1
+forces. Limits: error of the second order in dt; invertible; det J = 1 for any force with one query per key (three shears).
+It is symplectic only where f is a gradient (force="gradient", preset `coupled-symplectic`); the paper's free MLP is none.
 CoupledQK, equation 3 and appendix A.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics, group_mean
+from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
 from attractor.attention.stage import HeadLayout
 
 
@@ -26,10 +26,8 @@ class Leapfrog(Dynamics):
 
 class LeapfrogCoupling(CoupledDynamics):
     def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        half_kick = group_mean(dt / 2 * self.kick(q))
-        for _ in range(self.config.n_steps):
-            k = k + half_kick  # (1)
-            q = q + dt * self.drift(k)
-            half_kick = group_mean(dt / 2 * self.kick(q))
-            k = k + half_kick
+        k = self.kick(k, q, dt / 2)  # (1)
+        for step in range(1, self.config.n_steps + 1):
+            q = self.drift(q, k, dt)
+            k = self.kick(k, q, dt if step < self.config.n_steps else dt / 2)
         return q, k

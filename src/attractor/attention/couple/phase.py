@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attractor.attention.stage import Coupling, HeadLayout
+from attractor.kernels.precision import without_autocast
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class PhaseActivation(nn.Module):
 
     def activate(self, v: Tensor) -> Tensor:
         wide = torch.promote_types(v.dtype, torch.float32)
-        with torch.autocast("cpu" if v.is_meta else v.device.type, enabled=False):  # meta knows no autocast
+        with without_autocast(v):
             angle = F.linear(v.to(wide), self.phase.weight.to(wide))
         return torch.cat([v * angle.cos(), v * angle.sin()], dim=-1).to(v.dtype)  # (2)
 
