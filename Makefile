@@ -24,7 +24,7 @@ RECENT = import $(NEEDED); sys.exit(sys.version_info < (3, 11))
 # Empty as long as the environment works. Otherwise both stamps depend on making it anew, whatever is left of it.
 REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
 
-.PHONY: compare test check clean environment
+.PHONY: compare test stress bench check clean environment
 .NOTPARALLEL:
 
 compare: $(VENV)/.installed
@@ -32,6 +32,13 @@ compare: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# Kills a run 25 times; a few minutes. ARGS="10 3": ten kills, drawn from seed 3.
+bench: $(VENV)/.installed
+	@$(BIN)/attractor bench $(ARGS)
+
+stress: $(VENV)/.installed-dev
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/stress/kill_resume.py $(ARGS)
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

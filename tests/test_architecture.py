@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "train": {"models", "attention", "tasks", "evidence", "control", "tap", "kernels", "numerals"},
     "report": {"evidence", "numerals"},
     "study": {"train", "models", "attention", "tasks", "evidence", "report", "control"},
+    "bench": {"models", "attention", "evidence", "numerals"},
     "catalogue": {"train", "models", "attention", "tasks", "numerals"},
     "cli": ANYTHING,
     "__init__": ANYTHING,

@@ -143,6 +143,29 @@ def test_wrong_input_is_one_line_that_says_what_to_do(
     assert not [path for path in tmp_path.rglob("*") if path.name in ("metrics.jsonl", "checkpoints")]
 
 
+@pytest.mark.parametrize("case", [case for case, (arguments, _) in WRONG.items() if arguments[0] == "train"])
+def test_a_plan_refuses_what_training_refuses_in_the_same_line(attractor: Command, case: str, tmp_path: Path) -> None:
+    if case == "word too many":
+        return  # a plan takes words: they are mechanisms
+    options = WRONG[case][0][1:]
+    refused = attractor("train", *options)
+    said = attractor("plan", *options)
+    assert_refused(said)
+    assert said.err == refused.err.replace("attractor train", "attractor plan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["standrad"], "unknown attention 'standrad'; did you mean 'standard'?"),
+        (["mla", "mla"], "presets must be without repetition, got 'mla mla'"),
+        (["mla", "--attention=gated"], "attention must be left out where mechanisms are named"),
+    ],
+)
+def test_a_plan_of_mechanisms_names_each_once(attractor: Command, arguments: list[str], part: str) -> None:
+    assert_refused(attractor("plan", *TINY, *arguments), part)
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
@@ -152,7 +175,7 @@ def test_wrong_input_is_one_line_that_says_what_to_do(
     ],
     ids=["empty", "binary", "shorter than a sequence"],
 )
-@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize("command", ["train", "plan", "compare"])
 def test_a_file_that_cannot_be_a_corpus_is_named(
     attractor: Command, tmp_path: Path, command: str, content: bytes, parts: list[str]
 ) -> None:
@@ -163,17 +186,20 @@ def test_a_file_that_cannot_be_a_corpus_is_named(
 
 def test_a_folder_of_another_configuration_is_left_as_it_is(attractor: Command, trained: str, corpus: str) -> None:
     config = Path(trained, "config.json").read_text()
-    said = attractor("train", *TINY, *SHORT, f"--corpus={corpus}", f"--out={trained}", "--lr=0.25")
-    assert_refused(
-        said, "'run' holds a run with another configuration", "lr is 0.005 there, 0.25 here", "choose another"
-    )
+    for command in ("train", "plan"):
+        said = attractor(command, *TINY, *SHORT, f"--corpus={corpus}", f"--out={trained}", "--lr=0.25")
+        assert_refused(
+            said, "'run' holds a run with another configuration", "lr is 0.005 there, 0.25 here", "choose another"
+        )
     assert Path(trained, "config.json").read_text() == config
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(attractor: Command, tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "love.txt").write_text("dear")
-    assert_refused(attractor("train", *TINY, "--out=letters"), "'letters'", "no run", "choose a new or empty folder")
+    for command in ("train", "plan"):
+        said = attractor(command, *TINY, "--out=letters")
+        assert_refused(said, "'letters'", "no run", "choose a new or empty folder")
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["love.txt"]
 
 
@@ -271,6 +297,41 @@ def test_a_log_has_a_line_for_each_validation_with_what_a_bar_would_show(attract
     assert [int(line.split()[1]) for line in lines] == [2, 4, 6]
     for part in ("valid loss", "perplexity", "tok/s", "MB", "MFU n/a"):
         assert part in lines[0]
+
+
+def test_a_plan_is_what_training_says_first_and_leaves_nothing_behind(
+    attractor: Command, corpus: str, tmp_path: Path
+) -> None:
+    asked = [*TINY, *SHORT, f"--corpus={corpus}", "--attention=gated"]
+    before = sorted(tmp_path.iterdir())
+    said = attractor("plan", *asked, "--no-calibrate", "--json")
+    assert (said.code, said.err) == (0, "")
+    (plan,) = json.loads(said.out)["plans"]
+    assert plan["estimate"] is plan["failure"] is None
+    shown = attractor("plan", *asked, "--no-calibrate").out
+    assert f"{plan['n_parameters']:,}" in shown
+    assert "estimated" not in shown
+    assert sorted(tmp_path.iterdir()) == before
+    first = attractor("train", *asked).out.splitlines()[0]
+    assert first.startswith(f"plan: {plan['n_parameters']:,} parameters, ")
+    assert "6 steps of 64 tokens" in first
+    assert len(first) <= 100
+
+
+def test_mechanisms_are_planned_side_by_side_with_what_differs(attractor: Command, corpus: str) -> None:
+    said = attractor("plan", "standard", "gated", *TINY, *SHORT, f"--corpus={corpus}", "--json")
+    assert (said.code, said.err) == (0, "")
+    told = json.loads(said.out)
+    assert [plan["label"] for plan in told["plans"]] == ["standard", "gated"]
+    assert all(plan["estimate"]["total_seconds"] > 0 for plan in told["plans"])
+    assert told["differences"] == {"model.attention.output.kind": {"standard": "Plain", "gated": "Gated"}}
+
+
+def test_the_plan_of_a_run_is_that_of_its_own_configuration(attractor: Command, trained: str) -> None:
+    said = attractor("plan", f"--resume={trained}", "--no-calibrate", "--json")
+    config = json.loads(Path(trained, "config.json").read_text())
+    assert json.loads(said.out)["plans"][0]["n_steps"] == config["n_steps"] == 6
+    assert_refused(attractor("plan", f"--resume={trained}", "--lr=0.1"), "lr must be left out with --resume")
 
 
 def test_options_change_the_recipe_and_nothing_else(attractor: Command, trained: str) -> None:

@@ -3,11 +3,14 @@
 Every option is a field of a config and is checked there; what a person gave wrongly ends in one line and exit code 2.
 """
 
+import errno
+import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field, fields, make_dataclass
 from io import StringIO
 from itertools import dropwhile, pairwise, takewhile
@@ -18,7 +21,7 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.attention.presets import preset
+from attractor.attention.presets import PRESETS, preset
 from attractor.errors import InputError, RunStopped, unknown
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.models import SIZES, TransformerConfig
@@ -51,6 +54,8 @@ class Common:
     threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
     log_every: Annotated[int, arg(help="steps between lines of metrics")] = Runtime.log_every
+    telemetry_every: Annotated[int | None, arg(help="steps between bounds on the logits")] = Runtime.telemetry_every
+    tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
 
     def config(self) -> TrainConfig:
         """The recipe with the given options in place, and the task's own vocabulary unless another is given."""
@@ -78,12 +83,26 @@ class Common:
         return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
     def runtime(self) -> Runtime:
-        return Runtime(self.device, self.threads, self.log_every, self.save_every)
+        return Runtime(
+            self.device,
+            self.threads,
+            self.log_every,
+            self.save_every,
+            telemetry_every=self.telemetry_every,
+            tensorboard=self.tensorboard,
+        )
 
 
 @dataclass(frozen=True)
 class TrainBase(Common):
     resume: Annotated[Path | None, arg(help="a run folder to continue, whose own configuration is used")] = None
+
+
+@dataclass(frozen=True)
+class PlanBase(TrainBase):
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms side by side; by default the recipe's")] = ()
+    calibrate: Annotated[bool, arg(help="measure about two seconds of each, for estimates of time and memory")] = True
+    json: Annotated[bool, arg(help="print one JSON object, for programs")] = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +128,18 @@ class Generate:
 
 
 @dataclass(frozen=True)
+class Bench:
+    """Time training steps and decoding, alternating in one process, as ratios with their spread."""
+
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms to time against 'standard'; none: all")] = ()
+    precision: Annotated[tuple[str, ...], arg(help="fp32, bf16 or both")] = ("fp32", "bf16")
+    rounds: Annotated[int, arg(help="measured steps of each case")] = 15
+    decode: Annotated[int, arg(help="tokens of the decoding benchmark; 0 leaves it out")] = 256
+    device: str = Runtime.device
+    out: Annotated[Path | None, arg(help="a JSON file for every measured second")] = None
+
+
+@dataclass(frozen=True)
 class List:
     """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
 
@@ -120,6 +151,9 @@ def command_class(name: str, base: type, doc: str, without: str = "") -> type:
 
 
 Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
+Plan = command_class(
+    "Plan", PlanBase, "Show what a run amounts to before it runs: parameters, FLOPs, tokens, time and memory."
+)
 Compare = command_class(
     "Compare",
     CompareBase,
@@ -128,24 +162,90 @@ Compare = command_class(
 )
 
 
-def train(args: Any, console: Console) -> None:
-    from attractor.train.console import LiveConsole, shown
-    from attractor.train.loop import train as carry_out
-
-    if args.resume is not None:
-        for name in [*args.given(), *(name for name in ("size", "out") if getattr(args, name) is not None)]:
-            raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
-        folder = RunFolder.open(args.resume)
-        config, path = TrainConfig.from_dict(folder.config), folder.path
-    else:
+def starting_point(args: Any) -> tuple[TrainConfig, Path]:
+    """The run that is asked for, and its folder."""
+    if args.resume is None:
         config = args.config()
-        path = args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
-    summary = carry_out(config, path, args.runtime(), LiveConsole(console))
+        return config, folder_of(args, config)
+    for name in [*args.given(), *(name for name in ("size", "out") if getattr(args, name) is not None)]:
+        raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
+    folder = RunFolder.open(args.resume)
+    return TrainConfig.from_dict(folder.config), folder.path
+
+
+def folder_of(args: Any, config: TrainConfig) -> Path:
+    return args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
+
+
+def train(args: Any, console: Console) -> None:
+    from attractor.train.console import LiveConsole, print_line, shown
+    from attractor.train.hardware import resolve_device
+    from attractor.train.loop import train as carry_out
+    from attractor.train.plan import plan_run
+
+    config, path = starting_point(args)
+    runtime = args.runtime()
+    resolve_device(runtime.device)
+    task = config.build_task()
+    if not RunFolder.create(path, config.to_dict() | {"data": task.fingerprint}).finished:
+        print_line(console, plan_run(config, task).in_short)
+    summary = carry_out(config, path, runtime, LiveConsole(console))
     metric = summary["metric"]
     loss = summary["valid_loss"]
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
     console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def plan(args: Any, console: Console) -> None:
+    from attractor.train.calibrate import CalibrationError, calibrate
+    from attractor.train.hardware import resolve_device
+    from attractor.train.plan import RunPlan, differences, plan_run, print_plans
+
+    config, path = starting_point(args)
+    configs = [config]
+    if args.presets:
+        for name in ("attention", "resume"):
+            if getattr(args, name) is not None:
+                raise InputError(f"{name} must be left out where mechanisms are named; give one or the other")
+        if len(set(args.presets)) < len(args.presets):
+            raise InputError(f"presets must be without repetition, got '{' '.join(args.presets)}'; name each once")
+        for name in args.presets:
+            preset(name)
+        configs = [config.replace(attention=name) for name in args.presets]
+        path = folder_of(args, configs[0])
+    runtime = args.runtime()
+    resolve_device(runtime.device)
+    task = config.build_task()
+    if len(configs) == 1:
+        refuse_place(path, configs[0].to_dict() | {"data": task.fingerprint})
+
+    def planned(config: TrainConfig) -> RunPlan:
+        if not args.calibrate:
+            return plan_run(config, task)
+        try:
+            return plan_run(config, task, estimate=calibrate(config, runtime))
+        except CalibrationError as failed:
+            return plan_run(config, task, failure=str(failed))
+
+    watched = console.is_terminal and args.calibrate and not args.json
+    with console.status("taking the first steps, to measure time and memory") if watched else nullcontext():
+        plans = [planned(config) for config in configs]
+    if args.json:
+        print(json.dumps({"plans": [each.to_dict() for each in plans], "differences": differences(plans)}, indent=2))
+    else:
+        print_plans(console, plans)
+
+
+def refuse_place(path: Path, config: dict[str, Any]) -> None:
+    """Refuse what a run in this place would be refused for, without starting one there."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        RunFolder.create(path, config)
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def compare(args: Any, console: Console) -> None:
@@ -204,6 +304,23 @@ def generate(args: Generate, console: Console) -> None:
     console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
 
 
+def bench(args: Bench, console: Console) -> None:
+    from attractor.attention.stage import require
+    from attractor.bench.cases import PRECISIONS
+    from attractor.bench.run import bench_all
+    from attractor.train.hardware import resolve_device
+
+    for name in args.presets:
+        preset(name)
+    for precision in args.precision:
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
+    require(args.decode >= 0, "decode", "at least 0", args.decode)
+    device = resolve_device(args.device)
+    bench_all(args.presets or tuple(PRESETS), args.precision, args.rounds, args.decode, device, console, args.out)
+
+
 def show_list(args: List, console: Console) -> None:
     from attractor.catalogue import print_catalogue
 
@@ -213,7 +330,9 @@ def show_list(args: List, console: Console) -> None:
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (Compare, compare),
     "train": (Train, train),
+    "plan": (Plan, plan),
     "generate": (Generate, generate),
+    "bench": (Bench, bench),
     "list": (List, show_list),
 }
 

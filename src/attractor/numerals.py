@@ -12,3 +12,11 @@ def with_prefix(value: float) -> str:
 
 def in_bytes(value: int) -> str:
     return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+
+
+def in_time(seconds: float) -> str:
+    """Two digits: `45 ms`, `4.5 s`, `12 min`, `3.4 h`, `5.1 days`."""
+    for size, sign in ((86_400, "days"), (3_600, "h"), (60, "min"), (1, "s")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{1 if seconds < 10 * size else 0}f} {sign}"
+    return f"{1e3 * seconds:.{1 if seconds < 0.01 else 0}f} ms"

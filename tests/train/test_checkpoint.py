@@ -3,6 +3,8 @@
 import ast
 import errno
 import json
+import os
+import random
 import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
-from attractor.evidence.run import RunFolder
+from attractor.evidence.run import RunFolder, config_hash, write_json
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
@@ -142,12 +144,58 @@ def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> N
     assert checkpoint.newest_intact(tmp_path, [].append) is None
 
 
-@pytest.mark.parametrize("newer", [2, 99])
+@pytest.mark.parametrize("newer", [3, 99])
 def test_a_newer_format_is_refused_rather_than_passed_over(stopped: Path, newer: int) -> None:
-    manifest = stopped / "checkpoints/step-00000011/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', f'"format": {newer}'))
-    with pytest.raises(InputError, match=rf"format must be 1, got {newer} in '.*step-00000011'; use the version"):
+    reseal(stopped / "checkpoints/step-00000011", format=newer)
+    with pytest.raises(InputError, match=rf"format must be 2, got {newer} in '.*step-00000011'; use the version"):
         checkpoint.newest_intact(stopped / "checkpoints", [].append)
+
+
+def reseal(path: Path, **changes: object) -> None:
+    """As another version of this program would have written it."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["checksum"]
+    write_json(path / "manifest.json", checkpoint.sealed(manifest | changes))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_anywhere_is_damage(stopped: Path, name: str) -> None:
+    """Criterion: each of the manifest's bits, blanks and brackets included, and 60 at random places of every other
+    file; flipped back, the checkpoint is intact."""
+    path = stopped / "checkpoints/step-00000011"
+    content = bytearray((path / name).read_bytes())
+    everywhere = range(8 * len(content))
+    bits = everywhere if name == "manifest.json" else random.Random(name).sample(everywhere, 60)
+    for bit in bits:
+        content[bit // 8] ^= 1 << bit % 8
+        (path / name).write_bytes(content)
+        with pytest.raises(checkpoint.DamagedCheckpointError, match=name):
+            checkpoint.verify(path)
+        content[bit // 8] ^= 1 << bit % 8
+    (path / name).write_bytes(content)
+    checkpoint.verify(path)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(
+    config: TrainConfig, runtime: Runtime, stopped: Path, tmp_path: Path, interrupt_during: Interrupt
+) -> None:
+    """Criterion: copied into a run of another seed, whose weights have the same shapes, it is refused in one line that
+    names both, by `train` and by whoever loads weights."""
+    other = config.replace(seed=1)
+    interrupt_during([1])
+    with pytest.raises(RunInterrupted):
+        train(other, tmp_path / "other", runtime)
+    moved = tmp_path / "other/checkpoints/step-00000011"
+    shutil.copytree(stopped / "checkpoints/step-00000011", moved)
+    hashes = [config_hash(RunFolder.open(path).config) for path in (tmp_path / "other", stopped)]
+    expected = f"'{moved}' must be a checkpoint of this run's configuration {hashes[0]}, and it is one of {hashes[1]}; "
+    for use in (
+        lambda: train(other, tmp_path / "other", runtime),
+        lambda: checkpoint.load_weights(moved, config.model.build(0)),
+    ):
+        with pytest.raises(InputError) as caught:
+            use()
+        assert str(caught.value) == expected + "move it back to the run it came from"
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -164,14 +212,16 @@ def files_no_larger_than(n_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def assert_refused_and_nothing_lost(write: Callable[[], object], folder: Path, files: Callable, why: str) -> None:
+def assert_refused_and_nothing_lost(
+    write: Callable[[], object], folder: Path, files: Callable, why: str, cure: str = "make room"
+) -> None:
     before = files(folder)
     with pytest.raises(InputError) as caught:
         write()
     message = str(caught.value)
     assert message.startswith(f"could not save the checkpoint of step 99 in '{folder}': ")
     assert why in message
-    assert message.endswith("make room, then resume. Earlier checkpoints are intact")
+    assert message.endswith(f"{cure}, then resume. Earlier checkpoints are intact")
     assert "\n" not in message
     assert files(folder) == before
     assert not list(folder.glob(".*")), "a temporary folder was left"
@@ -203,9 +253,17 @@ def test_a_disk_that_fills_while_writing_costs_no_earlier_checkpoint(
     assert steps(folder)[-1] == 99
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.EROFS, "make it writable"),
+        (errno.EACCES, "make it writable"),
+    ],
+)
 def test_a_disk_that_refuses_late_costs_no_earlier_checkpoint(
-    stopped: Path, save: Callable[[], None], files: Callable, monkeypatch: pytest.MonkeyPatch, number: int
+    stopped: Path, save: Callable[[], None], files: Callable, monkeypatch: pytest.MonkeyPatch, number: int, cure: str
 ) -> None:
     """Some file systems tell only when what was written is flushed."""
     reason = OSError(number, "the reason of the system")
@@ -214,7 +272,41 @@ def test_a_disk_that_refuses_late_costs_no_earlier_checkpoint(
         raise reason
 
     monkeypatch.setattr("os.fsync", refuse)
-    assert_refused_and_nothing_lost(save, stopped / "checkpoints", files, "the reason of the system")
+    assert_refused_and_nothing_lost(save, stopped / "checkpoints", files, "the reason of the system", cure)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_read_only_folder_costs_no_earlier_checkpoint(
+    stopped: Path, save: Callable[[], None], files: Callable
+) -> None:
+    folder = stopped / "checkpoints"
+    folder.chmod(0o500)
+    try:
+        assert_refused_and_nothing_lost(save, folder, files, "Permission denied", "make it writable")
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_by_halves(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, save: Callable[[], None]
+) -> None:
+    """Criterion: killed at the first file of each removal, every checkpoint that still has its name is whole, and the
+    next save clears the rest away."""
+    folder = stopped / "checkpoints"
+
+    def killed(path: Path) -> None:
+        next(path.iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.drop_old(folder, keep=1, step=11)
+    assert steps(folder) == [10, 11]
+    for path in checkpoint.list_checkpoints(folder):
+        checkpoint.verify(path)
+    save()
+    assert not list(folder.glob(".*"))
 
 
 def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
@@ -72,7 +73,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 VARIANTS = {
-    **{name: {"attention": name} for name in ("standard", "coupled-euler", "differential", "mla", "psiqrh", "uniform")},
+    **{name: {"attention": name, "d_model": 32, "n_heads": 4} for name in PRESETS},
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
     "accumulated and checkpointed": {"accumulation": 2, "activation_checkpointing": True, "schedule": "constant"},

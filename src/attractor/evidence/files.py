@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON for people and programs to read, atomically."""
-    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, in_json(value))
+
+
+def in_json(value: Any) -> str:
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -29,7 +34,7 @@ def write_text(path: Path, text: str) -> None:
     The temporary file lies in the same folder because a rename is atomic only within one file system, and it reaches
     the disk before the rename so that a power cut cannot leave a new name over empty content.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)

@@ -6,13 +6,16 @@
     summary.json       the outcome; its presence says that the run finished
     checkpoints/
 
-Plain files without absolute paths: a folder can be copied anywhere and still be read.
+Plain files without absolute paths: a folder can be copied anywhere and still be read. Runs lie side by side and share
+no file, so any number of processes can add to one folder of results; within a run, `lock.py` orders those who write.
 """
 
+import errno
 import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +23,7 @@ from typing import Any, Self
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash
 from attractor.evidence.files import plain, write_json, write_text
+from attractor.evidence.lock import hold, turn
 from attractor.evidence.machine import environment
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
@@ -27,7 +31,7 @@ __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "fin
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """A run on disk. One process writes it; any number may read it meanwhile."""
+    """A run on disk. One process carries it out; any number may read it, and add records, meanwhile."""
 
     path: Path
     config: dict[str, Any]
@@ -36,14 +40,14 @@ class RunFolder:
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> Self:
         """Start a run, or continue the one that lies there if it has the same configuration."""
         path, asked = Path(path), plain(dict(config))
-        if (path / "config.json").exists():
-            run = cls.open(path)
-            _refuse_other_config(run, asked)
-        else:
+        if not (path / "config.json").exists():
             _refuse_foreign_folder(path)
             path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", asked)
-            run = cls(path, asked)
+            with turn(path):
+                if not (path / "config.json").exists():  # another process may start the same run at this moment
+                    write_json(path / "config.json", asked)
+        run = cls.open(path)
+        _refuse_other_config(run, asked)
         if not (path / "environment.json").exists():
             write_json(path / "environment.json", environment())
         run.checkpoints.mkdir(exist_ok=True)
@@ -69,17 +73,22 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "summary.json").exists()
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Carry out the run alone: while one process holds it, a second one is refused."""
+        return hold(self.path)
+
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics in a single write, so that readers see whole lines and a crash tears at most one."""
         assert {"step", "tokens"} <= record.keys(), "a record of metrics needs step and tokens"
         line = json.dumps(plain(dict(record)), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        self._drop_torn_line()
-        descriptor = os.open(self._metrics, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            if os.write(descriptor, line) != len(line):
-                raise OSError(f"could not write all of a line to {self._metrics}: is the disk full?")
-        finally:
-            os.close(descriptor)
+            with turn(self.path):  # a torn line is cut only while nobody can be writing it
+                self._drop_torn_line()
+                _write_at_end(self._metrics, line)
+        except OSError as error:
+            raise InputError(
+                f"could not write to '{self._metrics}': {error.strerror}; make room or make it writable, then resume"
+            ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records in order. A last line without its end was torn by a crash and is ignored; nothing else is."""
@@ -90,8 +99,9 @@ class RunFolder:
 
     def keep_until(self, step: int) -> None:
         """Drop what was recorded after `step`: a run resumed from a checkpoint will live through it again."""
-        kept = [record for record in self.metrics() if record["step"] <= step]
-        write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+        with turn(self.path):
+            kept = [record for record in self.metrics() if record["step"] <= step]
+            write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_json(self.path / "summary.json", dict(summary))
@@ -123,6 +133,15 @@ class RunFolder:
             if file.read(1) != b"\n":
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _write_at_end(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:

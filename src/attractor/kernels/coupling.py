@@ -55,7 +55,8 @@ class MLPKick(torch.autograd.Function):
             s = F.silu(h)
             grad_force = (dt / q.shape[3] * grad_k).to(q.dtype)  # B T J G K, the group's share each
             grad_s = grad_force @ outer
-            grad_dt = (grad_s * s).sum(-1, keepdim=True).sum((0, 1), dtype=dt.dtype) / dt  # (2)
+            # Summed over rows first, which runs along memory: several times faster than along each row.
+            grad_dt = (grad_s * s).flatten(0, 1).sum(0, dtype=dt.dtype).sum(-1, keepdim=True) / dt  # (2)
             grad_h = silu_gradient(grad_s, h)
             rows = (0, 1, 2, 3)
             grad_outer = torch.tensordot(grad_force, s, (rows, rows))

@@ -15,10 +15,10 @@ from attractor.report.page import write_page
 from attractor.report.record import write_record
 from attractor.report.table import caption, rich_table
 from attractor.study.launch import Job, launch, share_machine
-from attractor.tasks import build_task
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import in_numbers, print_line, run_progress, shown
 from attractor.train.hardware import resolve_device
+from attractor.train.plan import plan_run
 
 CONTROL = "uniform"
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
@@ -58,16 +58,19 @@ def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console,
     jobs = plan.jobs()
     resolve_device(runtime.device)
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
-    task = build_task(plan.base.task, plan.base.corpus, plan.base.seq_len, plan.base.seed)
+    task = plan.base.build_task()
     for job in jobs:  # another configuration in any of the folders is refused before anything runs
         RunFolder.create(job.path, job.config.to_dict() | {"data": task.fingerprint})
-    tokens = plan.base.n_steps * plan.base.batch_size * plan.base.seq_len
+    plans = [plan_run(plan.base.replace(attention=label), task) for label in plan.labels]
 
     def say(text: str) -> None:
         print_line(console, text)
 
-    say(f"{len(plan.labels)} mechanisms x {len(plan.seeds)} seeds, {tokens:,} tokens each, in {plan.root}")
+    say(f"{len(plan.labels)} mechanisms x {len(plan.seeds)} seeds, {plans[0].tokens:,} tokens each, in {plan.root}")
     say(task.describe())
+    width = max(map(len, plan.labels))
+    for each in plans:
+        say(f"{each.label:<{width}}  {each.costs}")
     say(f"{n_workers} runs side by side, {runtime.threads} threads each")
     n_before = sum(job.finished for job in jobs)
     if n_before:

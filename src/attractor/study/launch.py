@@ -22,6 +22,7 @@ import torch
 from attractor.attention.stage import require
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.files import write_text
+from attractor.evidence.lock import RunInUseError
 from attractor.evidence.run import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
@@ -30,6 +31,7 @@ from attractor.train.interrupt import StopRequest
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
 POLL_SECONDS = 0.25
+IN_USE = 75  # the exit code of a run that another process carries out: nothing may be written into its folder
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,13 @@ class Job:
     def finished(self) -> bool:
         return (self.path / "config.json").exists() and RunFolder.open(self.path).finished
 
-    def failure(self) -> str:
+    def failure(self, exit_code: int | None) -> str:
+        if exit_code == IN_USE:
+            return f"another process carries out the run in '{self.path}'; wait until it ends, then repeat the command"
+        if exit_code is not None and exit_code < 0:
+            return f"signal {-exit_code} ended its process; what it saved is kept, the same command goes on from there"
         written = self.path / FAILURE
-        return written.read_text() if written.exists() else "its process ended without a word; was it killed?"
+        return written.read_text() if written.exists() else "its process ended without a word"
 
     def notes(self) -> list[str]:
         """What the run wanted a person to know."""
@@ -60,6 +66,10 @@ class Notes(Silent):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def start(self) -> None:
+        for written in (FAILURE, NOTES):
+            (self.path.parent / written).unlink(missing_ok=True)
 
     def note(self, text: str) -> None:
         with self.path.open("a") as file:
@@ -98,10 +108,10 @@ def launch(
                 if stop.signal_number is not None:
                     break
                 for job in [job for job, process in running.items() if not process.is_alive()]:
-                    del running[job]
+                    exit_code = running.pop(job).exitcode
                     ended.append(job)
                     if not job.finished:
-                        failures[job.name] = job.failure()
+                        failures[job.name] = job.failure(exit_code)
         finally:
             for process in running.values():  # asked to stop, each saves a checkpoint first
                 process.terminate()
@@ -123,12 +133,12 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
 
     os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each run to stop exactly once
     threading.Thread(target=_stop_without_parent, daemon=True).start()
-    for written in (FAILURE, NOTES):
-        (job.path / written).unlink(missing_ok=True)
     try:
         train(job.config, job.path, runtime, Notes(job.path / NOTES))
     except RunInterrupted as interrupted:
         sys.exit(interrupted.exit_code)
+    except RunInUseError:
+        sys.exit(IN_USE)
     except (InputError, RunStopped) as error:
         _write_failure(job, str(error))
         sys.exit(2)

@@ -23,6 +23,10 @@ class Task(Protocol):
         """The number of rows that a model's embedding needs."""
 
     @property
+    def n_tokens(self) -> int | None:
+        """Training tokens, so that a run knows its epochs; None where data are drawn without end."""
+
+    @property
     def fingerprint(self) -> str:
         """Changes when the data change; a run's config carries it, so a resumed run notices."""
 

@@ -40,6 +40,7 @@ class TextTask:
         self.seq_len = seq_len
         self.name = f"text:{self.corpus.name}"
         self.vocab_size = ByteTokenizer.vocab_size
+        self.n_tokens = len(self.corpus.train)
         self.fingerprint = self.corpus.fingerprint
         check_length(self.corpus.train, seq_len, f"the training part of corpus '{self.corpus.name}'")
         check_length(self.corpus.valid, seq_len, f"the validation part of corpus '{self.corpus.name}'")

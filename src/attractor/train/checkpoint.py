@@ -3,19 +3,23 @@
     checkpoints/step-00000500/model.safetensors    weights
                               optimizer.pt         optimizer, loss scaler and random state (loaded with weights_only)
                               state.json           step, tokens, best loss and the other counters
-                              manifest.json        format version, sha256 of each file
+                              manifest.json        format version, the run's config_hash, sha256 of each file and
+                                                   of the manifest's own content
 
-A checkpoint is written under a hidden temporary name, flushed, and renamed when it is complete. Loading goes from the
-newest back: a damaged one is named and the one before it is used.
+A checkpoint is written under a hidden temporary name, flushed, and renamed when it is complete; it is removed the other
+way round. So under its final name it is whole at every moment, whatever ends the process. Loading goes from the newest
+back: a damaged one is named and the one before it is used. One of another configuration or a newer format is intact,
+but out of place, and refused.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +29,14 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from attractor.errors import InputError
-from attractor.evidence.run import write_json
+from attractor.evidence.files import in_json
+from attractor.evidence.run import RunFolder, config_hash, write_json
 
-FORMAT = 1
+FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
 MANIFEST = "manifest.json"
 BEST = "best.json"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HIDDEN = (".writing-", ".removing-")  # nothing of these names counts
 
 
 @dataclass
@@ -43,6 +50,8 @@ class TrainState:
     bad_steps: int = 0  # in a row
     skipped_steps: int = 0
     train_seconds: float = 0.0  # inside steps, over all sessions
+    recent_losses: list[float] = field(default_factory=list)  # what a spike is measured against
+    loss_spikes: list[int] = field(default_factory=list)  # their steps
 
 
 class DamagedCheckpointError(Exception):
@@ -52,26 +61,33 @@ class DamagedCheckpointError(Exception):
 def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`; nothing under its final name is ever incomplete."""
     target = folder / f"step-{state.step:08d}"
-    temporary = folder / f".writing-{target.name}"
+    temporary = folder / f"{HIDDEN[0]}{target.name}"
     try:
-        for left_over in folder.glob(".writing-*"):  # a process was killed in the middle of it
+        for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # a process was killed
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
         save_model(model, str(temporary / "model.safetensors"))
         _write_tensors(temporary / "optimizer.pt", tensors)
         write_json(temporary / "state.json", asdict(state))
         files = sorted(path for path in temporary.iterdir())
-        manifest = {"format": FORMAT, "sha256": {path.name: _sha256(path) for path in files}}
-        write_json(temporary / MANIFEST, manifest)
+        manifest = {
+            "format": FORMAT,
+            "config_hash": _hash_of_run(folder),
+            "sha256": {path.name: _sha256(path) for path in files},
+        }
+        write_json(temporary / MANIFEST, sealed(manifest))
         for path in files:
             _flush(path)
-        shutil.rmtree(target, ignore_errors=True)  # a resumed run may pass the same step again
+        if target.exists():  # a resumed run may pass the same step again
+            _remove(target)
         temporary.rename(target)
         _flush(folder)
     except (OSError, SafetensorError) as error:
+        number = getattr(error, "errno", None)
+        cure = "make room" if number is None or number in FULL else "make it writable"
         raise InputError(
             f"could not save the checkpoint of step {state.step} in '{folder}': {getattr(error, 'strerror', error)}; "
-            "make room, then resume. Earlier checkpoints are intact"
+            f"{cure}, then resume. Earlier checkpoints are intact"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -106,26 +122,57 @@ def drop_old(folder: Path, keep: int, step: int) -> None:
     lived = [path for path in list_checkpoints(folder) if _step_of(path) <= step]
     for path in list_checkpoints(folder):
         if path not in lived[-keep:] and path != best:
-            shutil.rmtree(path)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Whole or not at all: what a kill leaves half removed has no name that counts."""
+    shutil.rmtree(path.rename(path.with_name(f"{HIDDEN[1]}{path.name}")))
 
 
 def verify(path: Path) -> None:
-    """Compare every file with its checksum."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        written, expected = int(manifest["format"]), dict(manifest["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpointError(f"'{path / MANIFEST}' is missing or unreadable") from error
-    if written != FORMAT:
+    """Compare every file with its checksum, and the configuration with that of the run in whose folder it lies."""
+    manifest = _read_manifest(path / MANIFEST)
+    if manifest["format"] != FORMAT:
         raise InputError(
-            f"checkpoint format must be {FORMAT}, got {written} in '{path}'; use the version of attractor that wrote it"
+            f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; "
+            "use the version of attractor that wrote it"
         )
-    for name, digest in expected.items():
+    here, there = _hash_of_run(path.parent), manifest["config_hash"]
+    if here != there:
+        raise InputError(
+            f"'{path}' must be a checkpoint of this run's configuration {here}, and it is one of {there}; "
+            "move it back to the run it came from"
+        )
+    for name, digest in manifest["sha256"].items():
         file = path / name
         if not file.exists():
             raise DamagedCheckpointError(f"'{file}' is missing")
         if _sha256(file) != digest:
             raise DamagedCheckpointError(f"'{file}' does not have the content that was written (checksum)")
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """With a checksum of its own content."""
+    return manifest | {"checksum": hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()}
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """A sealed manifest, of whatever format. A byte that changes no value still breaks the way it is written."""
+    try:
+        text = path.read_bytes().decode()
+        manifest = json.loads(text)
+        unsealed = {name: value for name, value in manifest.items() if name != "checksum"}
+    except (OSError, ValueError, AttributeError) as error:
+        raise DamagedCheckpointError(f"'{path}' is missing or unreadable") from error
+    if manifest != sealed(unsealed) or text != in_json(manifest):
+        raise DamagedCheckpointError(f"'{path}' does not have the content that was written (checksum)")
+    return manifest
+
+
+def _hash_of_run(folder: Path) -> str:
+    """What names the configuration of the run whose checkpoints lie in `folder`."""
+    return config_hash(RunFolder.open(folder.parent).config)
 
 
 def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:

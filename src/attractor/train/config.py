@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any, Self
 
 from attractor.attention.stage import require
-from attractor.errors import unknown
+from attractor.errors import InputError, unknown
 from attractor.models import SIZES, TransformerConfig
+from attractor.tasks import Task, build_task
 from attractor.train.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -70,6 +72,20 @@ class TrainConfig:
         attention = self.model.attention
         return attention if isinstance(attention, str) else "custom"
 
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.seq_len
+
+    def build_task(self) -> Task:
+        """The data; a model that lacks rows for them is refused."""
+        task = build_task(self.task, self.corpus, self.seq_len, self.seed)
+        if task.vocab_size > self.model.vocab_size:
+            raise InputError(
+                f"vocab_size must be at least the task's {task.vocab_size}, got {self.model.vocab_size}; "
+                f"give vocab_size={task.vocab_size}"
+            )
+        return task
+
     def replace(self, **changes: Any) -> Self:
         """This config with fields changed; a field of the model is named directly: `replace(attention="gated")`."""
         own = {f.name for f in fields(self)}
@@ -109,10 +125,18 @@ class Runtime:
     log_every: int = 10
     save_every: int = 500  # steps between checkpoints; one is also written at the end and on Ctrl-C
     keep: int = 2  # newest checkpoints kept, beside the best
+    telemetry_every: int | None = 100  # steps between bounds on the logits; None: none
+    tensorboard: bool = False  # write TensorBoard's files, too
 
     def __post_init__(self) -> None:
-        for field_name in ("log_every", "save_every", "keep"):
-            require(getattr(self, field_name) >= 1, field_name, "at least 1", getattr(self, field_name))
+        for field_name in ("log_every", "save_every", "keep", "telemetry_every"):
+            value = getattr(self, field_name)
+            require(value is None or value >= 1, field_name, "at least 1", value)
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise InputError(
+                "tensorboard must be installed to write its files, and it is not; "
+                "pip install 'attractor[tensorboard]', or leave the option out"
+            )
         require(self.threads is None or self.threads >= 1, "threads", "at least 1", self.threads)
 
 

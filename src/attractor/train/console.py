@@ -35,6 +35,8 @@ def in_numbers(record: dict[str, Any]) -> str:
         parts.append("MFU n/a" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
     if record.get("skipped_steps"):
         parts.append(f"{record['skipped_steps']} skipped")
+    if record.get("loss_spikes"):
+        parts.append(f"{record['loss_spikes']} spikes" if record["loss_spikes"] > 1 else "1 spike")
     return "  ".join(parts)
 
 
@@ -56,6 +58,8 @@ class LiveConsole:
         self.progress = run_progress(self.console)
         self.bar: TaskID | None = None
         self.latest: dict[str, Any] = {}
+
+    def start(self) -> None: ...
 
     def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None:
         self.note(

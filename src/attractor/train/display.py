@@ -4,6 +4,9 @@ from typing import Any, Protocol
 
 
 class Display(Protocol):
+    def start(self) -> None:
+        """The run belongs to this process from here on: what an earlier one left may be cleared away."""
+
     def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None:
         """The run is about to start, or to continue from `first_step`."""
 
@@ -20,6 +23,8 @@ class Display(Protocol):
 
 
 class Silent:
+    def start(self) -> None: ...
+
     def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None: ...
 
     def step(self, record: dict[str, Any]) -> None: ...

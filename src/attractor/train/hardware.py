@@ -4,10 +4,8 @@ import resource
 import sys
 
 import torch
-from torch import nn
 
 from attractor.errors import InputError
-from attractor.models import Transformer
 
 # Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
 PEAK_FLOPS = {
@@ -51,23 +49,6 @@ class PeakMemory:
     def _resident() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but on a Mac
-
-
-def training_flops_per_token(model: Transformer, seq_len: int) -> float:
-    """Three forwards' worth: 2 FLOPs per weight that multiplies, and both products of causal attention."""
-    weights = sum(p.numel() for p in _multiplying(model))
-    layers = [block.attention for block in model.layers]
-    widths = sum(layer.layout.n_queries * (sum(layer.segments) + layer.layout.value) for layer in layers)
-    return 3 * 2 * (weights + widths * (seq_len + 1) / 2)
-
-
-def _multiplying(model: nn.Module) -> list[torch.Tensor]:
-    """Matrices that take part in products. A tied embedding counts once, as the readout; an untied one not at all."""
-    assert isinstance(model, Transformer)
-    looked_up = {id(model.embedding.weight)} if model.head is not None else set()
-    if model.positions is not None:
-        looked_up.add(id(model.positions.weight))
-    return [p for p in model.parameters() if p.dim() == 2 and id(p) not in looked_up]
 
 
 def model_flops_utilisation(flops_per_second: float, device: torch.device) -> float | None:

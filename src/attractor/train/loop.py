@@ -1,7 +1,7 @@
 """The training loop. One run: from a config to a folder that holds everything there is to know about it.
 
     for each step:  rate by the schedule; gradients over the micro-batches; clip; step unless not finite;
-                    now and then: log, evaluate, save
+                    now and then: log, look at its health, evaluate, save
 
 A run is a function of its config: data order and rates depend on the step alone, weights on (seed, name), and the
 random state is in the checkpoint. Resumed, it goes on bit for bit as if it had never stopped.
@@ -13,26 +13,29 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.errors import RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
-from attractor.tasks import Task, build_task
+from attractor.tasks import Task
 from attractor.train import checkpoint
 from attractor.train.checkpoint import TrainState
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display, Silent
 from attractor.train.evaluate import Evaluation, evaluate
-from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, training_flops_per_token
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device
 from attractor.train.interrupt import StopRequest
 from attractor.train.optimizer import build_optimizer
+from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
+from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, logit_bounds, parameter_norm
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -43,24 +46,26 @@ def train(
     """Carry the run at `path` to its end, from wherever it stands, and return its summary."""
     runtime, display = runtime or Runtime(), display or Silent()
     resolve_device(runtime.device)
-    task = build_task(config.task, config.corpus, config.seq_len, config.seed)
-    if task.vocab_size > config.model.vocab_size:
-        raise InputError(
-            f"vocab_size must be at least the task's {task.vocab_size}, got {config.model.vocab_size}; "
-            f"give vocab_size={task.vocab_size}"
-        )
+    task = config.build_task()
     folder = RunFolder.create(path, config.to_dict() | {"data": task.fingerprint})
-    done = folder.summary()
-    if done is not None:
-        display.note(f"'{folder.path}' is finished already")
-        return done
-    run = Run(config, folder, task, runtime, display)
+    if not folder.finished:
+        with folder.hold():
+            if not folder.finished:  # another process may have finished it just now
+                display.start()
+                return _carry_out(Run(config, folder, task, runtime, display))
+    display.note(f"'{folder.path}' is finished already")
+    return folder.summary() or {}
+
+
+def _carry_out(run: "Run") -> dict[str, Any]:
     run.restore()
     try:
         with StopRequest() as stop:
             run.carry_out(stop)
     finally:
-        display.end()
+        run.display.end()
+        if run.board is not None:
+            run.board.close()
     return run.conclude()
 
 
@@ -76,6 +81,7 @@ class Run:
     state: TrainState = field(default_factory=TrainState)
     latest: Evaluation | None = None
     saved_step: int | None = None
+    board: TensorBoard | None = None
 
     def __post_init__(self) -> None:
         config = self.config
@@ -106,6 +112,9 @@ class Run:
             state.step += 1
             state.tokens += config.batch_size * config.seq_len
             self.report_step(record)
+            every = self.runtime.telemetry_every
+            if every is not None and state.step % every == 0:
+                self.look_at_logits()
             at_end = state.step == config.n_steps
             if state.step % config.eval_every == 0 or at_end:
                 self.validate()
@@ -149,6 +158,7 @@ class Run:
         if finite:
             self.scaler.step(self.optimizer)
             state.bad_steps = 0
+            self.watch_for_spikes(float(loss))
         else:
             state.bad_steps += 1
             state.skipped_steps += 1
@@ -163,12 +173,21 @@ class Run:
         self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
+    def watch_for_spikes(self, loss: float) -> None:
+        state = self.state
+        if is_spike(loss, state.recent_losses):
+            state.loss_spikes.append(state.step + 1)
+            usual = median(state.recent_losses)
+            self.display.note(f"loss spike at step {state.step + 1}: {loss:.3f}, where {usual:.3f} was usual")
+        state.recent_losses = [*state.recent_losses, loss][-WINDOW:]
+
     # --- now and then -------------------------------------------------------------------------------------------
 
     def report_step(self, record: dict[str, Any]) -> None:
-        """Log every so many steps, and every skipped one; between, nothing waits for the device's numbers."""
+        """Log every so many steps, and every one that is skipped or a spike."""
         state = self.state
-        if state.step % self.runtime.log_every and not record["skipped"] and state.step < self.config.n_steps:
+        special = record["skipped"] or state.step in state.loss_spikes[-1:]
+        if state.step % self.runtime.log_every and not special and state.step < self.config.n_steps:
             return
         speed = state.tokens / state.train_seconds
         mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
@@ -178,11 +197,27 @@ class Run:
             "loss": float(record["loss"]),
             "lr": record["lr"],
             "grad_norm": float(record["grad_norm"]),
+            "param_norm": float(parameter_norm(self.model)),
             "tokens_per_second": speed,
             "skipped_steps": state.skipped_steps,
+            "loss_spikes": len(state.loss_spikes),
         }
-        self.folder.append(numbers)
+        self.record(numbers)
         self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
+
+    def look_at_logits(self) -> None:
+        """A bound on the logits of every layer, on the first sequence of the batch just trained on."""
+        state = self.state
+        inputs, _ = self.task.train_batch(state.step - 1, self.config.batch_size)
+        bounds = logit_bounds(self.model, torch.from_numpy(inputs[:1]).to(self.device), self.autocast)
+        if bounds:  # the control scores nothing
+            self.record({"step": state.step, "tokens": state.tokens, "logit_bound": bounds})
+
+    def record(self, numbers: dict[str, Any]) -> None:
+        self.folder.append(numbers)
+        if self.runtime.tensorboard:
+            self.board = self.board or TensorBoard(self.folder.path, self.state.step - 1)
+            self.board.add(numbers)
 
     def evaluation(self) -> Evaluation:
         micro_batch = self.config.batch_size // self.config.accumulation
@@ -199,7 +234,7 @@ class Run:
             "context_gain": result.context_gain,
             self.task.metric: result.metric(self.task.metric)["value"],
         }
-        self.folder.append(record)
+        self.record(record)
         self.display.evaluated(record)
         if math.isfinite(result.loss) and (state.best_loss is None or result.loss < state.best_loss):
             state.best_loss, state.best_step = result.loss, state.step
@@ -249,6 +284,7 @@ class Run:
             "steps": state.step,
             "tokens": state.tokens,
             "skipped_steps": state.skipped_steps,
+            "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
         }
         self.folder.write_summary(summary)

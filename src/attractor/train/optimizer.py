@@ -1,12 +1,14 @@
 """AdamW over two groups: matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from attractor.train.config import TrainConfig
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The optimizer's groups, each with the names of its parameters.
 
     A matrix is the weight of a linear map or an embedding: lambda vectors kept as rows of one parameter are none.

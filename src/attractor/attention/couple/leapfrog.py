@@ -2,9 +2,10 @@
 
     k <- k + dt/2 f(q),   q <- q + dt k,   k <- k + dt/2 f(q)                                               (1)
 
-The half kick that ends one step and the one that starts the next share f(q) and are taken as one, so n steps need n + 1
-forces. Limits: error of the second order in dt; invertible; det J = 1 for any force with one query per key (three shears).
-It is symplectic only where f is a gradient (force="gradient", preset `coupled-symplectic`); the paper's free MLP is none.
+The half kick that ends one step and the one that starts the next share f(q) and are taken as one: n + 1 forces for n
+steps. Limits: error of the second order in dt; invertible; det J = 1 for any force with one query per key (it is three
+shears). Symplectic only where f is a gradient (force="gradient", preset `coupled-symplectic`): the paper's free MLP is
+not one.
 CoupledQK, equation 3 and appendix A.
 """
 

@@ -1,0 +1,1 @@
+"""Speed, measured so that it means something: alternating in one process, as ratios, with their spread."""

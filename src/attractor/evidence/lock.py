@@ -1,0 +1,63 @@
+"""Locks between processes. The kernel holds them, and lets go however their owner ends: none is ever left behind.
+
+    with hold(folder):      # a run is carried out by one process; a second one is refused at once
+    with turn(folder):      # files that several processes write: each waits for its turn, a few microseconds long
+
+The files stay, since a lock on a file that may be removed protects nothing.
+"""
+
+import errno
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from attractor.errors import InputError
+
+HOLD = ".run.lock"
+TURN = ".write.lock"
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+
+
+class RunInUseError(InputError):
+    """Another process carries out this run."""
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(_lock(folder / HOLD, wait=False))
+        except BlockingIOError:
+            owner = (folder / HOLD).read_text().strip() or "unknown"
+            raise RunInUseError(
+                f"'{folder}' must be free, and another process (id {owner}) carries out this run; "
+                "wait until it ends, or stop it and then resume"
+            ) from None
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())  # for the error above
+        yield
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    with _lock(folder / TURN, wait=True):
+        yield
+
+
+@contextmanager
+def _lock(path: Path, wait: bool) -> Iterator[int]:
+    import fcntl  # not on every system; results can be read there all the same
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            warnings.warn(f"no locks on the file system of '{path.parent}': run one process at a time", stacklevel=5)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,156 @@
+"""What a run will take of this machine, measured by carrying out its first steps in a process of their own.
+
+    seconds = start + first step + (n_steps - 1) median step + evaluations + saves                          (1)
+
+The steps are the run's own: model, data, micro-batches, precision, optimizer. A fresh process makes memory what a run's
+own summary would say. Not in (1): starting Python and reading the corpus; the first step holds what is compiled.
+"""
+
+import math
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import torch
+
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.evaluate import evaluate
+from attractor.train.interrupt import StopRequest
+from attractor.train.loop import Run
+
+SECONDS = 2.0  # of steps; a slow step goes on to its end, and two are taken in any case: memory peaks in the second
+POLL_SECONDS = 0.1
+NEXT_STEP = "try more accumulation or a smaller batch_size"
+
+
+class CalibrationError(RuntimeError):
+    """The first steps could not be carried out: why, in words."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one run takes; seconds are those of one step, one whole evaluation, one checkpoint."""
+
+    device: str
+    threads: int
+    measured_steps: int
+    start_seconds: float  # building model and optimizer
+    first_step_seconds: float
+    step_seconds: float
+    evaluation_seconds: float
+    save_seconds: float
+    total_seconds: float
+    peak_memory_bytes: int
+
+
+def calibrate(config: TrainConfig, runtime: Runtime) -> Estimate:
+    """The estimate for this config on this runtime, within a few seconds unless a single step takes longer."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attractor.train.loop"])  # as a run in a process of its own starts
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="attractor-plan-") as folder, StopRequest() as stop:
+        process = context.Process(target=_answer, args=(sender, config, runtime, Path(folder) / "run"))
+        process.start()
+        sender.close()
+        try:
+            while not receiver.poll(POLL_SECONDS):
+                if stop.signal_number is not None:
+                    raise RunInterrupted("interrupted while it calibrated; nothing is written", stop.signal_number)
+            answer = receiver.recv()
+        except EOFError:
+            answer = f"its process was ended from outside, as happens where memory runs out; {NEXT_STEP}"
+        finally:
+            process.kill()
+            process.join()
+            receiver.close()
+    if isinstance(answer, str):
+        raise CalibrationError(answer)
+    assert isinstance(answer, Estimate)
+    return answer
+
+
+def _answer(sender: Connection, config: TrainConfig, runtime: Runtime, folder: Path) -> None:
+    os.setsid()  # Ctrl-C at the terminal is for the parent
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        sender.send(measure(config, runtime, folder))
+    except Exception as error:
+        sender.send(_in_words(error))
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else "no reason is given"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return f"out of memory ({text}); {NEXT_STEP}"
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> Estimate:
+    """Carry out the first steps, an evaluation of one batch and a save, all as the run would."""
+    task = config.build_task()
+    started = time.perf_counter()
+    run = Run(config, RunFolder.create(folder, config.to_dict()), task, runtime, Silent())
+    start = time.perf_counter() - started
+    run.model.train()
+    steps: list[float] = []
+    while len(steps) < min(2, config.n_steps) or (len(steps) < config.n_steps and sum(steps) < SECONDS):
+        steps.append(_seconds(run.take_step))
+        run.state.step += 1
+    micro_batch = config.batch_size // config.accumulation
+
+    def evaluate_one_batch() -> None:
+        evaluate(run.model, task, micro_batch, 1, run.autocast)
+
+    one_batch = statistics.median(_seconds(evaluate_one_batch) for _ in range(3))
+    save = _seconds(run.save)
+    memory = run.memory.read()
+    n_batches = sum(1 for _ in task.valid_batches(micro_batch, config.eval_batches))
+    step = statistics.median(steps[1:] or steps)
+    evaluation = n_batches * one_batch
+    n_evaluations, n_saves = occasions(config, runtime)
+    return Estimate(
+        device=str(run.device),
+        threads=torch.get_num_threads(),
+        measured_steps=len(steps),
+        start_seconds=start,
+        first_step_seconds=steps[0],
+        step_seconds=step,
+        evaluation_seconds=evaluation,
+        save_seconds=save,
+        total_seconds=start
+        + steps[0]
+        + (config.n_steps - 1) * step
+        + n_evaluations * evaluation
+        + n_saves * save,  # (1)
+        peak_memory_bytes=memory,
+    )
+
+
+def occasions(config: TrainConfig, runtime: Runtime) -> tuple[int, int]:
+    """How often a run evaluates and saves, if every evaluation is the best so far (each of those is saved)."""
+    n_evaluations = math.ceil(config.n_steps / config.eval_every)
+    others = range(runtime.save_every, config.n_steps, runtime.save_every)
+    return n_evaluations, n_evaluations + sum(step % config.eval_every != 0 for step in others)
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

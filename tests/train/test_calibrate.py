@@ -1,0 +1,88 @@
+"""The estimate against the run itself, and every way in which measuring can end."""
+
+import os
+import signal
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attractor.errors import RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.models import TransformerConfig
+from attractor.study.launch import Job, launch
+from attractor.train.calibrate import CalibrationError, calibrate, occasions
+from attractor.train.config import Runtime, TrainConfig
+
+RUNTIME = Runtime(device="cpu", threads=1)
+# Wide and long enough that activations outweigh the rest.
+MODEL = TransformerConfig(vocab_size=320, d_model=128, n_heads=4, n_layers=2, d_ff=384, max_seq_len=128)
+MEASURED = ("standard", "coupled-euler", "differential", "mla", "uniform")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where calibration puts its folder, which it must not leave behind."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_memory_is_what_the_runs_own_summary_says(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
+    """Criterion: within 20% of the summary of a run in a process of its own."""
+    base = TrainConfig(model=MODEL, corpus=corpus, n_steps=6, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
+    config = base.replace(attention=name)
+    job = Job(config, tmp_path / name)
+    assert launch([job], 1, RUNTIME, lambda running, ended: None) == {}
+    summary = RunFolder.open(job.path).summary()
+    assert summary is not None
+    estimate = calibrate(config, RUNTIME)
+    assert estimate.peak_memory_bytes == pytest.approx(summary["peak_memory_bytes"], rel=0.2)
+    assert (estimate.device, estimate.threads, estimate.measured_steps) == ("cpu", 1, 6)
+    assert not list(temporary.glob("attractor-*"))
+
+
+def test_the_total_is_the_sum_of_what_the_run_does(config: TrainConfig) -> None:
+    """12 steps: evaluations after 5, 10 and 12, each of which may be the best and is saved, and saves after 4 and 8."""
+    estimate = calibrate(config, replace(RUNTIME, save_every=4))
+    assert occasions(config, replace(RUNTIME, save_every=4)) == (3, 5)
+    assert occasions(config, RUNTIME) == (3, 3)
+    assert estimate.total_seconds == pytest.approx(
+        estimate.start_seconds
+        + estimate.first_step_seconds
+        + 11 * estimate.step_seconds
+        + 3 * estimate.evaluation_seconds
+        + 5 * estimate.save_seconds
+    )
+
+
+def test_what_does_not_fit_into_memory_is_told_in_words(config: TrainConfig, temporary: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"out of memory \(.+\); try more accumulation or a smaller batch_size"):
+        calibrate(config.replace(batch_size=2**45), RUNTIME)
+    assert not list(temporary.glob("attractor-*"))
+
+
+def test_a_process_that_dies_without_a_word_is_told_in_words(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attractor.train.calibrate._answer", die)
+    with pytest.raises(CalibrationError, match="ended from outside, as happens where memory runs out; try"):
+        calibrate(config, RUNTIME)
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_it_and_leaves_nothing(config: TrainConfig, temporary: Path, number: signal.Signals) -> None:
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(RunInterrupted) as caught:
+        calibrate(config.replace(n_steps=10**6), RUNTIME)
+    timer.join()
+    assert caught.value.exit_code == 128 + number
+    assert not list(temporary.glob("attractor-*"))

@@ -1,0 +1,48 @@
+"""Real processes: SIGKILL loses nothing but steps, and a run has one process. `make stress` kills far more often."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from attractor.evidence.run import RunFolder
+from attractor.study.launch import Job, launch
+from attractor.train.config import Runtime, TrainConfig
+from stress.kill_resume import kill_and_compare, start
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_bit_for_bit_as_an_untouched_one(tmp_path: Path) -> None:
+    kill_and_compare(tmp_path, n_kills=2, seed=5, n_steps=40)
+
+
+@pytest.mark.slow
+def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp_path: Path, files) -> None:
+    """Criterion: `train` ends with one line and exit code 2; `launch` reports the run as failed; neither touches a file
+    of the run, which is stopped meanwhile so that it cannot touch them itself; it then goes on to its end."""
+    folder = tmp_path / "run"
+    first = start(folder, 60)
+    while not (folder / "metrics.jsonl").exists():
+        assert first.poll() is None
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        before = files(folder)
+        second = start(folder, 60)
+        said = second.communicate(timeout=120)[1].decode()
+        assert second.returncode == 2
+        (line,) = said.splitlines()
+        assert line.startswith(f"error: '{folder}' must be free, and another process (id {first.pid}) carries out")
+        job = Job(TrainConfig.from_dict(RunFolder.open(folder).config), folder)
+        failures = launch([job], 1, Runtime(device="cpu", threads=1), lambda running, ended: None)
+        assert failures == {
+            job.name: f"another process carries out the run in '{folder}'; wait until it ends, then repeat the command"
+        }
+        assert files(folder) == before
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+        first.communicate(timeout=120)
+    assert first.returncode == 0
+    assert RunFolder.open(folder).finished

@@ -1,0 +1,156 @@
+"""What a plan says before anything runs: counts against hand and torch, groups, epochs, differences."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attractor.attention import PRESETS
+from attractor.kernels.coupling import mlp_kick_reference
+from attractor.models import TransformerConfig
+from attractor.train.calibrate import Estimate
+from attractor.train.config import TrainConfig
+from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data
+from attractor.train.plan import differences, plan_run, print_plans
+
+SMALL = TransformerConfig(vocab_size=10, d_model=4, n_heads=2, n_layers=1, d_ff=6, max_seq_len=8, positions="rope")
+WIDE = TransformerConfig(vocab_size=20, d_model=16, n_heads=4, n_layers=2, d_ff=24, max_seq_len=8, positions="rope")
+ESTIMATE = Estimate("cpu", 1, 5, 0.5, 0.2, 0.1, 1.0, 0.05, 12.0, 100_000_000)
+
+# --- FLOPs --------------------------------------------------------------------------------------------------------
+
+
+def test_flops_are_three_times_two_for_each_weight_and_each_causal_product() -> None:
+    """By hand, d_model 4, 2 heads of width 2, d_ff 6, vocabulary 10, 7 tokens. Weights: readout 40, q k v o 64, MLP 72.
+    A token attends to 4 on average of 1 to 7, and each costs a dot product and a weighted sum of width 4 over both
+    heads: 4 x 8 = 32."""
+    by_hand = {"project": 2 * 48, "couple": 0, "score": 2 * 32, "output": 2 * 16, "mlp": 2 * 72, "readout": 2 * 40}
+    assert forward_flops(SMALL, 7) == by_hand
+    assert training_flops_per_token(SMALL.build(0), seq_len=7) == 3 * sum(by_hand.values())
+
+
+def test_two_layers_double_what_is_inside_them() -> None:
+    one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
+    assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
+
+
+def test_what_is_looked_up_is_not_multiplied() -> None:
+    """Learned positions cost nothing, and an untied embedding is paid for once, as the readout."""
+    once = forward_flops(SMALL, 7)
+    assert forward_flops(SMALL.replace(positions="learned"), 7) == once
+    assert forward_flops(SMALL.replace(tied_embeddings=False), 7) == once
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: forward within 1%, and backward twice that, as torch counts a real model in plain PyTorch, without
+    kernels that it cannot look into or that recompute. Torch counts all pairs of positions, so ours are taken so."""
+    monkeypatch.setattr("attractor.attention.couple.force.mlp_kick", mlp_kick_reference)
+    config, length = WIDE.replace(attention=name), 8
+    model = config.build(0)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as both:
+        with FlopCounterMode(display=False) as forward:
+            logits, _ = model(torch.zeros(2, length, dtype=torch.long))
+        logits.sum().backward()
+    ours = forward_flops(config, length)
+    gates = 2 * config.n_layers * config.d_model * config.n_heads if name == "differential-v2" else 0  # no pairs
+    pairs = (ours["score"] - gates) * 2 * length / (length + 1)
+    total = 2 * length * (sum(ours.values()) - ours["score"] + gates + pairs)
+    assert total == pytest.approx(forward.get_total_flops(), rel=0.01)
+    assert 3 * total == pytest.approx(both.get_total_flops(), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_forces", "n_matrices"),
+    [("coupled-euler", 2, 2), ("coupled-linear", 2, 1), ("coupled-hamiltonian", 3, 2), ("mlp-only", 1, 2)],
+)
+def test_coupling_costs_its_forces_times_their_matrices(name: str, n_forces: int, n_matrices: int) -> None:
+    """Two steps: Euler takes a force in each, leapfrog one more. A force moves every head by K x K matrices."""
+    attention = PRESETS[name] if name == "mlp-only" else PRESETS[name].replace(n_steps=2)
+    flops = forward_flops(WIDE.replace(attention=attention), 8)
+    width, heads = 4, 4
+    assert flops["couple"] == WIDE.n_layers * n_forces * n_matrices * 2 * heads * width**2
+
+
+# --- parameters, tokens, groups -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_parameter_belongs_to_one_part_and_one_group(name: str, config: TrainConfig) -> None:
+    config = config.replace(attention=name, d_model=32, n_heads=4)
+    plan = plan_run(config, config.build_task())
+    n_parameters = sum(p.numel() for p in config.model.build(0).parameters())
+    assert plan.n_parameters == n_parameters == sum(group.n_parameters for group in plan.groups)
+    assert {group.name: group.weight_decay for group in plan.groups} == {"matrices": 0.1, "vectors and scalars": 0.0}
+
+
+def test_parts_by_hand() -> None:
+    config = SMALL.replace(positions="learned", tied_embeddings=False, attention=PRESETS["standard"])
+    parts = parameters_by_part(without_data(config))
+    assert parts == {
+        **{"embedding": 40, "positions": 32, "project": 48, "couple": 0, "score": 0, "output": 16},
+        **{"mlp": 72, "norms": 12, "readout": 40},
+    }
+    normed = parameters_by_part(without_data(SMALL.replace(attention=PRESETS["standard"].replace(qk_norm=True))))
+    assert normed["couple"] == 2 * 2, "norms of queries and keys, of one head's width, are the coupling's"
+
+
+def test_layers_are_folded_and_nothing_is_drawn(config: TrainConfig) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    plan = plan_run(config.replace(n_layers=3, attention="coupled-euler"), config.build_task())
+    assert torch.equal(torch.get_rng_state(), before)
+    matrices, vectors = plan.groups
+    assert matrices.tensors.count("blocks.*.mlp.up.weight") == 1
+    assert "blocks.*.attention.couple.tau" in vectors.tensors
+
+
+def test_epochs_are_tokens_over_the_tasks_own_where_these_end(config: TrainConfig) -> None:
+    task = config.build_task()
+    plan = plan_run(config, task)
+    assert (plan.tokens_per_step, plan.tokens) == (64, 768)
+    assert task.n_tokens == len(task.corpus.train)  # type: ignore[attr-defined]
+    assert plan.epochs == 768 / task.n_tokens
+    assert f"12 steps of 64 tokens, {plan.epochs:.2g} epochs" in plan.in_short
+    task.n_tokens = None  # type: ignore[misc]
+    endless = plan_run(config, task)
+    assert endless.epochs is None
+    assert "epochs" not in endless.in_short
+    assert np.isfinite(endless.flops_per_token)
+
+
+# --- how it is shown ----------------------------------------------------------------------------------------------
+
+
+def shown(*plans: object) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    print_plans(console, plans)  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_all_presets_fit_a_hundred_columns_and_say_what_differs(config: TrainConfig) -> None:
+    task = config.build_task()
+    base = config.replace(d_model=32, n_heads=4)
+    plans = [replace(plan_run(base.replace(attention=name), task), estimate=ESTIMATE) for name in PRESETS]
+    lines = shown(*plans).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum(line.count(" 12 s") for line in lines) == len(PRESETS)
+    assert any(line.startswith("  couple.kind: Uncoupled (standard, gqa") for line in lines)
+    assert differences(plans[:1]) == {}
+    assert set(differences([plans[0], plans[1]])) == {"model.attention.project.heads_per_kv"}
+
+
+def test_a_failure_is_told_in_words_and_a_plan_is_json(config: TrainConfig) -> None:
+    plan = plan_run(config, config.build_task(), failure="RuntimeError: no room")
+    assert "standard: no estimate, since its first steps failed: RuntimeError: no room" in shown(plan)
+    stored = json.loads(json.dumps(plan.to_dict()))
+    assert stored["n_parameters"] == plan.n_parameters
+    assert stored["failure"] == "RuntimeError: no room"
+    assert "estimated time" not in shown(plan)
+    assert "estimated time" in shown(replace(plan, estimate=ESTIMATE, failure=None))

@@ -1,0 +1,191 @@
+"""Telemetry: bounds that bound, spikes that are spikes, and a run that is the same to the bit whoever watches."""
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor import capture
+from attractor.attention import PRESETS
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import Run, train
+from attractor.train.telemetry import WINDOW, is_spike, logit_bounds, parameter_norm
+
+TELEMETRY = Runtime(device="cpu", log_every=5, telemetry_every=4)
+NO_AUTOCAST = torch.autocast("cpu", enabled=False)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "uniform"])
+def test_the_bound_of_each_layer_is_at_least_its_largest_logit(config: TrainConfig, name: str) -> None:
+    """Criterion: over all heads and pairs of positions, with weights 20 times as large as drawn, so that it is no
+    triviality; and within a factor of 20 of it, so that it says something."""
+    model = config.replace(attention=name, n_layers=2, d_model=32, n_heads=4).model.build(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(20 if p.dim() == 2 else 1)
+    tokens = torch.arange(48).view(3, 16)
+    with capture("logits") as seen, torch.no_grad():
+        model.eval()(tokens)
+    bounds = logit_bounds(model, tokens, NO_AUTOCAST)
+    largest = [float(logits.abs().max()) for logits in seen["logits"]]
+    assert len(bounds) == len(largest) == 2
+    for bound, maximum in zip(bounds, largest, strict=True):
+        assert maximum <= bound * (1 + 1e-5) <= 20 * maximum
+
+
+def test_the_bound_is_reached_where_a_query_meets_its_own_key(config: TrainConfig) -> None:
+    """With W_k = W_q and one position, L = scale |q|^2: the bound itself."""
+    model = config.replace(attention="standard").model.build(0).eval()
+    with torch.no_grad():
+        project: Any = model.layers[0].attention.project
+        project.key.weight.copy_(project.query.weight)
+    with capture("logits") as seen, torch.no_grad():
+        model(torch.tensor([[5]]))
+    assert logit_bounds(model, torch.tensor([[5]]), NO_AUTOCAST) == pytest.approx([float(seen["logits"][0].max())])
+
+
+def test_what_scores_nothing_has_no_bound(config: TrainConfig) -> None:
+    model = config.replace(attention="uniform").model.build(0)
+    assert logit_bounds(model, torch.zeros(1, 4).long(), NO_AUTOCAST) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"precision": "bf16"}, {"activation_checkpointing": True, "attention": "coupled-gqa", "n_heads": 4}]
+)
+def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
+    config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Criterion: with dropout, weights, optimizer and random state as files, and all records but the bounds; the bounds
+    stand at steps 4, 8 and 12, one number for each layer."""
+    config = config.replace(**changes)
+    train(config, tmp_path / "with", TELEMETRY)
+    train(config, tmp_path / "without", replace(TELEMETRY, telemetry_every=None))
+    for name in ("model.safetensors", "optimizer.pt"):
+        one, other = (tmp_path / run / "checkpoints/step-00000012" / name for run in ("with", "without"))
+        assert one.read_bytes() == other.read_bytes(), name
+    records = RunFolder.open(tmp_path / "with").metrics()
+    bounds = [record for record in records if "logit_bound" in record]
+    assert [(record["step"], len(record["logit_bound"])) for record in bounds] == [(4, 1), (8, 1), (12, 1)]
+    assert [r["loss"] for r in records if "loss" in r] == [
+        r["loss"] for r in RunFolder.open(tmp_path / "without").metrics() if "loss" in r
+    ]
+
+
+def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: what is compiled never runs while taps listen, and finds the model in training mode every time."""
+    seen = []
+    run_step = Run.gradients
+
+    class Watched(Run):
+        def gradients(self, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
+            from attractor.tap import listening
+
+            seen.append((listening(), self.model.training))
+            return run_step(self, tokens, targets, share)
+
+    task = config.build_task()
+    folder = RunFolder.create(tmp_path, config.to_dict() | {"data": task.fingerprint})
+    run = Watched(config, folder, task, replace(TELEMETRY, telemetry_every=1), Silent())
+    run.model.train()
+    for _ in range(3):
+        run.take_step()
+        run.state.step += 1
+        run.look_at_logits()
+    assert seen == [(False, True)] * 3
+
+
+def test_the_norm_of_the_parameters_is_theirs_as_one_vector(config: TrainConfig) -> None:
+    model = config.model.build(0)
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert float(parameter_norm(model)) == pytest.approx(float(flat.norm()))
+
+
+# --- spikes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_of_a_spike_at_its_edge() -> None:
+    """Criterion: for losses 1, 2 .. 50 the median is 25.5 and the MAD 12.5, so 150.5 is none and anything above is."""
+    losses = [float(i) for i in range(1, WINDOW + 1)]
+    random.Random(0).shuffle(losses)
+    assert not is_spike(150.5, losses)
+    assert is_spike(150.6, losses)
+    assert not is_spike(150.6, losses[1:]), "a window that is not full judges nothing"
+    assert not is_spike(math.nan, losses)
+
+
+def test_noise_is_no_spike_and_a_jump_is_one_until_it_is_usual() -> None:
+    """Criterion: none in 5,000 normal losses that slowly fall; a lasting jump by 20 deviations for at most 25 steps."""
+    generator = random.Random(0)
+    losses = [generator.gauss(4 - step / 2000, 0.1) for step in range(5000)]
+    assert not [step for step in range(WINDOW, 5000) if is_spike(losses[step], losses[step - WINDOW : step])]
+    jump = losses[:100] + [loss + 2 for loss in losses[100:200]]
+    found = [step for step in range(WINDOW, 200) if is_spike(jump[step], jump[step - WINDOW : step])]
+    assert found[0] == 100
+    assert found[-1] < 100 + WINDOW // 2
+
+
+def test_a_spike_is_recorded_at_its_step_shown_and_survives_an_interruption(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt_during: Callable
+) -> None:
+    """Criterion: a loss of 50 at step 58, which is not logged otherwise, interrupted on both sides of it."""
+    notes: list[str] = []
+
+    class Listening(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    gradients = Run.gradients
+
+    def spoiled(run: Run, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
+        loss = gradients(run, tokens, targets, share)
+        return loss * 0 + 50 if run.state.step == 57 else loss
+
+    monkeypatch.setattr(Run, "gradients", spoiled)
+    config = config.replace(n_steps=70, warmup_steps=2, eval_every=70)
+    steps: Iterable[int] = [20, 57, 60]
+    interrupt_during(steps)
+    for _ in steps:
+        with pytest.raises(RunInterrupted):
+            train(config, tmp_path, TELEMETRY, Listening())
+    summary = train(config, tmp_path, TELEMETRY, Listening())
+    assert summary["loss_spikes"] == [58]
+    records = {r["step"]: r["loss_spikes"] for r in RunFolder.open(tmp_path).metrics() if "loss" in r}
+    assert (records[55], records[58], records[60], records[70]) == (0, 1, 1, 1)
+    (note,) = notes
+    assert note.startswith("loss spike at step 58: 50.000, where ")
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attractor.train.config.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"tensorboard must be installed .* pip install 'attractor\[tensorboard\]'"):
+        Runtime(tensorboard=True)
+    assert not Runtime().tensorboard
+
+
+def test_tensorboard_holds_the_numbers_of_the_metrics(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: read back, every number of every record stands under its name at its step, and nothing else."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(config, tmp_path, replace(TELEMETRY, tensorboard=True))
+    expected = {}
+    for record in RunFolder.open(tmp_path).metrics():
+        for name, value in record.items():
+            numbers = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+            expected |= {(tag, record["step"]): v for tag, v in numbers.items() if v is not None}
+    expected = {key: value for key, value in expected.items() if key[0] not in ("step", "tokens")}
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    found = {(tag, event.step): event.value for tag in events.Tags()["scalars"] for event in events.Scalars(tag)}
+    assert found == pytest.approx(expected, rel=1e-6)
