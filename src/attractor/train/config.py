@@ -26,20 +26,20 @@ class TrainConfig:
     task: str = "text"
     corpus: str = "stdlib-code"
     seed: int = 0
-    n_steps: int = 700
+    n_steps: int = 560
     batch_size: int = 8  # sequences per optimizer step
     accumulation: int = 1  # micro-batches that make up a step
     seq_len: int = 64
     lr: float = 5e-3
     schedule: str = "cosine"
-    warmup_steps: int = 70
+    warmup_steps: int = 56
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1  # on matrices; vectors and scalars do not decay
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
     precision: str = "fp32"
     activation_checkpointing: bool = False
     compile: bool = False
-    eval_every: int = 100
+    eval_every: int = 80
     eval_batches: int | None = 32  # validation batches; None: all of them
     max_bad_steps: int = 10  # non-finite steps in a row after which the run stops
 
