@@ -176,7 +176,7 @@ def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest
 
 def test_tensorboard_holds_the_numbers_of_the_metrics(config: TrainConfig, tmp_path: Path) -> None:
     """Criterion: read back, every number of every record stands under its name at its step, and nothing else."""
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="needs the extra 'tensorboard': pip install 'attractor[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train(config, tmp_path, replace(TELEMETRY, tensorboard=True))
