@@ -11,10 +11,10 @@ from rich.text import Text
 from attractor.attention import PRESETS, AttentionConfig, Cache, build
 from attractor.attention.config import STAGES
 from attractor.attention.stage import Stage
+from attractor.corpus.documents import CORPORA
 from attractor.models import SIZES
 from attractor.numerals import with_prefix
 from attractor.tasks import TASKS
-from attractor.tasks.documents import CORPORA
 from attractor.train.config import RECIPES, TrainConfig
 
 D_MODEL, N_HEADS = 512, 8

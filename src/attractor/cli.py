@@ -266,7 +266,7 @@ def compare(args: Any, console: Console) -> None:
 def generate(args: Generate, console: Console) -> None:
     import torch
 
-    from attractor.tasks.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
+    from attractor.corpus.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
     from attractor.train import checkpoint
     from attractor.train.hardware import resolve_device
 

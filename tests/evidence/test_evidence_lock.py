@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from attractor.evidence.files import write_json
 from attractor.evidence.lock import RunInUseError, hold
 from attractor.evidence.run import RunFolder, find_runs
+from attractor.files import write_json
 
 CONFIG = {"label": "standard", "seed": 0}
 FRESH = multiprocessing.get_context("forkserver")  # a fork would inherit locks

@@ -10,9 +10,9 @@ import pytest
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash
-from attractor.evidence.files import write_json
 from attractor.evidence.machine import environment
 from attractor.evidence.run import RunFolder, find_runs
+from attractor.files import write_json
 
 CONFIG = {"label": "standard", "seed": 0, "model": {"d_model": 64, "betas": (0.9, 0.95)}}
 

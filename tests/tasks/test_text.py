@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attractor.corpus.documents import CORPORA
+from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError
 from attractor.tasks import TASKS, build_task
-from attractor.tasks.documents import CORPORA
 from attractor.tasks.text import load_corpus, split
-from attractor.tasks.tokenizer import END_OF_TEXT, ByteTokenizer
 
 
 def texts_in(tokens: np.ndarray) -> list[str]:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attractor.bench.alternate import Timing, alternate
 from attractor.bench.cases import PEERS, BenchShape, decoding, our_step, peer_step
-from attractor.evidence.files import write_json
 from attractor.evidence.run import environment
+from attractor.files import write_json
 from attractor.models import SIZES
 from attractor.numerals import with_prefix
 

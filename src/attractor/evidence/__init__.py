@@ -5,10 +5,10 @@ can be read, compared and published on any machine.
 """
 
 from attractor.evidence.configuration import config_differences, config_hash, dotted_fields
-from attractor.evidence.files import write_json, write_text
 from attractor.evidence.machine import environment
 from attractor.evidence.run import RunFolder, find_runs
 from attractor.evidence.statistics import Interval, mean_interval, paired_difference, smallest_detectable
+from attractor.files import write_json, write_text
 
 __all__ = [
     "Interval",

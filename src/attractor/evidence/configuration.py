@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attractor.evidence.files import plain
+from attractor.files import plain
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

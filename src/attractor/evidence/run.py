@@ -22,9 +22,9 @@ from typing import Any, Self
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash
-from attractor.evidence.files import plain, write_json, write_text
 from attractor.evidence.lock import hold, turn
 from attractor.evidence.machine import environment
+from attractor.files import plain, write_json, write_text
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
 

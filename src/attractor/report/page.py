@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 
 from attractor.evidence.configuration import config_differences, dotted_fields
-from attractor.evidence.files import write_text
+from attractor.files import write_text
 from attractor.report.comparison import Comparison
 from attractor.report.figure import differences, loss_curves
 from attractor.report.table import UNKNOWN, caption, cells

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from attractor.evidence.files import write_json
 from attractor.evidence.statistics import Interval
+from attractor.files import write_json
 from attractor.report.comparison import Comparison, Row
 
 

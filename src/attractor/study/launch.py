@@ -21,9 +21,9 @@ import torch
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, RunInterrupted, RunStopped
-from attractor.evidence.files import write_text
 from attractor.evidence.lock import RunInUseError
 from attractor.evidence.run import RunFolder
+from attractor.files import write_text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.interrupt import StopRequest

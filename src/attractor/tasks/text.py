@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from attractor.corpus.documents import CORPORA, Document, documents_at
+from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError, unknown
-from attractor.tasks.documents import CORPORA, Document, documents_at
 from attractor.tasks.order import Batch, Windows, check_length, evaluation_batches
-from attractor.tasks.tokenizer import END_OF_TEXT, ByteTokenizer
 
 VALIDATION_SHARE = 0.1
 

@@ -29,8 +29,8 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from attractor.errors import InputError
-from attractor.evidence.files import in_json
 from attractor.evidence.run import RunFolder, config_hash, write_json
+from attractor.files import in_json
 
 FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
 MANIFEST = "manifest.json"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attractor.corpus.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
 from attractor.errors import InputError
-from attractor.tasks.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
 
 tokenizer = ByteTokenizer()
 
