@@ -338,7 +338,7 @@ def test_options_change_the_recipe_and_nothing_else(attractor: Command, trained:
     stored = json.loads(Path(trained, "config.json").read_text())
     recipe = json.loads(json.dumps(RECIPES["laptop"].to_dict()))
     assert {name for name in recipe if stored[name] != recipe[name]} == {
-        *("model", "corpus", "n_steps", "warmup_steps", "seq_len", "batch_size", "eval_batches"),
+        *("model", "task", "n_steps", "warmup_steps", "seq_len", "batch_size", "eval_batches"),
     }
     changed = {name for name, value in recipe["model"].items() if stored["model"][name] != value}
     assert changed == {"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"}

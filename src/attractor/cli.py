@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from io import StringIO
 from itertools import dropwhile, pairwise, takewhile
 from pathlib import Path
@@ -25,22 +25,23 @@ from attractor.attention.presets import PRESETS, preset
 from attractor.errors import InputError, RunStopped, unknown
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.models import SIZES, TransformerConfig
-from attractor.tasks import build_task
+from attractor.tasks import TASKS, TaskConfig
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
 WIDTH_OF_A_LOG = 120
 
 
 def settings(without: str) -> list[tuple[str, Any, Any]]:
-    """Every field of a model and of its training, but one, as an option that leaves the recipe alone unless given."""
-    options = []
-    for config in (TransformerConfig, TrainConfig):
+    """Every field of a model, its training and its task, but one, as an option that leaves the recipe alone unless
+    given. What several tasks have is one option."""
+    options: dict[str, tuple[str, Any, Any]] = {}
+    for config in (TransformerConfig, TrainConfig, *TASKS.values()):
         hints = get_type_hints(config)
         for f in fields(config):
             if f.name not in ("model", without):
-                kind = str if f.name == "attention" else hints[f.name]
-                options.append((f.name, kind | None, field(default=None)))
-    return options
+                kind = str if f.name in ("attention", "task") else hints[f.name]
+                options[f.name] = (f.name, kind | None, field(default=None))
+    return list(options.values())
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Common:
     tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
 
     def config(self) -> TrainConfig:
-        """The recipe with the given options in place, and the task's own vocabulary unless another is given."""
+        """The recipe with the given options in place. What the task demands of the model is given unless it is said
+        otherwise, and refused then."""
         if self.recipe not in RECIPES:
             raise unknown("recipe", self.recipe, RECIPES, see="'attractor list' shows all")
         if self.size is not None and self.size not in SIZES:
@@ -71,11 +73,28 @@ class Common:
             recipe = recipe.replace(model=SIZES[self.size])
         if "n_steps" in given:  # a run of another length keeps its share of warm-up
             given.setdefault("warmup_steps", recipe.warmup_steps * given["n_steps"] // recipe.n_steps)
-        config = recipe.replace(**given)
-        if "vocab_size" in given:
-            return config
-        task = build_task(config.task, config.corpus, config.seq_len, config.seed)
-        return config.replace(vocab_size=task.vocab_size)
+        of_the_task = self.task_settings(given, recipe)
+        if (length := of_the_task.seq_len) is not None:
+            given.setdefault("seq_len", length)
+        config = recipe.replace(task=of_the_task, **given)
+        demands = config.task.build(config.seq_len, config.seed).demands
+        return config.replace(**{name: value for name, value in demands.items() if name not in given})
+
+    def task_settings(self, given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:
+        """The task, with the options that are its own; they are taken out of `given`."""
+        kind = given.pop("task", recipe.task.kind)
+        if kind not in TASKS:
+            raise unknown("task", kind, TASKS, see="'attractor list' shows all")
+        own = {f.name for f in fields(TASKS[kind])}
+        for other in TASKS.values():
+            for name in {f.name for f in fields(other)} - own:
+                if name in given:
+                    raise InputError(
+                        f"{name} must be left out with task '{kind}', since it is an option of task '{other.kind}'; "
+                        f"leave it out or give --task {other.kind}"
+                    )
+        base = recipe.task if recipe.task.kind == kind else TASKS[kind]()
+        return replace(base, **{name: given.pop(name) for name in own if name in given})
 
     def given(self) -> dict[str, Any]:
         """The fields of the configuration that a person named."""
@@ -272,8 +291,8 @@ def generate(args: Generate, console: Console) -> None:
 
     folder = RunFolder.open(args.run)
     config = TrainConfig.from_dict(folder.config)
-    if config.task != "text":
-        raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task}'; give another run")
+    if config.task.kind != "text":
+        raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task.kind}'; give another run")
     if args.checkpoint not in ("best", "last"):
         raise unknown("checkpoint", args.checkpoint, ("best", "last"))
     found = checkpoint.best_checkpoint(folder.checkpoints) if args.checkpoint == "best" else None

@@ -23,7 +23,7 @@ from attractor.evidence.run import RunFolder, find_runs
 from attractor.models import TransformerConfig
 from attractor.study.compare import Plan, compare
 from attractor.study.launch import Job, launch, share_machine
-from attractor.tasks import build_task
+from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
@@ -39,7 +39,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     )
     return TrainConfig(
         model=model,
-        corpus=str(path),
+        task=Text(str(path)),
         n_steps=12,
         batch_size=4,
         seq_len=32,
@@ -51,7 +51,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
 
 def command(base: TrainConfig, out: Path, *more: str) -> list[str]:
     """The same comparison as a person would ask for it."""
-    settings = vars(base.model) | vars(base)
+    settings = vars(base.model) | vars(base.task) | vars(base)
     names = ["d_model", "n_heads", "n_layers", "d_ff", "max_seq_len", "corpus", "n_steps", "warmup_steps"]
     names += ["batch_size", "seq_len", "eval_every", "eval_batches"]
     options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
@@ -149,19 +149,19 @@ def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base
     for seed in (0, 1):
         configs = [job.config for job in jobs if job.config.seed == seed]
         standard = reference[seed] = configs[0].model.build(seed).state_dict()
-        task = build_task("text", base.corpus, base.seq_len, seed)
+        task = base.task.build(base.seq_len, seed)
         for config in configs:
             assert config.replace(attention="standard", seed=0) == base.replace(n_heads=4)
             shared = {name: w for name, w in config.model.build(seed).state_dict().items() if name in standard}
             shared = {name: w for name, w in shared.items() if w.shape == standard[name].shape}
             assert {"embedding.weight", "blocks.0.mlp.gate.weight", "blocks.0.mlp.down.weight"} <= shared.keys()
             assert all(torch.equal(w, standard[name]) for name, w in shared.items()), config.label
-            again = build_task(config.task, config.corpus, config.seq_len, config.seed)
+            again = config.build_task()
             for step in (0, 11):
-                for one, other in zip(task.train_batch(step, 4), again.train_batch(step, 4), strict=True):
+                for one, other in zip(task.train_batch(step, 4)[:2], again.train_batch(step, 4)[:2], strict=True):
                     assert np.array_equal(one, other)
     assert not torch.equal(reference[0]["embedding.weight"], reference[1]["embedding.weight"])
-    batches = [build_task("text", base.corpus, base.seq_len, seed).train_batch(0, 4)[0] for seed in (0, 1)]
+    batches = [base.task.build(base.seq_len, seed).train_batch(0, 4)[0] for seed in (0, 1)]
     assert not np.array_equal(*batches)
 
 

@@ -18,7 +18,7 @@ sizes = st.integers(1, 12).flatmap(lambda seq_len: st.tuples(st.integers(seq_len
 def test_an_epoch_visits_every_window_of_its_grid_once(size: tuple[int, int], seed: int, epoch: int) -> None:
     n_tokens, seq_len = size
     windows = Windows(np.arange(n_tokens), seq_len, seed)
-    inputs, targets = windows.samples(epoch * windows.n_windows, windows.n_windows)
+    inputs, targets, _ = windows.samples(epoch * windows.n_windows, windows.n_windows)
     starts = np.sort(inputs[:, 0])
     assert np.array_equal(starts, starts[0] + seq_len * np.arange(windows.n_windows))
     assert len(np.unique(targets)) == targets.size, "no token may be predicted twice in an epoch"
@@ -37,14 +37,14 @@ def test_a_batch_is_its_micro_batches_in_a_row(step: int, batch_size: int, cut: 
 
 
 def test_targets_are_the_inputs_one_token_later() -> None:
-    inputs, targets = Windows(np.arange(1000, dtype=np.uint16), 16, seed=0).batch(2, 4)
+    inputs, targets, _ = Windows(np.arange(1000, dtype=np.uint16), 16, seed=0).batch(2, 4)
     assert inputs.shape == targets.shape == (4, 16)
     assert inputs.dtype == targets.dtype == np.int64
     assert np.array_equal(targets, inputs + 1)
 
 
 def test_targets_may_be_masked_without_touching_the_inputs() -> None:
-    inputs, targets = Windows(np.arange(1000), 16, seed=0).batch(0, 4)
+    inputs, targets, _ = Windows(np.arange(1000), 16, seed=0).batch(0, 4)
     before = inputs.copy()
     targets[:] = -100
     assert np.array_equal(inputs, before)
@@ -80,16 +80,16 @@ def test_seeds_and_epochs_differ_in_order_and_in_offset() -> None:
 
 def test_evaluation_windows_are_spread_evenly() -> None:
     batches = list(evaluation_batches(np.arange(1001), 10, batch_size=4, max_batches=5))
-    starts = np.concatenate([inputs[:, 0] for inputs, _ in batches])
+    starts = np.concatenate([inputs[:, 0] for inputs, _, _ in batches])
     assert np.array_equal(starts, np.arange(20) * 50)
-    assert all(np.array_equal(targets, inputs + 1) for inputs, targets in batches)
+    assert all(np.array_equal(targets, inputs + 1) for inputs, targets, _ in batches)
 
 
 @given(sizes, st.integers(1, 20))
 def test_evaluation_without_a_limit_predicts_every_whole_window_once(size: tuple[int, int], batch_size: int) -> None:
     n_tokens, seq_len = size
     batches = evaluation_batches(np.arange(n_tokens), seq_len, batch_size)
-    predicted = np.concatenate([targets.ravel() for _, targets in batches])
+    predicted = np.concatenate([targets.ravel() for _, targets, _ in batches])
     assert np.array_equal(predicted, 1 + np.arange((n_tokens - 1) // seq_len * seq_len))
 
 

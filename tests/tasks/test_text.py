@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from attractor.corpus.documents import CORPORA
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError
-from attractor.tasks import TASKS, build_task
-from attractor.tasks.text import load_corpus, split
+from attractor.tasks.text import Text, load_corpus, split
 
 
 def texts_in(tokens: np.ndarray) -> list[str]:
@@ -105,19 +104,19 @@ def test_the_built_in_corpora_need_nothing_but_python(name: str) -> None:
 
 def test_the_text_task_keeps_the_contract(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("".join(f"line {i:03}\n" for i in range(100)))
-    task = build_task("text", corpus=str(tmp_path / "one.txt"), seq_len=16, seed=0)
-    inputs, targets = task.train_batch(step=5, batch_size=4)
+    task = Text(str(tmp_path / "one.txt")).build(seq_len=16, seed=0)
+    inputs, targets, _ = task.train_batch(step=5, batch_size=4)
     assert inputs.shape == targets.shape == (4, 16)
     assert np.array_equal(inputs[:, 1:], targets[:, :-1])
-    assert sum(len(inputs) for inputs, _ in task.valid_batches(batch_size=2)) == 5
+    assert sum(len(batch.inputs) for batch in task.valid_batches(batch_size=2)) == 5
     assert task.metric == "perplexity"
-    assert task.vocab_size > inputs.max()
+    assert task.demands["vocab_size"] > inputs.max()
     assert task.fingerprint == load_corpus(tmp_path / "one.txt").fingerprint
     assert "1 documents, 900 bytes; 810 training and 90 validation tokens in windows of 16" in task.describe()
 
 
 def test_the_seed_orders_training_and_never_changes_what_is_held_out() -> None:
-    first, second = (TASKS["text"](corpus="stdlib-docs", seq_len=32, seed=seed) for seed in (0, 1))
+    first, second = (Text("stdlib-docs").build(seq_len=32, seed=seed) for seed in (0, 1))
     assert not np.array_equal(first.train_batch(0, 4)[0], second.train_batch(0, 4)[0])
     for one, other in zip(first.valid_batches(4, 3), second.valid_batches(4, 3), strict=True):
         assert np.array_equal(one[0], other[0])
@@ -126,8 +125,6 @@ def test_the_seed_orders_training_and_never_changes_what_is_held_out() -> None:
 def test_names_that_are_not_known_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown corpus 'stdlib-dox'; did you mean 'stdlib-docs'"):
         load_corpus("stdlib-dox")
-    with pytest.raises(InputError, match="unknown task 'texts'; did you mean 'text'"):
-        build_task("texts", corpus="stdlib-docs", seq_len=8, seed=0)
 
 
 def test_a_missing_file_is_named_with_what_would_do() -> None:
@@ -159,4 +156,4 @@ def test_a_folder_without_text_says_so(tmp_path: Path) -> None:
 def test_a_corpus_shorter_than_one_window_is_counted(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("a line of text\n" * 20)
     with pytest.raises(InputError, match=r"the validation part of .* at least seq_len \+ 1 = 65 tokens, but has 30"):
-        TASKS["text"](corpus=str(tmp_path / "short.txt"), seq_len=64, seed=0)
+        Text(str(tmp_path / "short.txt")).build(seq_len=64, seed=0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attractor.models import TransformerConfig
+from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run
 
@@ -29,7 +30,7 @@ def config(corpus: str) -> TrainConfig:
     """12 steps with dropout, evaluated after 5, 10 and 12."""
     return TrainConfig(
         model=MODEL,
-        corpus=corpus,
+        task=Text(corpus),
         n_steps=12,
         batch_size=4,
         seq_len=16,

@@ -13,6 +13,7 @@ from attractor.errors import RunInterrupted
 from attractor.evidence.run import RunFolder
 from attractor.models import TransformerConfig
 from attractor.study.launch import Job, launch
+from attractor.tasks.text import Text
 from attractor.train.calibrate import CalibrationError, calibrate, occasions
 from attractor.train.config import Runtime, TrainConfig
 
@@ -33,8 +34,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", MEASURED)
 def test_memory_is_what_the_runs_own_summary_says(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
     """Criterion: within 20% of the summary of a run in a process of its own."""
-    base = TrainConfig(model=MODEL, corpus=corpus, n_steps=6, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
-    config = base.replace(attention=name)
+    model = MODEL.replace(attention=name)
+    config = TrainConfig(model, Text(corpus), n_steps=6, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
     job = Job(config, tmp_path / name)
     assert launch([job], 1, RUNTIME, lambda running, ended: None) == {}
     summary = RunFolder.open(job.path).summary()

@@ -326,7 +326,7 @@ def test_the_newest_are_kept_and_the_best(config: TrainConfig, tmp_path: Path, m
     """Criterion: with validation losses 3, 1, 2, nan, 4, 1 after steps 2, 4, .. 12, the best is step 4 (a later equal
     one is no better, one that is not finite never is), it outlives the two newest, and the summary names it."""
     losses = iter([3.0, 1.0, 2.0, float("nan"), 4.0, 1.0])
-    monkeypatch.setattr(Run, "evaluation", lambda run: Evaluation(next(losses), 0.0, None))
+    monkeypatch.setattr(Run, "evaluation", lambda run, part: Evaluation(next(losses), 0.0, None))
     summary = train(config.replace(eval_every=2), tmp_path, Runtime(device="cpu", save_every=2, keep=2))
     folder = tmp_path / "checkpoints"
     assert steps(folder) == [4, 10, 12]
@@ -341,12 +341,12 @@ def test_the_best_holds_the_weights_that_were_evaluated(
     """Criterion: loaded and evaluated again, the best checkpoint gives the loss it is marked with."""
     train(config.replace(lr=0.5), tmp_path, runtime)  # far too fast, so that the last is not the best by rule
     folder = RunFolder.open(tmp_path)
-    run = Run(config, folder, attractor.tasks.build_task("text", config.corpus, config.seq_len, 0), runtime, Silent())
+    run = Run(config, folder, config.build_task(), runtime, Silent())
     best = checkpoint.best_checkpoint(folder.checkpoints)
     assert best is not None
     checkpoint.load_weights(best, run.model)
     marked = json.loads((folder.checkpoints / "best.json").read_text())
-    assert run.evaluation().loss == marked["loss"]
+    assert run.evaluation("valid").loss == marked["loss"]
     losses = [record["valid_loss"] for record in folder.metrics() if "valid_loss" in record]
     assert marked["loss"] == min(losses)
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
-from attractor.tasks import build_task
-from attractor.tasks.order import Batch
+from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
 
@@ -24,13 +23,13 @@ class Batches:
     def __init__(self, *batches: Batch) -> None:
         self.batches = batches
 
-    def valid_batches(self, batch_size: int, max_batches: int | None = None) -> Iterator[Batch]:
+    def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         return iter(self.batches)
 
 
 def numbers(seed: int, rows: int, length: int) -> Batch:
     tokens = np.random.default_rng(seed).integers(0, 320, (rows, length + 1))
-    return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+    return Batch(tokens[:, :-1].copy(), tokens[:, 1:].copy())
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def directly(model: Transformer, *batches: Batch) -> tuple[Tensor, Tensor]:
     """Losses (NaN where not scored) and hits of every token, from the logits."""
     model.eval()
     losses, hits = [], []
-    for tokens, targets in batches:
+    for tokens, targets, _ in batches:
         with torch.no_grad():
             logits, _ = model(torch.from_numpy(tokens))
         wanted = torch.from_numpy(targets)
@@ -84,15 +83,15 @@ def test_no_gain_is_claimed_where_the_two_stretches_overlap_or_hold_nothing(mode
     assert measure(model, numbers(0, 4, 31)).context_gain is None
     assert measure(model, numbers(0, 4, 32)).context_gain is not None
     for stretch in (slice(0, 16), slice(16, None)):
-        tokens, targets = numbers(0, 4, 32)
+        tokens, targets, _ = numbers(0, 4, 32)
         targets[:, stretch] = IGNORED
-        result = measure(model, (tokens, targets))
+        result = measure(model, Batch(tokens, targets))
         assert result.context_gain is None
         assert math.isfinite(result.loss)
 
 
 def test_the_size_of_batches_changes_nothing(config: TrainConfig, model: Transformer) -> None:
-    task = build_task("text", config.corpus, 16, 0)
+    task = config.task.build(16, 0)
     results = [evaluate(model, task, size, None, nullcontext()) for size in (1, 7, 64)]
     assert [r.accuracy for r in results] == [results[0].accuracy] * 3
     assert [r.loss for r in results] == pytest.approx([results[0].loss] * 3, rel=1e-6)

@@ -13,7 +13,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,7 +22,7 @@ from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.tasks import build_task
+from attractor.tasks import Batch
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.loop import Run, train
@@ -34,7 +33,7 @@ Interrupt = Callable[[Iterable[int]], None]
 
 
 def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
-    task = build_task(config.task, config.corpus, config.seq_len, config.seed)
+    task = config.build_task()
     return Run(config, RunFolder.create(path, config.to_dict() | {"data": task.fingerprint}), task, runtime, Silent())
 
 
@@ -100,8 +99,8 @@ def test_an_interrupted_run_ends_bit_for_bit_as_an_uninterrupted_one(
 def test_dropout_draws_new_numbers_at_every_step(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     """Otherwise the comparison above would not notice a random state that is not restored."""
     run = build_run(config, tmp_path, runtime)
-    tokens, targets = map(torch.from_numpy, run.task.train_batch(0, 4))
-    assert float(run.gradients(tokens, targets, 1.0)) != float(run.gradients(tokens, targets, 1.0))
+    batch = run.task.train_batch(0, 4)
+    assert float(run.gradients(batch, 1.0)) != float(run.gradients(batch, 1.0))
 
 
 def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
@@ -152,7 +151,7 @@ def test_the_folder_says_what_was_trained_on_what(config: TrainConfig, runtime: 
     summary = train(config.replace(attention="gated"), tmp_path, runtime)
     stored = RunFolder.open(tmp_path).config
     assert stored["label"] == summary["label"] == "gated"
-    assert stored["data"] == build_task("text", config.corpus, config.seq_len, 0).fingerprint
+    assert stored["data"] == config.build_task().fingerprint
     assert TrainConfig.from_dict(stored) == config.replace(attention="gated")
 
 
@@ -230,11 +229,11 @@ class Masked:
     def __init__(self, run: Run) -> None:
         self.task = run.task
 
-    def train_batch(self, step: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        inputs, targets = self.task.train_batch(step, batch_size)
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        inputs, targets, _ = self.task.train_batch(step, batch_size)
         for row in range(batch_size):
             targets[row, : 3 * row] = IGNORED
-        return inputs, targets
+        return Batch(inputs, targets)
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all scored", "unevenly scored"])
@@ -349,8 +348,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], Non
     def arrange(steps: Iterable[int], what: str) -> None:
         chosen, gradients = set(steps), Run.gradients
 
-        def spoiled(run: Run, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
-            loss = gradients(run, tokens, targets, share)
+        def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
+            loss = gradients(run, batch, share)
             if run.state.step not in chosen:
                 return loss
             if what == "gradient":
@@ -490,8 +489,8 @@ def test_signals_save_and_the_printed_command_resumes(
     model = [
         f"--{name}={getattr(config.model, name)}" for name in ("d_model", "n_heads", "n_layers", "d_ff", "dropout")
     ]
-    names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches", "corpus")
-    options = [f"--{name}={getattr(config, name)}" for name in names]
+    names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches")
+    options = [f"--{name}={getattr(config, name)}" for name in names] + [f"--corpus={config.task.corpus}"]
     command = [ATTRACTOR, "train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0

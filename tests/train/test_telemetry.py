@@ -15,6 +15,7 @@ from attractor import capture
 from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import RunFolder
+from attractor.tasks import Batch
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.loop import Run, train
@@ -86,11 +87,11 @@ def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig,
     run_step = Run.gradients
 
     class Watched(Run):
-        def gradients(self, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
+        def gradients(self, batch: Batch, share: float) -> Tensor:
             from attractor.tap import listening
 
             seen.append((listening(), self.model.training))
-            return run_step(self, tokens, targets, share)
+            return run_step(self, batch, share)
 
     task = config.build_task()
     folder = RunFolder.create(tmp_path, config.to_dict() | {"data": task.fingerprint})
@@ -145,8 +146,8 @@ def test_a_spike_is_recorded_at_its_step_shown_and_survives_an_interruption(
 
     gradients = Run.gradients
 
-    def spoiled(run: Run, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
-        loss = gradients(run, tokens, targets, share)
+    def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
+        loss = gradients(run, batch, share)
         return loss * 0 + 50 if run.state.step == 57 else loss
 
     monkeypatch.setattr(Run, "gradients", spoiled)

@@ -1,15 +1,59 @@
-"""Bytes as tokens: nothing to train, nothing to download, and any text or file can be written and read back."""
+"""How text is spelled in tokens: one face for bytes and for byte-pair encodings.
 
-from collections.abc import Iterable
+Bytes need nothing to train and nothing to download. Byte-pair encodings are in `bpe.py`, because they need more
+packages than these. Whatever the tokenizer, text that spells a special's name stays plain text.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from attractor.errors import InputError
+from attractor.errors import InputError, unknown
 
 N_BYTES = 256
 END_OF_TEXT = 256
 PAD = 257
 SPECIALS = {END_OF_TEXT: "<|endoftext|>", PAD: "<|pad|>"}
+TRAINED = re.compile(r"bpe:(\d+)")
+
+
+class Tokenizer(Protocol):
+    """What prepared shards are written with, and carry with them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of rows that an embedding needs: at least one more than the largest id."""
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that follows every document."""
+
+    @property
+    def pad(self) -> int:
+        """The id that fills a batch up; the end of text where the vocabulary has none of its own."""
+
+    @property
+    def definition(self) -> bytes:
+        """JSON from which `restore` makes this tokenizer again, on any machine."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the definition."""
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """Ids in the smallest type of unsigned integers that holds the vocabulary."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
 
 
 class ByteTokenizer:
@@ -17,15 +61,59 @@ class ByteTokenizer:
 
     # 258 ids are in use. The embedding has 320 rows, a multiple of 64, because matrix kernels are tuned for such sizes.
     vocab_size = 320
+    name = "bytes"
+    end_of_text = END_OF_TEXT
+    pad = PAD
+    definition = json.dumps({"type": "bytes", "specials": SPECIALS}).encode()
+    fingerprint = hashlib.sha256(definition).hexdigest()
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The bytes of the text (UTF-8 for a str) as uint16, the smallest type that also holds the specials."""
         raw = text.encode() if isinstance(text, str) else text
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint16)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids. A model may sample bytes that are not UTF-8: those become U+FFFD."""
         return b"".join(_spelling(int(i)) for i in ids).decode(errors="replace")
+
+
+def load_tokenizer(name_or_path: str) -> Tokenizer:
+    """A tokenizer that exists already: 'bytes', 'gpt2', the path of a tokenizer.json, or of a folder with one or with a
+    GPT-2 pair (encoder.json or vocab.json beside vocab.bpe or merges.txt)."""
+    from attractor.corpus import bpe
+
+    if name_or_path == ByteTokenizer.name:
+        return ByteTokenizer()
+    if TRAINED.fullmatch(name_or_path):
+        raise InputError(
+            f"tokenizer '{name_or_path}' must first be trained on a corpus; 'attractor data prepare' does so, and its "
+            "folder holds the tokenizer"
+        )
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return bpe.from_path(path)
+    if name_or_path == bpe.GPT2:
+        return bpe.from_path(bpe.gpt2_folder(), bpe.GPT2)
+    if re.fullmatch(r"[\w:-]+", name_or_path):
+        raise unknown(
+            "tokenizer", name_or_path, (ByteTokenizer.name, bpe.GPT2, "bpe:8192"), see="or a tokenizer.json's path"
+        )
+    raise InputError(f"tokenizer must be a name or a path, but '{name_or_path}' does not exist; check it")
+
+
+def restore(definition: bytes, name: str) -> Tokenizer:
+    """The tokenizer of a stored definition."""
+    from attractor.corpus import bpe
+
+    return ByteTokenizer() if definition == ByteTokenizer.definition else bpe.BytePairs(definition, name)
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Little-endian, whatever the machine: shards are carried from one to another."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def _spelling(token: int) -> bytes:

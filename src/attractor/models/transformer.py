@@ -23,12 +23,13 @@ from attractor.attention.position import LearnedPositions
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
-from attractor.kernels.cross_entropy import linear_cross_entropy
+from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses
 from attractor.models.generate import generate
 from attractor.models.initialize import initialize
 from attractor.tap import listening
 
 POSITIONS = ("learned", "rope")
+POOLS = ("last", "mean")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class TransformerConfig:
     qkv_bias: bool = False
     norms_per_block: int = 2  # 4: each branch is normalised on its way out, too
     dropout: float = 0.0  # on attention weights and on both branches
+    causal: bool = True  # False: every position sees all others, and nothing can be generated
+    n_classes: int | None = None  # a label for each sequence instead of one for each position; 1: a number
+    pool: str = "last"  # what such a label is read from: the last real position, or the mean over the real ones
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"):
@@ -61,6 +65,8 @@ class TransformerConfig:
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
         require(self.norms_per_block in (2, 4), "norms_per_block", "2 or 4", self.norms_per_block)
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
+        require(self.n_classes is None or self.n_classes >= 1, "n_classes", "at least 1 or None", self.n_classes)
+        require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
         require(self.norm_eps > 0, "norm_eps", "positive", self.norm_eps)
         if self.mlp not in MLPS:
             raise unknown("mlp", self.mlp, MLPS)
@@ -141,7 +147,9 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, index) for index in range(config.n_layers))
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.head = None if config.tied_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        n_outputs = config.n_classes or config.vocab_size
+        tied = config.tied_embeddings and config.n_classes is None
+        self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
         width = self.layers[0].attention.rope_width
         self.rope = Rope(width, config.rope_theta) if not learned and width else None
 
@@ -153,17 +161,49 @@ class Transformer(nn.Module):
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, ""]]:
         """Logits and auxiliary loss. `real` is False at padding, which nothing attends to and no position counts."""
         hidden, aux_loss = self.hidden(tokens, cache, real)
-        return F.linear(hidden, self.readout), aux_loss
+        return F.linear(self.read(hidden, real), self.readout), aux_loss
 
-    def loss(self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy over targets that are not -100, and auxiliary loss, without holding all logits."""
-        hidden, aux_loss = self.hidden(tokens)
-        return linear_cross_entropy(hidden.flatten(0, 1), self.readout, targets.flatten()), aux_loss
+    def loss(
+        self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy over targets that are not -100, and auxiliary loss, without holding all logits. With one
+        class, targets are numbers, and it is the mean squared error."""
+        hidden, aux_loss = self.hidden(tokens, real=real)
+        read = self.read(hidden, real).flatten(0, -2)
+        if self.config.n_classes == 1:
+            return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.float()), aux_loss
+        return linear_cross_entropy(read, self.readout, targets.flatten()), aux_loss
+
+    @torch.no_grad()
+    def judge(
+        self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of every target (0 where not scored), and the prediction: the likeliest class, or the number."""
+        read = self.read(self.hidden(tokens, real=real)[0], real).flatten(0, -2)
+        if self.config.n_classes == 1:
+            numbers = F.linear(read, self.readout).flatten().float()
+            return (numbers - targets.float()).square(), numbers
+        losses, likeliest = position_losses(read, self.readout, targets.flatten())
+        return losses.view_as(targets), likeliest.view_as(targets)
+
+    def read(self, hidden: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None) -> Tensor:
+        """What the readout sees: every position, or under `n_classes` one vector for each sequence."""
+        if self.config.n_classes is None:
+            return hidden
+        if self.config.pool == "mean":
+            if real is None:
+                return hidden.mean(1)
+            weights = real.unsqueeze(-1).to(hidden.dtype)
+            return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+        if real is None:
+            return hidden[:, -1]
+        last = torch.where(real, torch.arange(real.shape[1], device=real.device), 0).amax(1)
+        return hidden[torch.arange(len(last), device=last.device), last]
 
     def hidden(
         self, tokens: Tensor, cache: TransformerCache | None = None, real: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The last block's output, normalised: what the readout sees."""
+        """The last block's output, normalised."""
         mask, positions = self._place(tokens, cache, real)
         x = self.embedding(tokens)
         if self.positions is not None:
@@ -196,9 +236,12 @@ class Transformer(nn.Module):
             seen = tokens.new_ones(batch, past, dtype=torch.bool) if cache.real is None else cache.real
             now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
             cache.real = real = torch.cat([seen, now], dim=1)
+        causal = self.config.causal
         if real is None:
-            return True, torch.arange(past, past + length, device=tokens.device)
-        mask = lower_triangle(length, past + length, tokens.device) & real[:, None, None, :]
+            return causal, torch.arange(past, past + length, device=tokens.device)
+        mask = real[:, None, None, :].expand(-1, 1, length, -1)
+        if causal:
+            mask = mask & lower_triangle(length, past + length, tokens.device)
         return mask, (real.cumsum(1) - 1).clamp(min=0)[:, past:]
 
     @property

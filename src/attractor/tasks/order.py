@@ -5,9 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attractor.errors import InputError
-
-Batch = tuple[np.ndarray, np.ndarray]
-"""Inputs and targets, both int64 of shape B T; targets are the inputs one token later."""
+from attractor.tasks.task import Batch
 
 
 class Windows:
@@ -76,6 +74,6 @@ def check_length(tokens: np.ndarray, seq_len: int, what: str = "a corpus") -> No
 
 
 def _cut(tokens: np.ndarray, starts: np.ndarray, seq_len: int) -> Batch:
-    """Two arrays with memory of their own: a caller may mask targets in place."""
+    """Targets are the inputs one token later, in memory of their own: a caller may mask them in place."""
     windows = tokens[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
-    return windows[:, :-1].copy(), windows[:, 1:].copy()
+    return Batch(windows[:, :-1].copy(), windows[:, 1:].copy())

@@ -7,7 +7,7 @@ makes the `Task` that draws batches. Batches are numpy arrays; the training loop
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,11 @@ class Batch(NamedTuple):
     inputs: np.ndarray
     targets: np.ndarray
     real: np.ndarray | None = None
+
+    def split(self, n_parts: int) -> list["Batch"]:
+        """Micro-batches: the rows, shared out evenly."""
+        parts = [[None] * n_parts if x is None else np.array_split(x, n_parts) for x in self]
+        return [Batch(*part) for part in zip(*parts, strict=True)]
 
 
 class Task(Protocol):
@@ -58,6 +63,14 @@ class Task(Protocol):
 
     def describe(self) -> str:
         """One line about the data, for the console and the report."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A task for which perplexity or the accuracy of positions do not say it all."""
+
+    def measure(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+        """Named numbers of a whole validation set, from the likeliest class at every target (or the number given)."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import numpy as np
 from attractor.corpus.documents import CORPORA, Document, documents_at
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError, unknown
-from attractor.tasks.order import Batch, Windows, check_length, evaluation_batches
+from attractor.tasks.order import Windows, check_length, evaluation_batches
+from attractor.tasks.task import Batch, TaskConfig
 
 VALIDATION_SHARE = 0.1
 
@@ -30,16 +31,27 @@ class Corpus:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class Text(TaskConfig):
+    kind = "text"
+
+    corpus: str = "stdlib-code"
+
+    def build(self, seq_len: int, seed: int) -> "TextTask":
+        return TextTask(self.corpus, seq_len, seed)
+
+
 class TextTask:
     """Windows of a corpus: the seed decides the order of training, never what is held out."""
 
     metric = "perplexity"
+    valid_sets = ("valid",)
 
     def __init__(self, corpus: str, seq_len: int, seed: int) -> None:
         self.corpus = load_corpus(corpus)
         self.seq_len = seq_len
         self.name = f"text:{self.corpus.name}"
-        self.vocab_size = ByteTokenizer.vocab_size
+        self.demands = {"vocab_size": ByteTokenizer.vocab_size}
         self.n_tokens = len(self.corpus.train)
         self.fingerprint = self.corpus.fingerprint
         check_length(self.corpus.train, seq_len, f"the training part of corpus '{self.corpus.name}'")
@@ -49,7 +61,7 @@ class TextTask:
     def train_batch(self, step: int, batch_size: int) -> Batch:
         return self._windows.batch(step, batch_size)
 
-    def valid_batches(self, batch_size: int, max_batches: int | None = None) -> Iterator[Batch]:
+    def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         return evaluation_batches(self.corpus.valid, self.seq_len, batch_size, max_batches)
 
     def describe(self) -> str:

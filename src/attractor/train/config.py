@@ -1,14 +1,15 @@
 """What determines a run (TrainConfig), where and how it is run (Runtime), and the recipes by name."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Self
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.models import SIZES, TransformerConfig
-from attractor.tasks import Task, build_task
+from attractor.tasks import TASKS, Task, TaskConfig
+from attractor.tasks.text import Text
 from attractor.train.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -23,8 +24,7 @@ LAPTOP = TransformerConfig(
 @dataclass(frozen=True)
 class TrainConfig:
     model: TransformerConfig = LAPTOP
-    task: str = "text"
-    corpus: str = "stdlib-code"
+    task: TaskConfig = field(default_factory=Text)
     seed: int = 0
     n_steps: int = 560
     batch_size: int = 8  # sequences per optimizer step
@@ -62,6 +62,9 @@ class TrainConfig:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        length = self.task.seq_len
+        rule = f"{length} for this {self.task.kind} task"
+        require(length in (None, self.seq_len), "seq_len", rule, self.seq_len, f"give seq_len={length}")
         if self.model.positions == "learned":
             rule = f"at most max_seq_len={self.model.max_seq_len}"
             require(self.seq_len <= self.model.max_seq_len, "seq_len", rule, self.seq_len, "or raise max_seq_len")
@@ -77,30 +80,37 @@ class TrainConfig:
         return self.batch_size * self.seq_len
 
     def build_task(self) -> Task:
-        """The data; a model that lacks rows for them is refused."""
-        task = build_task(self.task, self.corpus, self.seq_len, self.seed)
-        if task.vocab_size > self.model.vocab_size:
-            raise InputError(
-                f"vocab_size must be at least the task's {task.vocab_size}, got {self.model.vocab_size}; "
-                f"give vocab_size={task.vocab_size}"
-            )
+        """The data; a model that does not fit them is refused."""
+        task = self.task.build(self.seq_len, self.seed)
+        for name, needed in task.demands.items():
+            found = getattr(self.model, name)
+            if found != needed and not (name == "vocab_size" and found > needed):
+                rule = f"at least the task's {needed}" if name == "vocab_size" else f"{needed} for this task"
+                require(False, name, rule, found, f"give {name}={needed}")
         return task
 
     def replace(self, **changes: Any) -> Self:
-        """This config with fields changed; a field of the model is named directly: `replace(attention="gated")`."""
-        own = {f.name for f in fields(self)}
-        of_model = {f.name for f in fields(self.model)}
+        """This config with fields changed. Fields of the model and of the task are named directly, and a task by its
+        kind: `replace(attention="gated", task="mqar", level="hard")`."""
+        model, task = changes.pop("model", self.model), changes.pop("task", self.task)
+        if isinstance(task, str):
+            if task not in TASKS:
+                raise unknown("task", task, TASKS)
+            task = TASKS[task]()
+        own, of_model, of_task = ({f.name for f in fields(part)} for part in (self, model, task))
         for key in changes:
-            if key not in own | of_model:
-                raise unknown("training field", key, own | of_model)
-        model_changes = {key: value for key, value in changes.items() if key in of_model}
-        run_changes = {key: value for key, value in changes.items() if key in own}
-        model = run_changes.pop("model", self.model).replace(**model_changes)
-        return replace(self, model=model, **run_changes)
+            if key not in own | of_model | of_task:
+                raise unknown("training field", key, own | of_model | of_task)
+
+        def given(names: set[str]) -> dict[str, Any]:
+            return {key: value for key, value in changes.items() if key in names}
+
+        return replace(self, model=model.replace(**given(of_model)), task=replace(task, **given(of_task)), **given(own))
 
     def to_dict(self) -> dict[str, Any]:
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"label": self.label} | own | {"model": self.model.to_dict(), "betas": list(self.betas)}
+        parts = {"model": self.model.to_dict(), "task": self.task.to_dict(), "betas": list(self.betas)}
+        return {"label": self.label} | own | parts
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
@@ -111,9 +121,19 @@ class TrainConfig:
                 raise unknown("training field", key, known)
         if "model" in values:
             values["model"] = TransformerConfig.from_dict(values["model"])
+        if "task" in values:
+            values["task"] = task_from_dict(values["task"])
         if "betas" in values:
             values["betas"] = tuple(values["betas"])
         return cls(**values)
+
+
+def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
+    values = dict(stored)
+    kind = values.pop("kind", None)
+    if kind not in TASKS:
+        raise unknown("task", kind, TASKS)
+    return TASKS[kind].from_dict(values)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,17 @@ A model that has not learned to use its context gains nothing, and cannot tell a
 
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from attractor.kernels.cross_entropy import IGNORED, position_losses
+from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
 from attractor.tasks import Task
+from attractor.tasks.task import Measured
+from attractor.train.hardware import on_device
 
 FIRST_POSITIONS = 16
 
@@ -24,39 +27,53 @@ class Evaluation:
     loss: float  # nats per scored token
     accuracy: float
     context_gain: float | None  # None where either stretch of positions holds nothing that is scored
+    measures: dict[str, float] = field(default_factory=dict)  # the task's own
 
     def metric(self, name: str) -> dict[str, object]:
         """The task's own metric, as a run's summary states it."""
-        if name == "accuracy":
-            return {"name": "accuracy", "value": self.accuracy, "better": "higher"}
-        return {"name": "perplexity", "value": math.exp(min(self.loss, 700.0)), "better": "lower"}
+        if name == "perplexity":
+            return {"name": name, "value": math.exp(min(self.loss, 700.0)), "better": "lower"}
+        return {"name": name, "value": self.measures.get(name, self.accuracy), "better": "higher"}
 
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer, task: Task, batch_size: int, max_batches: int | None, autocast: AbstractContextManager[Any]
+    model: Transformer,
+    task: Task,
+    batch_size: int,
+    max_batches: int | None,
+    autocast: AbstractContextManager[Any],
+    part: str = "valid",
 ) -> Evaluation:
-    """Over the task's validation batches, which are the same for every run."""
+    """Over the batches of one of the task's validation sets, which are the same for every run."""
     device = model.device
     was_training = model.training
     model.eval()
-    losses, hits, counts = (torch.zeros(0, dtype=torch.float64) for _ in range(3))
-    for tokens, targets in task.valid_batches(batch_size, max_batches):
-        inputs, wanted = torch.from_numpy(tokens).to(device), torch.from_numpy(targets).to(device)
+    losses, counts, n_hits = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64), 0
+    all_targets, all_predictions = [], []
+    for batch in task.valid_batches(batch_size, max_batches, part):
+        inputs, wanted, real = on_device(batch, device)
         with autocast:
-            hidden, _ = model.hidden(inputs)
-            loss, hit = position_losses(hidden.flatten(0, 1), model.readout, wanted.flatten())
+            loss, predicted = model.judge(inputs, wanted, real)
+        columns = wanted.shape[1] if wanted.dim() == 2 else 1
         if not len(counts):
-            losses, hits, counts = (torch.zeros(wanted.shape[1], dtype=torch.float64) for _ in range(3))
-        losses += loss.view_as(wanted).double().sum(0).cpu()
-        hits += hit.view_as(wanted).double().sum(0).cpu()
-        counts += (wanted != IGNORED).double().sum(0).cpu()
+            losses, counts = (torch.zeros(columns, dtype=torch.float64) for _ in range(2))
+        losses += loss.view(-1, columns).double().sum(0).cpu()
+        counts += (wanted != IGNORED).view(-1, columns).double().sum(0).cpu()
+        n_hits += int((predicted == wanted).sum())
+        if isinstance(task, Measured):
+            all_targets.append(batch.targets)
+            all_predictions.append(predicted.cpu().numpy())
     model.train(was_training)
+    measures = {}
+    if isinstance(task, Measured):
+        measures = task.measure(np.concatenate(all_targets), np.concatenate(all_predictions))
     first, half = slice(0, FIRST_POSITIONS), slice(len(counts) // 2, None)
     comparable = len(counts) // 2 >= FIRST_POSITIONS and counts[first].sum() > 0 and counts[half].sum() > 0
     gain = losses[first].sum() / counts[first].sum() - losses[half].sum() / counts[half].sum()  # (1)
     return Evaluation(
         loss=float(losses.sum() / counts.sum()),
-        accuracy=float(hits.sum() / counts.sum()),
+        accuracy=n_hits / float(counts.sum()),
         context_gain=float(gain) if comparable else None,
+        measures=measures,
     )

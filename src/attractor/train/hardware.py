@@ -4,8 +4,10 @@ import resource
 import sys
 
 import torch
+from torch import Tensor
 
 from attractor.errors import InputError
+from attractor.tasks import Batch
 
 # Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
 PEAK_FLOPS = {
@@ -29,6 +31,12 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device must be one that torch can use here, got '{name}'; try cpu, cuda or auto") from error
     return device
+
+
+def on_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inputs, targets and what is real of them, as tensors there."""
+    real = None if batch.real is None else torch.from_numpy(batch.real).to(device)
+    return torch.from_numpy(batch.inputs).to(device), torch.from_numpy(batch.targets).to(device), real
 
 
 class PeakMemory:

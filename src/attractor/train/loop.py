@@ -24,13 +24,13 @@ from attractor.errors import RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
-from attractor.tasks import Task
+from attractor.tasks import Batch, Task
 from attractor.train import checkpoint
 from attractor.train.checkpoint import TrainState
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display, Silent
 from attractor.train.evaluate import Evaluation, evaluate
-from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.interrupt import StopRequest
 from attractor.train.optimizer import build_optimizer
 from attractor.train.parts import training_flops_per_token
@@ -79,7 +79,7 @@ class Run:
     runtime: Runtime
     display: Display
     state: TrainState = field(default_factory=TrainState)
-    latest: Evaluation | None = None
+    latest: dict[str, Evaluation] | None = None
     saved_step: int | None = None
     board: TensorBoard | None = None
 
@@ -140,18 +140,14 @@ class Run:
         rate = learning_rate(state.step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        inputs, targets = self.task.train_batch(state.step, config.batch_size)
+        batch = self.task.train_batch(state.step, config.batch_size)
         loss = torch.zeros((), device=self.device)
-        micro_batches = zip(
-            torch.from_numpy(inputs).chunk(config.accumulation),
-            torch.from_numpy(targets).chunk(config.accumulation),
-            strict=True,
-        )
-        n_scored = max(int(np.count_nonzero(targets != IGNORED)), 1)
-        for tokens, wanted in micro_batches:
-            share = int((wanted != IGNORED).sum()) / n_scored  # so that the step does not depend on the accumulation
+        n_scored = max(int(np.count_nonzero(batch.targets != IGNORED)), 1)
+        for micro_batch in batch.split(config.accumulation):
+            # Weighted, so that the step does not depend on the accumulation.
+            share = int(np.count_nonzero(micro_batch.targets != IGNORED)) / n_scored
             if share:
-                loss += self.gradients(tokens.to(self.device), wanted.to(self.device), share)
+                loss += self.gradients(micro_batch, share)
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
         finite = bool(torch.isfinite(loss + norm))
@@ -166,10 +162,10 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite}
 
-    def gradients(self, tokens: Tensor, targets: Tensor, share: float) -> Tensor:
+    def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add this micro-batch's share to the gradients; returns its share of the loss."""
         with self.autocast:
-            loss, aux_loss = self.loss(tokens, targets)
+            loss, aux_loss = self.loss(*on_device(batch, self.device))
         self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
@@ -208,7 +204,7 @@ class Run:
     def look_at_logits(self) -> None:
         """A bound on the logits of every layer, on the first sequence of the batch just trained on."""
         state = self.state
-        inputs, _ = self.task.train_batch(state.step - 1, self.config.batch_size)
+        inputs = self.task.train_batch(state.step - 1, self.config.batch_size).inputs
         bounds = logit_bounds(self.model, torch.from_numpy(inputs[:1]).to(self.device), self.autocast)
         if bounds:  # the control scores nothing
             self.record({"step": state.step, "tokens": state.tokens, "logit_bound": bounds})
@@ -219,20 +215,25 @@ class Run:
             self.board = self.board or TensorBoard(self.folder.path, self.state.step - 1)
             self.board.add(numbers)
 
-    def evaluation(self) -> Evaluation:
+    def evaluation(self, part: str) -> Evaluation:
         micro_batch = self.config.batch_size // self.config.accumulation
-        return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast)
+        return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast, part)
+
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Of every validation set; the first is the one that decides."""
+        return {part: self.evaluation(part) for part in self.task.valid_sets}
 
     def validate(self) -> None:
         """Evaluate, and keep the weights where they are the best so far."""
         state = self.state
-        self.latest = result = self.evaluation()
+        self.latest = self.evaluations()
+        result, *_ = self.latest.values()
         record = {
             "step": state.step,
             "tokens": state.tokens,
             "valid_loss": result.loss,
             "context_gain": result.context_gain,
-            self.task.metric: result.metric(self.task.metric)["value"],
+            **self.measures(),
         }
         self.record(record)
         self.display.evaluated(record)
@@ -240,6 +241,16 @@ class Run:
             state.best_loss, state.best_step = result.loss, state.step
             self.save()
             checkpoint.mark_best(self.folder.checkpoints, state)
+
+    def measures(self) -> dict[str, float]:
+        """What was validated last, in the task's own terms; those of a further validation set bear its name."""
+        named: dict[str, Any] = {}
+        for number, (part, result) in enumerate((self.latest or {}).items()):
+            values = {self.task.metric: result.metric(self.task.metric)["value"]} | result.measures
+            if number:
+                values |= {"loss": result.loss}
+            named |= {f"{part}_{name}" if number else name: value for name, value in values.items()}
+        return named
 
     def save(self) -> None:
         if self.saved_step == self.state.step:  # as the best so far
@@ -271,9 +282,11 @@ class Run:
     def conclude(self) -> dict[str, Any]:
         """The summary: the last validation, what it cost, and where the best weights lie."""
         state = self.state
-        result = self.latest or self.evaluation()  # all was done before, but for the summary
+        self.latest = self.latest or self.evaluations()  # all was done before, but for the summary
+        result, *_ = self.latest.values()
         summary = self.facts() | {
             "metric": result.metric(self.task.metric),
+            "measures": self.measures(),
             "valid_loss": result.loss,
             "accuracy": result.accuracy,
             "context_gain": result.context_gain,
