@@ -163,6 +163,37 @@ class List:
     """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
 
 
+@dataclass(frozen=True)
+class Data:
+    """Corpora on disk: `attractor data prepare`, `attractor data verify`."""
+
+
+@dataclass(frozen=True)
+class DataPrepare:
+    """Turn text into token shards; interrupted at any moment, the same command continues."""
+
+    source: Annotated[
+        Positional[str], arg(help="a file, folder, pattern, saved data set, or owner/name:config:column of the Hub")
+    ]
+    out: Annotated[Path, arg(help="the folder to write")]
+    tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:8192 (trained on the corpus), or a path")] = "bytes"
+    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="of a data set that has several")] = "train"
+    articles: Annotated[bool, arg(help="rows are lines as in WikiText, where ' = Title = ' begins a document")] = False
+    max_tokens: Annotated[str | None, arg(help="training tokens at most, as 250k, 100M or 1.5G")] = None
+    valid_share: Annotated[float, arg(help="the share of documents held out")] = 0.1
+    drop_duplicates: Annotated[bool, arg(help="leave out training documents that validation has, too")] = False
+    max_bad: Annotated[float, arg(help="the share of malformed records that is put up with")] = 0.01
+    workers: Annotated[int | None, arg(help="threads; by default one for each core")] = None
+
+
+@dataclass(frozen=True)
+class DataVerify:
+    """Read all of a prepared corpus: checksums, and ids within the vocabulary."""
+
+    folder: Annotated[Positional[Path], arg(help="a folder that `attractor data prepare` wrote")]
+
+
 def command_class(name: str, base: type, doc: str, without: str = "") -> type:
     made = make_dataclass(name, settings(without), bases=(base,), frozen=True)
     made.__doc__ = doc
@@ -285,13 +316,13 @@ def compare(args: Any, console: Console) -> None:
 def generate(args: Generate, console: Console) -> None:
     import torch
 
-    from attractor.corpus.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
+    from attractor.tasks.text import Text, tokenizer_of
     from attractor.train import checkpoint
     from attractor.train.hardware import resolve_device
 
     folder = RunFolder.open(args.run)
     config = TrainConfig.from_dict(folder.config)
-    if config.task.kind != "text":
+    if not isinstance(config.task, Text):
         raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task.kind}'; give another run")
     if args.checkpoint not in ("best", "last"):
         raise unknown("checkpoint", args.checkpoint, ("best", "last"))
@@ -302,24 +333,25 @@ def generate(args: Generate, console: Console) -> None:
     device = resolve_device(args.device)
     model = config.model.build(config.seed)
     checkpoint.load_weights(path, model)
-    tokenizer = ByteTokenizer()
+    tokenizer = tokenizer_of(config.task.corpus)
     prompt = tokenizer.encode(args.prompt).astype("int64")
     tokens = (
         model.to(device)
         .generate(
-            [torch.from_numpy(prompt) if len(prompt) else [END_OF_TEXT]],
+            [torch.from_numpy(prompt) if len(prompt) else [tokenizer.end_of_text]],
             args.max_new_tokens,
             args.temperature,
             args.top_k,
             args.top_p,
-            stop_token=END_OF_TEXT,
-            pad_token=PAD,
+            stop_token=tokenizer.end_of_text,
+            pad_token=tokenizer.pad,
             generator=torch.Generator(device).manual_seed(args.seed),
         )[0]
         .cpu()
     )
     continuation = tokens[max(len(prompt), 1) :].numpy()
-    continuation = continuation[continuation <= END_OF_TEXT]  # a model hardly trained also draws ids that mean nothing
+    # A model hardly trained also draws ids that mean nothing.
+    continuation = continuation[(continuation < tokenizer.n_spelled) & (continuation != tokenizer.pad)]
     console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -346,6 +378,27 @@ def show_list(args: List, console: Console) -> None:
     print_catalogue(console)
 
 
+def data_prepare(args: DataPrepare, console: Console) -> None:
+    from attractor.corpus.console import LivePreparation, print_corpus
+    from attractor.corpus.prepare import Preparation, count_of, prepare
+
+    given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
+    columns = tuple(column.strip() for column in args.column.split(","))
+    max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
+    with LivePreparation(console) as live:
+        corpus = prepare(Preparation(**given, columns=columns, max_tokens=max_tokens), live)
+    print_corpus(console, corpus)
+    console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
+def data_verify(args: DataVerify, console: Console) -> None:
+    from attractor.corpus.shards import PreparedCorpus
+
+    corpus = PreparedCorpus.open(args.folder)
+    corpus.verify()
+    console.print(f"{len(corpus.train) + len(corpus.valid):,} tokens are as they were written", highlight=False)
+
+
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (Compare, compare),
     "train": (Train, train),
@@ -354,6 +407,10 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "bench": (Bench, bench),
     "list": (List, show_list),
 }
+DATA_COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "prepare": (DataPrepare, data_prepare),
+    "verify": (DataVerify, data_verify),
+}
 
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
@@ -361,18 +418,25 @@ KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two num
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """The command's arguments; tyro's several lines about a mistake become one."""
-    if argv[0] not in COMMANDS and not argv[0].startswith("-"):
-        raise unknown("command", argv[0], COMMANDS, see="'attractor --help' shows all")
+    """The command's arguments."""
+    if argv[0] == "data":
+        return parse_among({name: made for name, (made, _) in DATA_COMMANDS.items()}, "attractor data", argv[1:])
+    return parse_among({name: made for name, (made, _) in COMMANDS.items()} | {"data": Data}, "attractor", argv)
+
+
+def parse_among(commands: dict[str, type], program: str, argv: Sequence[str]) -> Any:
+    """The arguments of one of these commands; tyro's several lines about a mistake become one."""
+    argv = list(argv) or ["--help"]
+    if argv[0] not in commands and not argv[0].startswith("-"):
+        raise unknown("command", argv[0], commands, see=f"'{program} --help' shows all")
     said = StringIO()
     try:
         with redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(
-                cast(Any, {name: made for name, (made, _) in COMMANDS.items()}), prog="attractor", args=list(argv)
-            )
+            return tyro.extras.subcommand_cli_from_dict(cast(Any, commands), prog=program, args=argv)
     except SystemExit as stopped:
         if stopped.code:
-            raise InputError(_in_one_line(said.getvalue(), argv)) from stopped
+            shown = f"{program} {argv[0]}" if argv[0] in commands else program
+            raise InputError(_in_one_line(said.getvalue(), argv, shown)) from stopped
         raise
 
 
@@ -380,7 +444,7 @@ def is_rule(line: str) -> bool:
     return re.fullmatch("─+|-{3,}", line) is not None  # what tyro draws depends on the encoding of standard output
 
 
-def _in_one_line(said: str, argv: Sequence[str]) -> str:
+def _in_one_line(said: str, argv: Sequence[str], command: str) -> str:
     """What stands in tyro's box up to the first rule, and the nearest options that it offers below."""
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))
@@ -393,15 +457,14 @@ def _in_one_line(said: str, argv: Sequence[str]) -> str:
     offered = [after.split()[0] for line, after in pairwise(lines) if line.startswith(("Perhaps", "Arguments similar"))]
     near = [name for name in offered if name not in argv]
     guess = f"; did you mean {', '.join(near)}?" if near else ""
-    command = argv[0] if argv[0] in COMMANDS else ""
-    return f"{complaint}{guess} ('{' '.join(['attractor', *[command] * bool(command), '--help'])}' shows all)"
+    return f"{complaint}{guess} ('{command} --help' shows all)"
 
 
 def main() -> None:
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG)
     try:
         args = parse(sys.argv[1:] or ["--help"])
-        run = next(run for made, run in COMMANDS.values() if type(args) is made)
+        run = next(run for made, run in [*COMMANDS.values(), *DATA_COMMANDS.values()] if type(args) is made)
         run(args, console)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention import PRESETS
-from attractor.kernels.coupling import mlp_kick_reference
+from attractor.kernels.coupling import Program, integrate_reference, two_layer_force
+from attractor.kernels.differential import differential_attention_reference
 from attractor.models import TransformerConfig
 from attractor.train.calibrate import Estimate
 from attractor.train.config import TrainConfig
@@ -51,7 +53,13 @@ def test_what_is_looked_up_is_not_multiplied() -> None:
 def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Criterion: forward within 1%, and backward twice that, as torch counts a real model in plain PyTorch, without
     kernels that it cannot look into or that recompute. Torch counts all pairs of positions, so ours are taken so."""
-    monkeypatch.setattr("attractor.attention.couple.force.mlp_kick", mlp_kick_reference)
+
+    def plainly(program: Program, q: Tensor, k: Tensor, dt: Tensor, *matrices: Tensor) -> tuple[Tensor, Tensor]:
+        return integrate_reference(program, q, k, dt, lambda q: two_layer_force(q, *matrices))
+
+    monkeypatch.setattr("attractor.attention.couple.dynamics.integrate", plainly)
+    reference = differential_attention_reference
+    monkeypatch.setattr("attractor.attention.score.differential.differential_attention", reference)
     config, length = WIDE.replace(attention=name), 8
     model = config.build(0)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as both:

@@ -99,7 +99,9 @@ class Attention(nn.Module):
             q, k, v = self.project(x)
             q, k = self._couple(tap("q", q), tap("k", k))
             q, k = self.query_norm(q), self.key_norm(k)
-            q, k = tap("q_coupled", self._rotate(q, rotation)), tap("k_coupled", self._rotate(k, rotation))
+            # Coupling may widen what it moves; it narrows again here, once all that is delicate is done.
+            q, k = (self._rotate(x, rotation).to(v.dtype) for x in (q, k))
+            q, k = tap("q_coupled", q), tap("k_coupled", k)
             if cache is not None:
                 k, v = cache.append(k, v)
             context = self.score(q, k, v, mask, x)

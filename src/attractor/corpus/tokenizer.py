@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from attractor.corpus import bpe
 from attractor.errors import InputError, unknown
 
 N_BYTES = 256
@@ -31,6 +32,10 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """The number of rows that an embedding needs: at least one more than the largest id."""
+
+    @property
+    def n_spelled(self) -> int:
+        """Ids from here on have no spelling: they only fill the vocabulary up."""
 
     @property
     def end_of_text(self) -> int:
@@ -61,6 +66,7 @@ class ByteTokenizer:
 
     # 258 ids are in use. The embedding has 320 rows, a multiple of 64, because matrix kernels are tuned for such sizes.
     vocab_size = 320
+    n_spelled = N_BYTES + len(SPECIALS)
     name = "bytes"
     end_of_text = END_OF_TEXT
     pad = PAD
@@ -83,8 +89,6 @@ class ByteTokenizer:
 def load_tokenizer(name_or_path: str) -> Tokenizer:
     """A tokenizer that exists already: 'bytes', 'gpt2', the path of a tokenizer.json, or of a folder with one or with a
     GPT-2 pair (encoder.json or vocab.json beside vocab.bpe or merges.txt)."""
-    from attractor.corpus import bpe
-
     if name_or_path == ByteTokenizer.name:
         return ByteTokenizer()
     if TRAINED.fullmatch(name_or_path):
@@ -106,14 +110,7 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
 
 def restore(definition: bytes, name: str) -> Tokenizer:
     """The tokenizer of a stored definition."""
-    from attractor.corpus import bpe
-
     return ByteTokenizer() if definition == ByteTokenizer.definition else bpe.BytePairs(definition, name)
-
-
-def id_type(vocab_size: int) -> np.dtype:
-    """Little-endian, whatever the machine: shards are carried from one to another."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def _spelling(token: int) -> bytes:
@@ -121,5 +118,5 @@ def _spelling(token: int) -> bytes:
         return bytes([token])
     if token in SPECIALS:
         return SPECIALS[token].encode()
-    last = N_BYTES + len(SPECIALS) - 1
+    last = ByteTokenizer.n_spelled - 1
     raise InputError(f"token id must be between 0 and {last}, but is {token}; decode ids made by this tokenizer")

@@ -1,14 +1,23 @@
-"""One kick of coupled dynamics, k + dt f(q) with the two-layer force, keeping nothing for the backward pass but q.
+"""Coupled dynamics of queries and keys, integrated, keeping almost nothing for the backward pass.
 
-    h = q W_1',   s = silu(h),   k' = k + mean over the group of dt s W_2'                                  (1)
+An integrator is a program of moves; a number c is a kick:
 
-Autograd would keep h, s and f; here h and s are formed again from q, and the gradient of dt comes from s alone:
+    FORCE    f = force(q)                                                                                   (1)
+    DRIFT    q <- q + dt k                                                                                  (2)
+    c        k <- k + c mean over the group of dt f                                                         (3)
 
-    g_s = (dt g_k) W_2,   dL/d dt = sum g_s . s / dt,   g_q = (g_s silu'(h)) W_1                            (2)
+`integrate_reference` takes any force. `integrate` is the same for the two-layer force f = W_2 silu(W_1 q). It keeps the
+start, and k after each kick but the last, where autograd would keep about ten tensors a force: the backward pass goes
+through the drifts again, forms W_1 q again, and
+
+    g_f = c dt g_k / G,   g_s = g_f W_2,   g_q <- g_q + (g_s silu'(W_1 q)) W_1,   dL/d dt = (sum g_s . s) / dt    (4)
 
 q: B T J G K (G queries for each of J keys), k: B T J 1 K, dt: J G 1. Positions come before heads, as the projections
 leave them in memory, so that every product runs over contiguous rows.
 """
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,55 +25,144 @@ from torch import Tensor
 
 from attractor.kernels.precision import autocast_dtype, without_autocast
 
-
-def mlp_kick_reference(k: Tensor, q: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
-    """(1) as it is written."""
-    force = F.linear(F.silu(F.linear(q, inner)), outer)
-    return k + (dt * force).mean(3, keepdim=True)
+FORCE: Literal["force"] = "force"
+DRIFT: Literal["drift"] = "drift"
+Program = tuple[Literal["force", "drift"] | float, ...]
 
 
-def mlp_kick(k: Tensor, q: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
-    """(1), recomputing in the backward pass. Under autocast products run in half precision, k stays as it is."""
+def two_layer_force(q: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(q, inner)), outer)
+
+
+def integrate_reference(
+    program: Program,
+    q: Tensor,
+    k: Tensor,
+    dt: Tensor,
+    force: Callable[[Tensor], Tensor],
+    velocity: Callable[[Tensor], Tensor] = lambda k: k,
+) -> tuple[Tensor, Tensor]:
+    """(1) to (3) as they are written; `velocity` may stand for k in (2)."""
+    f = torch.zeros_like(q)
+    for move in program:
+        if move == FORCE:
+            f = force(q)
+        elif move == DRIFT:
+            q = q + dt * velocity(k)
+        else:
+            k = k + move * (dt * f).mean(3, keepdim=True)
+    return q, k
+
+
+def integrate(
+    program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The program under the two-layer force. The state has the precision of dt, also where q and k come in half of it;
+    under autocast the force's products run in half."""
     half = autocast_dtype(q)
     if half is not None:
-        q, inner, outer = q.to(half), inner.to(half), outer.to(half)
-    return MLPKick.apply(k, q, dt, inner, outer)
+        inner, outer = inner.to(half), outer.to(half)
+    qn, kn, *_ = Integration.apply(program, q, k, dt, inner, outer)
+    return qn, kn
 
 
-class MLPKick(torch.autograd.Function):
+class Integration(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(k: Tensor, q: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
+    def forward(program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> tuple[Tensor, ...]:
+        """The end state, and k after each kick but the last, as precise as the products."""
+        q, k = q.to(dt.dtype), k.to(dt.dtype)
+        passed, f = [], q
         with without_autocast(q):
-            force = F.linear(F.silu(F.linear(q, inner)), outer)
-            if q.shape[3] == 1:
-                return torch.addcmul(k, dt, force.to(k.dtype))
-            return k + (dt * force).mean(3, keepdim=True)
+            for move in program:
+                if move == FORCE:
+                    f = two_layer_force(q.to(inner.dtype), inner, outer).to(q.dtype)
+                elif move == DRIFT:
+                    q = torch.addcmul(q, dt, k)
+                else:
+                    k = _kicked(k, move, dt, f)
+                    passed.append(k)
+        return q, k, *(key.to(inner.dtype) for key in passed[:-1])
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-        _, q, dt, inner, outer = inputs
-        ctx.save_for_backward(q, dt, inner, outer)
+        ctx.program, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output[2:])
+        ctx.mark_non_differentiable(*output[2:])
 
     @staticmethod
-    def backward(ctx, grad_k: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
-        q, dt, inner, outer = ctx.saved_tensors
+    def backward(ctx, grad_q: Tensor, grad_k: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        q, k, dt, inner, outer, *passed = ctx.saved_tensors
         with without_autocast(q):
-            h = F.linear(q, inner)
+            start = q.to(dt.dtype), k.to(dt.dtype), dt, inner, outer
+            # Attention hands gradients back with heads before positions in memory.
+            found = _gradients(ctx.program, start, passed, grad_q.contiguous(), grad_k.contiguous())
+        return None, found[0].to(q.dtype), found[1].to(k.dtype), *found[2:]
+
+
+def _gradients(
+    program: Program, start: tuple[Tensor, ...], passed: list[Tensor], grad_q: Tensor, grad_k: Tensor
+) -> tuple[Tensor, ...]:
+    """Through the program once more for where it passed, without forces unless all is to be differentiated again; then
+    backwards, by (4)."""
+    q, k, dt, inner, outer = start
+    groups, later_keys = q.shape[3], iter(passed)
+    again, f = torch.is_grad_enabled(), q
+    places = []
+    for move in program:
+        places.append(k if move == DRIFT else q)
+        if move == DRIFT:
+            q = torch.addcmul(q, dt, k)
+        elif move == FORCE:
+            f = two_layer_force(q.to(inner.dtype), inner, outer).to(q.dtype) if again else q
+        else:
+            k = _kicked(k, move, dt, f) if again else next(later_keys, k).to(k.dtype)
+
+    grad_f, grad_inner, grad_outer = grad_k, torch.zeros_like(inner), torch.zeros_like(outer)
+    by_force = by_drift = None  # their sums are the gradient of dt
+    for move, place in zip(reversed(program), reversed(places), strict=True):
+        if move == FORCE:
+            force, place = grad_f.to(inner.dtype), place.to(inner.dtype)
+            h = F.linear(place, inner)
             s = F.silu(h)
-            grad_force = (dt / q.shape[3] * grad_k).to(q.dtype)  # B T J G K, the group's share each
-            grad_s = grad_force @ outer
-            # Summed over rows first, which runs along memory: several times faster than along each row.
-            grad_dt = (grad_s * s).flatten(0, 1).sum(0, dtype=dt.dtype).sum(-1, keepdim=True) / dt  # (2)
-            grad_h = silu_gradient(grad_s, h)
-            rows = (0, 1, 2, 3)
-            grad_outer = torch.tensordot(grad_force, s, (rows, rows))
-            grad_inner = torch.tensordot(grad_h, q, (rows, rows))
-            return grad_k, grad_h @ inner, grad_dt, grad_inner, grad_outer
+            grad_s = force @ outer
+            grad_h = _silu_gradient(grad_s, h)
+            by_force = _sum_of_products(by_force, grad_s, s)
+            grad_outer = grad_outer + _rows(force).mT @ _rows(s)
+            grad_inner = grad_inner + _rows(grad_h).mT @ _rows(place)
+            if grad_h.dtype == grad_q.dtype:
+                grad_q = torch.addmm(_rows(grad_q), _rows(grad_h), inner).view_as(q)
+            else:
+                grad_q = grad_q + grad_h @ inner
+        elif move == DRIFT:
+            by_drift = _sum_of_products(by_drift, grad_q, place)
+            grad_k = torch.addcmul(grad_k, dt, grad_q) if groups == 1 else grad_k + (dt * grad_q).sum(3, True)
+        else:
+            grad_f = (move / groups) * dt * grad_k
+    grad_dt = _by_head(by_force, dt) / dt + _by_head(by_drift, dt)
+    return grad_q, grad_k, grad_dt, grad_inner, grad_outer
 
 
-def silu_gradient(grad: Tensor, h: Tensor) -> Tensor:
+def _kicked(k: Tensor, by: float, dt: Tensor, f: Tensor) -> Tensor:
+    """(3)"""
+    return torch.addcmul(k, dt, f, value=by) if f.shape[3] == 1 else k + by * (dt * f).mean(3, keepdim=True)
+
+
+def _sum_of_products(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    return a * b if total is None else torch.addcmul(total, a, b)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _by_head(x: Tensor | None, dt: Tensor) -> Tensor:
+    """Summed over positions first, which runs along memory: several times faster than along each head."""
+    return torch.zeros_like(dt) if x is None else x.flatten(0, 1).sum(0, dtype=dt.dtype).sum(-1, keepdim=True)
+
+
+def _silu_gradient(grad: Tensor, h: Tensor) -> Tensor:
     """grad silu'(h), by torch's fused operator unless it must be differentiated again, which that one cannot be."""
     if not torch.is_grad_enabled():
         return torch.ops.aten.silu_backward(grad, h)

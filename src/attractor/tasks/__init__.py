@@ -3,11 +3,17 @@
 A new task is one file with a config and what it builds (`task.py` says what they promise), and one line in `TASKS`.
 """
 
+from attractor.tasks.glue.task import Glue
+from attractor.tasks.recall import Recall
+from attractor.tasks.sudoku.task import Sudoku
 from attractor.tasks.task import Batch, Task, TaskConfig
 from attractor.tasks.text import Text
 
 KINDS: tuple[type[TaskConfig], ...] = (
     Text,
+    Recall,
+    Sudoku,
+    Glue,
 )  # fmt: skip
 TASKS = {kind.kind: kind for kind in KINDS}
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attractor.corpus.shards import Tokens
 from attractor.errors import InputError
 from attractor.tasks.task import Batch
 
@@ -16,7 +17,7 @@ class Windows:
     Philox, keyed by (seed, epoch), so no epoch needs the one before it.
     """
 
-    def __init__(self, tokens: np.ndarray, seq_len: int, seed: int) -> None:
+    def __init__(self, tokens: np.ndarray | Tokens, seq_len: int, seed: int) -> None:
         check_length(tokens, seq_len)
         if not 0 <= seed < 2**64:
             raise InputError(f"seed must be between 0 and 2**64 - 1, but is {seed}; give a non-negative integer")
@@ -49,7 +50,7 @@ class Windows:
 
 
 def evaluation_batches(
-    tokens: np.ndarray, seq_len: int, batch_size: int, max_batches: int | None = None
+    tokens: np.ndarray | Tokens, seq_len: int, batch_size: int, max_batches: int | None = None
 ) -> Iterator[Batch]:
     """Batches of windows spread evenly over the tokens, the same for every run; None takes every window once.
 
@@ -62,7 +63,7 @@ def evaluation_batches(
     return (_cut(tokens, starts[i : i + batch_size], seq_len) for i in range(0, n_taken, batch_size))
 
 
-def check_length(tokens: np.ndarray, seq_len: int, what: str = "a corpus") -> None:
+def check_length(tokens: np.ndarray | Tokens, seq_len: int, what: str = "a corpus") -> None:
     """A window of seq_len inputs needs one token more, the last target."""
     if seq_len < 1:
         raise InputError(f"seq_len must be at least 1, but is {seq_len}; give a positive number of tokens")
@@ -73,7 +74,7 @@ def check_length(tokens: np.ndarray, seq_len: int, what: str = "a corpus") -> No
         )
 
 
-def _cut(tokens: np.ndarray, starts: np.ndarray, seq_len: int) -> Batch:
+def _cut(tokens: np.ndarray | Tokens, starts: np.ndarray, seq_len: int) -> Batch:
     """Targets are the inputs one token later, in memory of their own: a caller may mask them in place."""
     windows = tokens[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
     return Batch(windows[:, :-1].copy(), windows[:, 1:].copy())

@@ -1,4 +1,8 @@
-"""Language modelling on bytes: predict the next byte of a corpus, measured by perplexity on documents held out."""
+"""Language modelling: predict the next token of a corpus, measured by perplexity on documents held out.
+
+A corpus is text, which is read into memory as bytes, or a folder that `attractor data prepare` wrote, whose tokens stay
+on disk and are of the folder's own tokenizer.
+"""
 
 import hashlib
 import re
@@ -11,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from attractor.corpus.documents import CORPORA, Document, documents_at
-from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
+from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
+from attractor.corpus.split import place, split_of
+from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
 from attractor.errors import InputError, unknown
 from attractor.tasks.order import Windows, check_length, evaluation_batches
 from attractor.tasks.task import Batch, TaskConfig
-
-VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,12 @@ class Corpus:
     """Two token arrays that share no document, read-only because runs in one process share them."""
 
     name: str
-    train: np.ndarray = field(repr=False)
-    valid: np.ndarray = field(repr=False)
+    train: np.ndarray | Tokens = field(repr=False)
+    valid: np.ndarray | Tokens = field(repr=False)
     n_documents: int
     n_bytes: int
     fingerprint: str
+    tokenizer: Tokenizer = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class TextTask:
         self.corpus = load_corpus(corpus)
         self.seq_len = seq_len
         self.name = f"text:{self.corpus.name}"
-        self.demands = {"vocab_size": ByteTokenizer.vocab_size}
+        self.demands = {"vocab_size": self.corpus.tokenizer.vocab_size}
         self.n_tokens = len(self.corpus.train)
         self.fingerprint = self.corpus.fingerprint
         check_length(self.corpus.train, seq_len, f"the training part of corpus '{self.corpus.name}'")
@@ -78,11 +83,19 @@ def load_corpus(name_or_path: str | PathLike[str]) -> Corpus:
     if name in CORPORA:
         return _load(name, None)
     path = Path(name).expanduser().resolve()
+    if is_prepared(path):
+        return _open(path)
     if path.exists():
         return _load(name, path)
     if re.fullmatch(r"[\w-]+", name):
         raise unknown("corpus", name, CORPORA, "or give the path of a text file or folder")
     raise InputError(f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}")
+
+
+def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
+    """What a corpus of that name or path is written in, without reading the corpus."""
+    folder = Path(corpus).expanduser()
+    return PreparedCorpus.open(folder).tokenizer if is_prepared(folder) else ByteTokenizer()
 
 
 @lru_cache(maxsize=4)
@@ -99,6 +112,22 @@ def _load(name: str, path: Path | None) -> Corpus:
         n_documents=len(documents),
         n_bytes=sum(len(text) for _, text in documents),
         fingerprint=_fingerprint(train, valid),
+        tokenizer=ByteTokenizer(),
+    )
+
+
+@lru_cache(maxsize=4)
+def _open(folder: Path) -> Corpus:
+    prepared = PreparedCorpus.open(folder)
+    sides = [prepared.manifest[side] for side in ("train", "valid")]
+    return Corpus(
+        name=folder.name,
+        train=prepared.train,
+        valid=prepared.valid,
+        n_documents=sum(side["documents"] for side in sides),
+        n_bytes=sum(side["bytes_read"] for side in sides),
+        fingerprint=prepared.fingerprint,
+        tokenizer=prepared.tokenizer,
     )
 
 
@@ -110,28 +139,9 @@ def split(documents: Sequence[Document]) -> tuple[list[bytes], list[bytes]]:
     and its last tenth is for validation, cut after a line break if there is one near.
     """
     texts = [text for _, text in documents]
-    places = {text: _place(text) for text in texts}
-    if len(places) == 1:
-        cut = _cut_before_last_tenth(texts[0])
-        return [texts[0][:cut]], [texts[0][cut:]]
-    ordered = sorted(places.values())
-    boundary = min(max(VALIDATION_SHARE, ordered[0]), ordered[-2])
-    return [t for t in texts if places[t] > boundary], [t for t in texts if places[t] <= boundary]
-
-
-def _place(text: bytes) -> float:
-    """A number between 0 and 1, spread evenly over texts, that depends on the content alone."""
-    return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48
-
-
-def _cut_before_last_tenth(text: bytes) -> int:
-    cut = round(len(text) * (1 - VALIDATION_SHARE))
-    line = text.rfind(b"\n", round(len(text) * (1 - 2 * VALIDATION_SHARE)), cut) + 1
-    if line:
-        return line
-    while cut < len(text) and text[cut] & 0xC0 == 0x80:  # the middle of a UTF-8 character
-        cut += 1
-    return cut
+    rule = split_of(map(place, texts))
+    parts = [part for text in (texts[:1] if rule.single else texts) for part in rule.sides(text)]
+    return [text for held_out, text in parts if not held_out], [text for held_out, text in parts if held_out]
 
 
 def _join(texts: Sequence[bytes]) -> np.ndarray:

@@ -204,8 +204,9 @@ class Run:
     def look_at_logits(self) -> None:
         """A bound on the logits of every layer, on the first sequence of the batch just trained on."""
         state = self.state
-        inputs = self.task.train_batch(state.step - 1, self.config.batch_size).inputs
-        bounds = logit_bounds(self.model, torch.from_numpy(inputs[:1]).to(self.device), self.autocast)
+        batch = self.task.train_batch(state.step - 1, self.config.batch_size)
+        first = batch.inputs[:1] if batch.real is None else batch.inputs[:1, batch.real[0]]
+        bounds = logit_bounds(self.model, torch.from_numpy(first).to(self.device), self.autocast)
         if bounds:  # the control scores nothing
             self.record({"step": state.step, "tokens": state.tokens, "logit_bound": bounds})
 

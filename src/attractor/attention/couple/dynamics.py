@@ -4,7 +4,8 @@
     GQA: each query moves against its group's key; the key moves by the group's mean of dt_h f(q_h)         (2)
     zero start: q' = q + tanh(g_h) (q_n - q), k likewise, g = 0, so a pretrained model starts unchanged     (3)
 
-With one query per key (2) is the paper's rule exactly. The state is integrated in fp32 inside half-precision autocast.
+With one query per key (2) is the paper's rule exactly. In half precision the state is integrated in fp32, and comes
+out so: it is narrowed once it has its position.
 CoupledQK, section 2.1; (2) and (3) are ours (the paper leaves GQA open, and dt > 0 cannot start at the identity).
 """
 
@@ -15,14 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attractor.attention.couple.force import FORCES
+from attractor.attention.couple.force import FORCES, MLPForce
 from attractor.attention.stage import Coupling, HeadLayout, require
 from attractor.errors import unknown
+from attractor.kernels.coupling import Program, integrate, integrate_reference
 
 
 @dataclass(frozen=True)
 class Dynamics(Coupling):
-    """Config of an integrator; a subclass builds the module that takes one step after another."""
+    """Config of an integrator; a subclass says what its steps consist of."""
 
     n_steps: int = 1
     dt: float = 0.1
@@ -38,10 +40,16 @@ class Dynamics(Coupling):
         if self.force not in FORCES:
             raise unknown("force", self.force, FORCES)
 
+    @property
+    @abstractmethod
+    def program(self) -> Program:
+        """All n steps: forces, drifts and kicks (`kernels/coupling.py`)."""
+
+    def build(self, layout: HeadLayout) -> nn.Module:
+        return CoupledDynamics(self, layout)
+
 
 class CoupledDynamics(nn.Module):
-    """The shared frame: `forward` prepares the state, `integrate` is the method."""
-
     def __init__(self, config: Dynamics, layout: HeadLayout) -> None:
         super().__init__()
         self.config = config
@@ -56,28 +64,30 @@ class CoupledDynamics(nn.Module):
         if self.gate is not None:
             nn.init.zeros_(self.gate)
 
-    @abstractmethod
     def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        """Take n steps. q: B T J G K, k: B T J 1 K, dt: J G 1, for J key heads with G queries each."""
+        """q: B T J G K, k: B T J 1 K, dt: J G 1, for J key heads with G queries each. The force is taken in the
+        precision of its weights, or of autocast; q and k keep their own."""
+        program = self.config.program
+        if isinstance(self.force, MLPForce) and not self.config.shared_force:
+            return integrate(program, q, k, dt, self.force.inner.weight, self.force.outer.weight)
+        q, k = q.to(dt.dtype), k.to(dt.dtype)
 
-    def drift(self, q: Tensor, k: Tensor, dt: Tensor) -> Tensor:
-        """q + dt k: queries move along keys, or along f(k) where one network moves both."""
-        velocity = self.force(k.to(self.tau.dtype)).to(q.dtype) if self.config.shared_force else k
-        return torch.addcmul(q, dt, velocity)
+        def force(x: Tensor) -> Tensor:
+            return self.force(x.to(self.tau.dtype)).to(x.dtype)
 
-    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
-        """k + dt f(q), (2). The force is taken in the precision of its weights, or of autocast; k keeps its own."""
-        return self.force.kick(k, q.to(self.tau.dtype), dt)
+        if self.config.shared_force:
+            return integrate_reference(program, q, k, dt, force, velocity=force)
+        return integrate_reference(program, q, k, dt, force)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        kept_dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        wide = torch.promote_types(q.dtype, torch.float32)
         groups = (self.n_kv_heads, -1)
         # Positions before heads, which is how the projections left them in memory.
-        q0 = q.transpose(1, 2).unflatten(2, groups).to(wide)
-        k0 = k.transpose(1, 2).unsqueeze(3).to(wide)
+        q0 = q.transpose(1, 2).unflatten(2, groups)
+        k0 = k.transpose(1, 2).unsqueeze(3)
         dt = self.tau.to(wide).exp().view(*groups, 1)  # (1)
         qn, kn = self.integrate(q0, k0, dt)
         if self.gate is not None:
             opening = self.gate.to(wide).tanh().view(*groups, 1)
             qn, kn = q0 + opening * (qn - q0), k0 + opening.mean(1, keepdim=True) * (kn - k0)  # (3)
-        return qn.flatten(2, 3).transpose(1, 2).to(kept_dtype), kn.squeeze(3).transpose(1, 2).to(kept_dtype)
+        return qn.flatten(2, 3).transpose(1, 2), kn.squeeze(3).transpose(1, 2)

@@ -8,20 +8,12 @@ CoupledQK, equation 4. The force may be linear (the paper's future work, preset 
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
-from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
-from attractor.attention.stage import HeadLayout
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.kernels.coupling import DRIFT, FORCE, Program
 
 
 @dataclass(frozen=True)
 class Euler(Dynamics):
-    def build(self, layout: HeadLayout) -> nn.Module:
-        return EulerCoupling(self, layout)
-
-
-class EulerCoupling(CoupledDynamics):
-    def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        for _ in range(self.config.n_steps):
-            q, k = self.drift(q, k, dt), self.kick(k, q, dt)  # (1)
-        return q, k
+    @property
+    def program(self) -> Program:
+        return (FORCE, DRIFT, 1.0) * self.n_steps  # (1)

@@ -13,35 +13,20 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attractor.kernels.coupling import mlp_kick
+from attractor.kernels.coupling import two_layer_force
 
 
-class Force(nn.Module):
-    """f, and the kick it gives: B T J G K queries move the keys B T J 1 K of their groups, each by its group's mean."""
-
-    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
-        return k + group_mean(dt * self(q))
-
-
-def group_mean(kick: Tensor) -> Tensor:
-    """What one key receives from the queries of its group: B T J G K to B T J 1 K."""
-    return kick.mean(3, keepdim=True) if kick.shape[3] > 1 else kick
-
-
-class MLPForce(Force):
+class MLPForce(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inner = nn.Linear(width, width, bias=False)
         self.outer = nn.Linear(width, width, bias=False)
 
     def forward(self, q: Tensor) -> Tensor:
-        return self.outer(F.silu(self.inner(q)))  # (1)
-
-    def kick(self, k: Tensor, q: Tensor, dt: Tensor) -> Tensor:
-        return mlp_kick(k, q, dt, self.inner.weight, self.outer.weight)
+        return two_layer_force(q, self.inner.weight, self.outer.weight)  # (1)
 
 
-class LinearForce(Force):
+class LinearForce(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.matrix = nn.Linear(width, width, bias=False)
@@ -50,7 +35,7 @@ class LinearForce(Force):
         return self.matrix(q)  # (2)
 
 
-class GradientForce(Force):
+class GradientForce(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.matrix = nn.Linear(width, width, bias=False)
@@ -59,4 +44,4 @@ class GradientForce(Force):
         return -F.linear(F.silu(self.matrix(q)), self.matrix.weight.T)  # (3)
 
 
-FORCES: dict[str, Callable[[int], Force]] = {"mlp": MLPForce, "linear": LinearForce, "gradient": GradientForce}
+FORCES: dict[str, Callable[[int], nn.Module]] = {"mlp": MLPForce, "linear": LinearForce, "gradient": GradientForce}

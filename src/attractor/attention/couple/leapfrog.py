@@ -11,24 +11,14 @@ CoupledQK, equation 3 and appendix A.
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
-from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
-from attractor.attention.stage import HeadLayout
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.kernels.coupling import DRIFT, FORCE, Program
 
 
 @dataclass(frozen=True)
 class Leapfrog(Dynamics):
     n_steps: int = 3
 
-    def build(self, layout: HeadLayout) -> nn.Module:
-        return LeapfrogCoupling(self, layout)
-
-
-class LeapfrogCoupling(CoupledDynamics):
-    def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        k = self.kick(k, q, dt / 2)  # (1)
-        for step in range(1, self.config.n_steps + 1):
-            q = self.drift(q, k, dt)
-            k = self.kick(k, q, dt if step < self.config.n_steps else dt / 2)
-        return q, k
+    @property
+    def program(self) -> Program:
+        return (FORCE, 0.5, *(DRIFT, FORCE, 1.0) * (self.n_steps - 1), DRIFT, FORCE, 0.5)  # (1)

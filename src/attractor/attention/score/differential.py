@@ -23,6 +23,7 @@ from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attend, observe
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
 from attractor.errors import unknown
+from attractor.kernels.differential import differential_attention
 
 FORMS = ("scalar", "vectors", "token")
 
@@ -80,10 +81,7 @@ class HalvesDifferential(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
         observe(q, k, mask, self.scale, self.softcap)
         dropout = self.dropout if self.training else 0.0
-        (q1, q2), (k1, k2) = q.chunk(2, dim=1), k.chunk(2, dim=1)
-        first = attend(q1, k1, v, mask, self.scale, self.softcap, dropout)
-        second = attend(q2, k2, v, mask, self.scale, self.softcap, dropout)
-        difference = first - self.subtraction().to(first.dtype) * second
+        difference = attention_difference(q, k, v, self.subtraction(), mask, self.scale, self.softcap, dropout)
         return (1 - self.lambda_init) * self.norm(difference)  # (1)
 
 
@@ -94,9 +92,21 @@ class TokenDifferential(nn.Module):
         self.subtraction = nn.Linear(shape.d_model, shape.n_heads, bias=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
-        q1, q2 = q[:, 0::2], q[:, 1::2]
-        observe(torch.cat([q1, q2], dim=1), torch.cat([k, k], dim=1), mask, self.scale, self.softcap)
+        q, k = torch.cat([q[:, 0::2], q[:, 1::2]], dim=1), torch.cat([k, k], dim=1)
+        observe(q, k, mask, self.scale, self.softcap)
         dropout = self.dropout if self.training else 0.0
-        first = attend(q1, k, v, mask, self.scale, self.softcap, dropout)
-        second = attend(q2, k, v, mask, self.scale, self.softcap, dropout)
-        return first - self.subtraction(x).sigmoid().mT.unsqueeze(-1) * second  # (4)
+        by = self.subtraction(x).sigmoid().mT.unsqueeze(-1)
+        return attention_difference(q, k, v, by, mask, self.scale, self.softcap, dropout)  # (4)
+
+
+def attention_difference(
+    q: Tensor, k: Tensor, v: Tensor, by: Tensor, mask: Mask, scale: float, softcap: float | None, dropout: float
+) -> Tensor:
+    """A_1 v - by A_2 v, in one pass where there is one. Maps 1 come first in q and k, then maps 2."""
+    if mask.causal and softcap is None and not dropout and q.device.type in ("cpu", "meta"):
+        return differential_attention(q, k, v, by, scale)
+    first, second = (
+        attend(q_i, k_i, v, mask, scale, softcap, dropout)
+        for q_i, k_i in zip(q.chunk(2, dim=1), k.chunk(2, dim=1), strict=True)
+    )
+    return first - by.to(first.dtype) * second

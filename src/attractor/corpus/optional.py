@@ -1,0 +1,16 @@
+"""Packages that only some sources and tokenizers need."""
+
+from importlib import import_module
+from types import ModuleType
+
+from attractor.errors import InputError
+
+
+def needed(package: str) -> ModuleType:
+    """The package, or one line that says how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise InputError(
+            f"package '{package}' must be installed for this; run: pip install 'attractor[text]'"
+        ) from error

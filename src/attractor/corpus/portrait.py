@@ -1,0 +1,209 @@
+"""Descriptions side by side: a table for the console and a picture for a page."""
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attractor.corpus.describe import Description, Settings, describe_all
+from attractor.corpus.descriptors import Estimate
+from attractor.corpus.documents import Document
+from attractor.corpus.sources import documents, open_source
+from attractor.errors import InputError
+from attractor.files import write_json, write_text
+from attractor.numerals import with_prefix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0b84d8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind readers
+GREY = "#8a8a8a"
+
+CAPTION = (
+    "± is a standard error over documents. Words are counted with punctuation signs. All from 'word entropy' down is "
+    "measured on equal samples: one piece of the same number of words from each document drawn. A corpus is coherent "
+    "in what it speaks of where topical dispersion is low, in how it speaks where register dispersion is near 1 and "
+    "the spread over documents small, and predictable from its other documents where their perplexity is low."
+)
+
+
+def _with_error(estimate: Estimate, digits: int = 3) -> str:
+    error = "" if estimate.error is None else f" ±{estimate.error:.{digits}f}"
+    return f"{estimate.value:.{digits}f}{error}"
+
+
+def _quartiles(description: Description) -> str:
+    return ", ".join(with_prefix(size) for size in description.sizes.quartiles)
+
+
+def _ratio(description: Description, n_words: int) -> str:
+    ratio = description.type_token_ratios.get(n_words)
+    return "" if ratio is None else f"{ratio:.4f}"
+
+
+ROWS: dict[str, Callable[[Description], str]] = {
+    "documents": lambda d: f"{d.sizes.n_documents:,}",
+    "words": lambda d: with_prefix(d.sizes.n_words),
+    "words in a document": lambda d: f"{d.sizes.mean:,.0f}",
+    "  quartiles": _quartiles,
+    "  shorter than a piece": lambda d: f"{d.sizes.too_short:.1%}",
+    "sample": lambda d: f"{d.n_pieces:,} x {d.piece_words:,}",
+    "  duplicates": lambda d: f"{d.n_duplicates:,}",
+    "word entropy (nats)": lambda d: _with_error(d.word_entropy),
+    "  given the word before": lambda d: _with_error(d.next_word_entropy),
+    "Heaps' exponent": lambda d: _with_error(d.heaps_exponent),
+    "types / tokens at 10k": lambda d: _ratio(d, 10_000),
+    "  at 100k": lambda d: _ratio(d, 100_000),
+    "  at 1M": lambda d: _ratio(d, 1_000_000),
+    "cross-document perplexity": lambda d: f"{d.cross_document_perplexity:.1f}",
+    "  loss (nats)": lambda d: _with_error(d.cross_document_loss),
+    "  spread over documents": lambda d: _with_error(d.cross_document_spread),
+    "within-document gain": lambda d: _with_error(d.within_document_gain),
+    "topical dispersion": lambda d: _with_error(d.topical_dispersion, 4),
+    "register dispersion": lambda d: _with_error(d.register_dispersion, 2),
+    "  of the median document": lambda d: f"{d.register_dispersion_median:.2f}",
+    "bits per byte, alone": lambda d: _with_error(d.compression.alone),
+    "  together": lambda d: f"{d.compression.together:.3f}",
+    "  saved": lambda d: f"{d.compression.gain:.1%}",
+}
+
+PANELS: dict[str, Callable[[Description], Estimate]] = {
+    "entropy of the next word (nats)": lambda d: d.next_word_entropy,
+    "cross-document loss (nats)": lambda d: d.cross_document_loss,
+    "its spread over documents": lambda d: d.cross_document_spread,
+    "within-document gain (nats)": lambda d: d.within_document_gain,
+    "topical dispersion": lambda d: d.topical_dispersion,
+    "register dispersion": lambda d: d.register_dispersion,
+    "saved by compressing together": lambda d: Estimate(d.compression.gain),
+}
+
+
+def portray_sources(
+    names: Sequence[str],
+    folder: Path,
+    settings: Settings,
+    console: Console,
+    provenance: Mapping[str, Any],
+    columns: Sequence[str] = ("text",),
+    split: str = "train",
+) -> list[Description]:
+    """`portray` for whatever `open_source` reads. Files are called by their names without folder and endings."""
+    opened = {_label(name): open_source(name, columns, split) for name in names}
+    if len(opened) < len(names):
+        raise InputError(f"sources must have different names, got {' '.join(names)}; name each once, or rename files")
+    read = {"sources": {label: source.identity for label, source in opened.items()}}
+    return portray(
+        {label: documents(source) for label, source in opened.items()},
+        folder,
+        settings,
+        console,
+        {**provenance, **read},
+    )
+
+
+def _label(name: str) -> str:
+    path = Path(name)
+    return path.name.split(".")[0] or path.name if path.is_file() else name
+
+
+def portray(
+    corpora: Mapping[str, Iterable[Document]],
+    folder: Path,
+    settings: Settings,
+    console: Console,
+    provenance: Mapping[str, Any],
+) -> list[Description]:
+    """Describe corpora side by side, print the table, and write `describe.json` and `describe.svg` into a folder.
+
+    `provenance` goes into the JSON: the command and what it ran on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with console.status("reading and counting"):
+        descriptions = describe_all(corpora, settings)
+    stored = {"settings": asdict(settings), "corpora": [each.to_dict() for each in descriptions], **provenance}
+    write_json(folder / "describe.json", stored)
+    write_text(folder / "describe.svg", svg(descriptions))
+    console.print(table(descriptions))
+    console.print(CAPTION, markup=False, highlight=False)
+    return descriptions
+
+
+def table(descriptions: Sequence[Description]) -> Table:
+    """A row for each descriptor, a column for each corpus."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("")
+    for description in descriptions:
+        shown.add_column(Text(description.name), justify="right", overflow="fold")
+    for label, cell in ROWS.items():
+        cells = [cell(description) for description in descriptions]
+        if any(cells):
+            shown.add_row(label, *map(Text, cells))
+    return shown
+
+
+def figure(descriptions: Sequence[Description]) -> "Figure":
+    """The growth of the vocabulary, and seven descriptors with two standard errors to each side.
+
+    Every panel has a scale of its own.
+    """
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(11.0, 3.0 + 0.5 * len(descriptions)), layout="constrained")
+    panels = drawn.subplots(2, 4).ravel()
+    _draw_growth(panels[0], descriptions)
+    for place, (axes, (title, value)) in enumerate(zip(panels[1:], PANELS.items(), strict=True), start=1):
+        _draw_estimates(axes, title, descriptions, value, names=place % 4 == 0)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25, linewidth=0.6, color=GREY)
+    return drawn
+
+
+def svg(descriptions: Sequence[Description]) -> str:
+    """The figure as a file of its own; the same descriptions give the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.text import Text as DrawnText
+
+    drawn = figure(descriptions)
+    for text in drawn.findobj(DrawnText):
+        text.set_parse_math(False)  # a dollar sign in a corpus's name is a dollar sign
+    file = io.StringIO()
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.hashsalt": "corpora", "svg.fonttype": "none"}):
+        drawn.savefig(file, format="svg", metadata=no_metadata)
+    return file.getvalue()
+
+
+def _draw_growth(axes: "Axes", descriptions: Sequence[Description]) -> None:
+    for number, description in enumerate(descriptions):
+        words, types = zip(*description.growth, strict=True)
+        axes.loglog(words, types, color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=description.name)
+    axes.set_title("different words among n words", fontsize=9)
+    axes.legend(frameon=False, fontsize=8, handlelength=1.2)
+
+
+def _draw_estimates(
+    axes: "Axes",
+    title: str,
+    descriptions: Sequence[Description],
+    value: Callable[[Description], Estimate],
+    names: bool,
+) -> None:
+    for place, description in enumerate(descriptions):
+        estimate = value(description)
+        bar = None if estimate.error is None else 2 * estimate.error
+        colour = COLOURS[place % len(COLOURS)]
+        axes.errorbar(estimate.value, place, xerr=bar, color=colour, marker="o", markersize=5, capsize=3)
+    axes.set_yticks(range(len(descriptions)), [each.name for each in descriptions] if names else [])
+    axes.set_ylim(len(descriptions) - 0.5, -0.5)
+    axes.margins(x=0.15)
+    axes.locator_params(axis="x", nbins=4)
+    axes.set_title(title, fontsize=9)

@@ -1,0 +1,486 @@
+"""From a source of documents to a prepared corpus: read, split, tokenise, look for duplicates, write shards.
+
+One thread reads and writes; as many threads as there are cores tokenise. Threads suffice because tokenizers, hashes and
+numpy do their work outside the interpreter's lock, and nothing is left behind when the process is killed. Blocks come
+back in the order in which they were read, so the result does not depend on how many threads there are.
+
+A budget of training tokens is met exactly: the document that passes it is cut, and reading ends there.
+"""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attractor.corpus import bpe
+from attractor.corpus.duplicates import LEAST_SHARED, NEAR, WORDS, Duplicates, find, sketch
+from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts
+from attractor.corpus.shards import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    SIDES,
+    TOKENIZER,
+    WORK,
+    PreparedCorpus,
+    id_type,
+    read_manifest,
+    write_side,
+)
+from attractor.corpus.sources import open_source, place_name
+from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
+from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
+from attractor.corpus.work import DOCUMENT, N_SAMPLES, Part, Work, held
+from attractor.errors import InputError
+from attractor.files import write_json, write_text
+
+PLAN = "plan.json"
+BLOCK_BYTES = 1 << 20
+BLOCK_RECORDS = 2000
+COMMIT_SECONDS = 5.0
+PEEKED_RECORDS = 1000
+PEEKED_BYTES = 64 << 20
+TRAINING_BYTES = 64 << 20
+"""Of training text, for a tokenizer that is trained on the corpus."""
+
+BYTES_PER_TOKEN = 4
+EARLIEST_VERDICT = 1000
+MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+class Progress(NamedTuple):
+    """`share` of all that is to be done is 0 where nobody knows how much there is."""
+
+    stage: str
+    share: float
+    n_tokens: int
+    n_documents: int
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is wanted. All fields but `workers` and `max_bad` determine the result, bit for bit."""
+
+    source: str
+    out: Path
+    tokenizer: str = "bytes"
+    columns: tuple[str, ...] = ("text",)
+    split: str = "train"
+    articles: bool = False
+    max_tokens: int | None = None
+    valid_share: float = VALIDATION_SHARE
+    drop_duplicates: bool = False
+    max_bad: float = 0.01
+    shard_tokens: int = 1 << 27
+    workers: int | None = None
+
+    def check(self) -> None:
+        check_share(self.valid_share)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, got {self.max_tokens}; give for example 100M")
+        if not 0 <= self.max_bad <= 1:
+            raise InputError(f"max_bad must be between 0 and 1, got {self.max_bad}; 0.01 allows one record in 100")
+        if self.shard_tokens < 1:
+            raise InputError(f"shard_tokens must be at least 1, got {self.shard_tokens}; leave it out")
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers must be at least 1, got {self.workers}; leave it out to use every core")
+
+
+def count_of(text: str) -> int:
+    """A number of tokens as people write it: 250000, 250k, 100M, 1.5G."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
+    if not match:
+        raise InputError(f"max_tokens must be a number with k, M or G behind it or nothing, got '{text}'; give 100M")
+    return round(float(match[1]) * MULTIPLES[match[2]])
+
+
+def prepare(wanted: Preparation, watch: Watch = lambda progress: None) -> PreparedCorpus:
+    """Does what is left to do: the same call goes on after an interruption, and does nothing when all is done."""
+    wanted.check()
+    source = open_source(wanted.source, wanted.columns, wanted.split, wanted.articles)
+    trained = TRAINED.fullmatch(wanted.tokenizer)
+    given = None if trained else load_tokenizer(wanted.tokenizer)
+    plan = {
+        "source": source.identity,
+        "tokenizer": given.fingerprint if given else wanted.tokenizer,
+        "max_tokens": wanted.max_tokens,
+        "valid_share": wanted.valid_share,
+        "drop_duplicates": wanted.drop_duplicates,
+        "shard_tokens": wanted.shard_tokens,
+    }
+    folder = wanted.out / WORK
+    _check_place(wanted.out, plan)
+    if (wanted.out / MANIFEST).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        return PreparedCorpus.open(wanted.out)
+    with held(folder):
+        write_json(folder / PLAN, plan)
+        split = _split(source, wanted.valid_share)
+        tokenizer = given or _trained(source, split, folder / TOKENIZER, wanted, watch)
+        work = Work(folder, id_type(tokenizer.vocab_size))
+        try:
+            if not work.counts.finished:
+                _tokenise_all(source, tokenizer, split, work, wanted, watch)
+            _finish(source, tokenizer, split, work, plan, wanted, watch)
+        finally:
+            work.close()
+        shutil.rmtree(folder)
+    return PreparedCorpus.open(wanted.out)
+
+
+def _check_place(out: Path, plan: dict[str, Any]) -> None:
+    """Only an empty folder, or one that this very plan began, may be written to."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"out must be a folder, but '{out}' is a file; choose another")
+    if (out / MANIFEST).is_file():
+        found = read_manifest(out)["plan"]
+    elif (out / WORK / PLAN).is_file():
+        found = json.loads((out / WORK / PLAN).read_text(encoding="utf-8"))
+    elif out.is_dir() and any(below.name != WORK for below in out.iterdir()):
+        raise InputError(f"out must be a new folder, but '{out}' holds other files; choose another")
+    else:
+        return
+    for key, value in json.loads(json.dumps(plan)).items():
+        if found[key] != value:
+            shown = "" if isinstance(value, dict) else f" ({found[key]} there, {value} here)"
+            raise InputError(
+                f"out must be a new folder or hold this corpus, but '{out}' holds one with another {key}{shown}; "
+                "choose another folder, or remove that one"
+            )
+
+
+# --- before tokenising ----------------------------------------------------------------------------------------------
+
+
+def _split(source: Source, share: float) -> Split:
+    """The boundary: `share`, but a corpus so small that chance could leave a side empty is looked at whole."""
+    places = []
+    n_bytes = 0
+    for n_records, record in enumerate(source.records(), start=1):
+        try:
+            texts = list(parts(source.text(record)))
+        except FlawError:
+            texts = []
+        places += [place(text) for text in texts if text.strip()]
+        n_bytes += sum(map(len, texts))
+        if n_records == PEEKED_RECORDS or n_bytes > PEEKED_BYTES:
+            return Split(share)
+    if not places:
+        raise InputError(f"source must contain text, but '{source.name}' has none; give another")
+    return split_of(places, share)
+
+
+def _trained(source: Source, split: Split, path: Path, wanted: Preparation, watch: Watch) -> Tokenizer:
+    """A tokenizer of this corpus, kept at once so that an interruption later does not train it again."""
+    if not path.is_file():
+        vocab_size = int(wanted.tokenizer.removeprefix("bpe:"))
+        made = bpe.train(_training_sample(source, split, wanted, watch), vocab_size)
+        write_text(path, made.definition.decode())
+    return restore(path.read_bytes(), wanted.tokenizer)
+
+
+def _training_sample(source: Source, split: Split, wanted: Preparation, watch: Watch) -> Iterator[str]:
+    """Training texts all over the source, of `TRAINING_BYTES` at most: a hash of each decides, so every part of a large
+    source is heard. Where nobody knows its size, or a budget ends reading early, those that come first."""
+    size = sum(source.sizes) if source.sizes else TRAINING_BYTES
+    if wanted.max_tokens is not None:
+        size = min(size, wanted.max_tokens * BYTES_PER_TOKEN)
+    rate = min(1.0, TRAINING_BYTES / max(size, 1))
+    n_read = n_taken = n_documents = 0
+    for record in source.records():
+        try:
+            texts = list(parts(source.text(record)))
+        except FlawError:
+            continue
+        for text in texts:
+            n_read += len(text)
+            for is_valid, side in split.sides(text):
+                # The split looks at the same number, so its scale is used anew above the boundary.
+                chosen = split.single or place(b"sample" + side) < rate
+                if not is_valid and chosen and side.strip():
+                    n_taken += len(side)
+                    n_documents += 1
+                    yield side.decode()
+        watch(Progress("training the tokenizer", min(n_read / max(size, 1), 1.0), 0, n_documents))
+        if n_taken >= TRAINING_BYTES or n_read >= size:
+            return
+
+
+# --- tokenising -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tokenised:
+    """A block of records, in tokens."""
+
+    records: list[Record]
+    train: Part
+    valid: Part
+    n_empty: int
+    flaws: list[str]
+
+    def side(self, side: str) -> Part:
+        return self.valid if side == "valid" else self.train
+
+
+def tokenise(records: list[Record], source: Source, tokenizer: Tokenizer, split: Split) -> Tokenised:
+    """A function of the records alone: any thread may do it."""
+    texts: dict[str, list[bytes]] = {side: [] for side in SIDES}
+    places: dict[str, list[tuple[int, int]]] = {side: [] for side in SIDES}
+    n_empty = 0
+    flaws = []
+    for record in records:
+        try:
+            said = source.text(record)
+        except FlawError as flaw:
+            flaws.append(f"{place_name(source, record.file, record.position)}: {flaw}")
+            continue
+        if not said.encode().strip():
+            n_empty += 1
+            continue
+        for part in parts(said):
+            for is_valid, text in split.sides(part):
+                if text.strip():
+                    texts[SIDES[is_valid]].append(text)
+                    places[SIDES[is_valid]].append((record.file, record.position))
+    train, valid = (_part(texts[side], places[side], tokenizer) for side in SIDES)
+    return Tokenised(records, train, valid, n_empty, flaws)
+
+
+def _part(texts: list[bytes], places: list[tuple[int, int]], tokenizer: Tokenizer) -> Part:
+    end = np.array([tokenizer.end_of_text], dtype=id_type(tokenizer.vocab_size))
+    documents = np.zeros(len(texts), dtype=DOCUMENT)
+    if not texts:
+        return Part(end[:0], documents, np.empty(0, dtype=np.uint64), 0)
+    encoded = tokenizer.encode_batch([text.decode() for text in texts])
+    documents["key"], documents["n_hashes"], hashes = sketch(texts)
+    documents["file"], documents["position"] = np.array(places).T
+    documents["n_tokens"] = [len(ids) + 1 for ids in encoded]
+    tokens = np.concatenate([piece for ids in encoded for piece in (ids, end)])
+    return Part(tokens, documents, hashes, sum(map(len, texts)))
+
+
+def _tokenise_all(
+    source: Source, tokenizer: Tokenizer, split: Split, work: Work, wanted: Preparation, watch: Watch
+) -> None:
+    counts = work.counts
+    committed = time.monotonic()
+
+    def carry_out(records: list[Record]) -> Tokenised:
+        return tokenise(records, source, tokenizer, split)
+
+    for done in in_order(carry_out, blocks(source.records(*counts.place)), wanted.workers or n_cores()):
+        left = None if wanted.max_tokens is None else wanted.max_tokens - counts.n_tokens["train"]
+        if left is not None and len(done.train.tokens) >= left:
+            done = _within_budget(done, left, carry_out)
+            counts.finished = True
+        for side in SIDES:
+            work.append(side, done.side(side))
+        last = done.records[-1]
+        counts.place = (last.file, last.after)
+        counts.n_records += len(done.records)
+        counts.n_empty += done.n_empty
+        counts.n_malformed += len(done.flaws)
+        counts.malformed = (counts.malformed + done.flaws)[:N_SAMPLES]
+        if counts.n_records >= EARLIEST_VERDICT:
+            _check_malformed(work, wanted.max_bad)
+        if time.monotonic() - committed > COMMIT_SECONDS:
+            work.commit()
+            committed = time.monotonic()
+        n_tokens = counts.n_tokens["train"]
+        share = max(_share_read(source, last), n_tokens / wanted.max_tokens if wanted.max_tokens else 0.0)
+        watch(Progress("tokenising", share, sum(counts.n_tokens.values()), sum(counts.n_documents.values())))
+        if counts.finished:
+            break
+    _check_malformed(work, wanted.max_bad)
+    for side in SIDES:
+        if not counts.n_documents[side]:
+            raise InputError(
+                f"both sides must have a document, but of {counts.n_records} records none is for {side}; give more "
+                "text, a larger max_tokens or another valid_share, and another folder"
+            )
+    counts.finished = True
+    work.commit()
+
+
+def _within_budget(done: Tokenised, left: int, carry_out: Callable[[list[Record]], Tokenised]) -> Tokenised:
+    """The same block up to the document that reaches the budget, which is cut there."""
+    ends = np.cumsum(done.train.documents["n_tokens"], dtype=np.int64)
+    last = int(np.searchsorted(ends, left))
+    file, position = (int(done.train.documents[name][last]) for name in ("file", "position"))
+    behind = next(i for i, r in enumerate(done.records, start=1) if (r.file, r.position) == (file, position))
+    done = carry_out(done.records[:behind])
+    train = done.train
+    documents = train.documents[: last + 1].copy()
+    documents["n_tokens"][last] -= int(ends[last]) - left
+    hashes = train.hashes[: int(documents["n_hashes"].sum())]
+    done.train = Part(train.tokens[:left], documents, hashes, train.n_bytes)
+    return done
+
+
+def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """About a megabyte at a time, as far as the records' sizes show."""
+    block: list[Record] = []
+    size = 0
+    for record in records:
+        block.append(record)
+        size += _size(record.raw)
+        if size >= BLOCK_BYTES or len(block) >= BLOCK_RECORDS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _size(raw: Any) -> int:
+    if isinstance(raw, dict):
+        return sum(map(_size, raw.values()))
+    return len(raw) if isinstance(raw, str | bytes) else 0
+
+
+def in_order(
+    function: Callable[[list[Record]], Tokenised], blocks: Iterable[list[Record]], n_threads: int
+) -> Iterator[Tokenised]:
+    """The function of each block, by many threads, a few blocks ahead."""
+    waiting: deque[Future[Tokenised]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            for block in blocks:
+                waiting.append(pool.submit(function, block))
+                if len(waiting) > 2 * n_threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _share_read(source: Source, last: Record) -> float:
+    if source.sizes is None:
+        return (last.file + last.read) / len(source.files)
+    before = sum(source.sizes[: last.file])
+    return (before + last.read * source.sizes[last.file]) / max(sum(source.sizes), 1)
+
+
+def _check_malformed(work: Work, max_bad: float) -> None:
+    counts = work.counts
+    if counts.n_malformed > max_bad * counts.n_records:
+        raise InputError(
+            f"malformed records must be at most {max_bad:.3g} of all (max_bad), but {counts.n_malformed:,} of "
+            f"{counts.n_records:,} are, the first is {counts.malformed[0]}; mend them or raise max_bad"
+        )
+
+
+# --- after tokenising -----------------------------------------------------------------------------------------------
+
+
+def _finish(
+    source: Source,
+    tokenizer: Tokenizer,
+    split: Split,
+    work: Work,
+    plan: dict[str, Any],
+    wanted: Preparation,
+    watch: Watch,
+) -> None:
+    counts = work.counts
+    n_tokens, n_documents = sum(counts.n_tokens.values()), sum(counts.n_documents.values())
+    watch(Progress("looking for duplicates", 1.0, n_tokens, n_documents))
+    train, valid = (work.side(side) for side in SIDES)
+    duplicates = find(train, valid)
+    kept = np.ones(len(train.documents), dtype=bool)
+    if wanted.drop_duplicates:
+        kept[duplicates.train] = False
+    if not kept.any():
+        raise InputError(
+            f"training must keep a document, but all {len(kept)} are duplicates of validation; leave out "
+            "drop_duplicates, and choose another folder"
+        )
+    watch(Progress("writing shards", 1.0, n_tokens, n_documents))
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "source": source.identity,
+        "skipped_files": list(getattr(source, "skipped", ())),
+        "tokenizer": {
+            "name": tokenizer.name,
+            "sha256": tokenizer.fingerprint,
+            "vocab_size": tokenizer.vocab_size,
+            "end_of_text": tokenizer.end_of_text,
+            "pad": tokenizer.pad,
+        },
+        "dtype": work.dtype.str,
+        "split_rule": {
+            "rule": "the first 48 bits of the SHA-256 of a document's text, divided by 2**48, are at most the boundary"
+            if not split.single
+            else "the one text is cut where its last part begins, after a line break if there is one near",
+            "valid_share": wanted.valid_share,
+            "boundary": split.boundary,
+        },
+        "longest_text": LONGEST_TEXT,
+        "records": counts.n_records,
+        "empty": counts.n_empty,
+        "malformed": {"count": counts.n_malformed, "samples": counts.malformed},
+        "duplicates": _report(duplicates, source, work, wanted.drop_duplicates),
+    }
+    for name, side, keep in (("train", train, kept), ("valid", valid, np.ones(len(valid.documents), dtype=bool))):
+        lengths = side.documents["n_tokens"][keep].astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        manifest[name] = {
+            "documents": len(lengths),
+            "tokens": int(lengths.sum()),
+            "bytes_read": counts.n_bytes[name],
+            **write_side(wanted.out, name, side.tokens(keep), starts, wanted.shard_tokens),
+        }
+    manifest["plan"] = plan
+    write_text(wanted.out / TOKENIZER, tokenizer.definition.decode())
+    write_json(wanted.out / MANIFEST, manifest)
+
+
+def _report(duplicates: Duplicates, source: Source, work: Work, dropped: bool) -> dict[str, Any]:
+    """Counts, and the first few of each kind with their places."""
+    train, valid = (work.side(side).documents for side in SIDES)
+
+    def samples(chosen: np.ndarray) -> list[dict[str, Any]]:
+        return [
+            {
+                "train": place_name(source, int(train["file"][t]), int(train["position"][t])),
+                "valid": place_name(source, int(valid["file"][v]), int(valid["position"][v])),
+                "share": round(float(share), 3),
+            }
+            for t, v, share in zip(
+                duplicates.train[chosen][:N_SAMPLES],
+                duplicates.valid[chosen][:N_SAMPLES],
+                duplicates.share[chosen][:N_SAMPLES],
+                strict=True,
+            )
+        ]
+
+    return {
+        "rule": f"exact: the same words; near: {NEAR:.0%} of the sampled runs of {WORDS} words, and at least "
+        f"{LEAST_SHARED} of them, are shared with one document of the other side",
+        "sampled_one_in": duplicates.sampled,
+        "exact": int(duplicates.exact.sum()),
+        "near": int((~duplicates.exact).sum()),
+        "valid_documents": len(np.unique(duplicates.valid)),
+        "train_tokens": int(train["n_tokens"][duplicates.train].sum()),
+        "dropped": dropped,
+        "exact_samples": samples(duplicates.exact),
+        "near_samples": samples(~duplicates.exact),
+    }

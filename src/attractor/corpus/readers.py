@@ -1,0 +1,232 @@
+"""Files of many documents, read a record at a time: memory is that of a few records, whatever the size of a file."""
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from attractor.corpus.documents import SEPARATOR_LINE
+from attractor.corpus.optional import needed
+from attractor.corpus.records import LONGEST_TEXT, FlawError, cut_point, parse_line, parse_row, parse_text
+from attractor.errors import InputError
+
+SEPARATOR = b"<|endoftext|>"
+LONGEST_LINE = 64 << 20
+READ_SIZE = 1 << 20
+MARGIN = 64
+BATCH_ROWS = 256
+
+
+class Opened:
+    """A file to read, through gzip if its name says so, and how much of it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = max(path.stat().st_size, 1)
+        self._raw = path.open("rb")
+        zipped = path.suffix == ".gz"
+        self.file: BinaryIO = gzip.GzipFile(fileobj=self._raw) if zipped else self._raw  # type: ignore[assignment]
+
+    @property
+    def read(self) -> float:
+        return min(self._raw.tell() / self.size, 1.0)
+
+    def __enter__(self) -> "Opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        self._raw.close()
+
+
+Read = Callable[[Path, int, Sequence[str]], Iterator[tuple[int, int, float, Any]]]
+
+
+def read_text(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """Texts between lines `<|endoftext|>`; positions are byte offsets."""
+    with Opened(path) as opened:
+        opened.file.seek(start)
+        pending = bytearray()
+        ended = False
+        while not (ended and not pending):
+            # So much that a separator which begins within the longest text is seen whole, with what follows.
+            while not ended and len(pending) <= LONGEST_TEXT + MARGIN:
+                block = opened.file.read(READ_SIZE)
+                pending += block
+                ended = not block
+            begin = 0
+            while len(pending) - begin > LONGEST_TEXT + MARGIN or (ended and begin < len(pending)):
+                separator = _separator(pending, begin)
+                if separator and separator.start() - begin <= LONGEST_TEXT:
+                    stop, after = separator.span()
+                elif len(pending) - begin > LONGEST_TEXT:
+                    stop = after = cut_point(pending, begin)
+                else:
+                    stop = after = len(pending)
+                yield start + begin, start + after, opened.read, bytes(pending[begin:stop])
+                begin = after
+            del pending[:begin]
+            start += begin
+
+
+def _separator(text: bytearray, begin: int) -> re.Match[bytes] | None:
+    """The first separator line: looking for the letters first is several times as fast as for a line of them."""
+    at = text.find(SEPARATOR, begin)
+    while at >= 0:
+        if line := SEPARATOR_LINE.match(text, at):
+            return line
+        at = text.find(SEPARATOR, at + 1)
+    return None
+
+
+def read_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """Lines that are not blank; positions are byte offsets."""
+    with Opened(path) as opened:
+        file = opened.file
+        file.seek(start)
+        while line := file.readline(LONGEST_LINE):
+            after = start + len(line)
+            raw: Any = line
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                raw = FlawError(f"a line of more than {LONGEST_LINE >> 20} MiB")
+                while rest := file.readline(READ_SIZE):
+                    after += len(rest)
+                    if rest.endswith(b"\n"):
+                        break
+            if raw is not line or not line.isspace():
+                yield start, after, opened.read, raw
+            start = after
+
+
+def read_table(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """Rows of a csv or tsv file below its header; positions are row numbers."""
+    csv.field_size_limit(LONGEST_LINE)
+    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    with Opened(path) as opened:
+        # Bytes that are not UTF-8 become lone surrogates here, and a flaw of their row later.
+        lines = io.TextIOWrapper(opened.file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        header = next(rows, [])
+        check_columns(path, header, columns)
+        row_number = 0
+        while True:
+            raw: Any
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raw = FlawError(f"not a row: {error}")
+            else:
+                if not row:
+                    continue
+                raw = dict(zip(header, row, strict=False))
+                if len(row) != len(header):
+                    raw = FlawError(f"{len(row)} fields where the header has {len(header)}")
+            row_number += 1
+            if row_number > start:
+                yield row_number - 1, row_number, opened.read, raw
+
+
+def read_parquet(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """Rows of a parquet file; positions are row numbers."""
+    needed("pyarrow")
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as file:
+        check_columns(path, file.schema_arrow.names, columns)
+        n_rows = file.metadata.num_rows
+        row = 0
+        groups: list[int] = []
+        for group in range(file.metadata.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            if row + size <= start and not groups:
+                row += size
+            else:
+                groups.append(group)
+        batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(dict.fromkeys(columns)))
+        yield from _rows(batches, path, row, start, n_rows)
+
+
+def read_arrow(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """Rows of an arrow file, as `save_to_disk` of the datasets library leaves them; positions are row numbers."""
+    arrow = needed("pyarrow")
+    with arrow.OSFile(str(path)) as file:
+        is_stream = file.read(6) != b"ARROW1"
+        file.seek(0)
+        reader = arrow.ipc.open_stream(file) if is_stream else arrow.ipc.open_file(file)
+        check_columns(path, reader.schema.names, columns)
+        batches = reader if is_stream else (reader.get_batch(i) for i in range(reader.num_record_batches))
+        yield from _rows((batch.select(list(dict.fromkeys(columns))) for batch in batches), path, 0, start, None)
+
+
+def _rows(
+    batches: Iterator[Any], path: Path, row: int, start: int, n_rows: int | None
+) -> Iterator[tuple[int, int, float, Any]]:
+    for batch in batches:
+        if row + len(batch) > start:
+            names = batch.schema.names
+            values = [_as_bytes(batch.column(i), name, path) for i, name in enumerate(names)]
+            for i, cells in enumerate(zip(*values, strict=True)):
+                if row + i >= start:
+                    share = (row + i + 1) / n_rows if n_rows else 0.0
+                    yield row + i, row + i + 1, share, dict(zip(names, cells, strict=True))
+        row += len(batch)
+
+
+def _as_bytes(column: Any, name: str, path: Path) -> list[bytes | None]:
+    """Texts as bytes, because arrow does not check that a file's are UTF-8."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pyarrow.types.is_null(column.type):
+        return [None] * len(column)
+    for kind, raw in ((pyarrow.string(), pyarrow.binary()), (pyarrow.large_string(), pyarrow.large_binary())):
+        if column.type in (kind, raw):
+            return column.cast(raw).to_pylist()
+    raise InputError(f"column '{name}' must hold text, but in '{path}' it holds {column.type}; give another --column")
+
+
+@dataclass(frozen=True)
+class Format:
+    read: Read
+    parse: Callable[[Any, Sequence[str]], str]
+
+
+TEXT = Format(read_text, parse_text)
+LINES = Format(read_lines, parse_line)
+TABLE = Format(read_table, parse_row)
+FORMATS = {
+    ".txt": TEXT,
+    ".md": TEXT,
+    ".jsonl": LINES,
+    ".csv": TABLE,
+    ".tsv": TABLE,
+    ".parquet": Format(read_parquet, parse_row),
+    ".arrow": Format(read_arrow, parse_row),
+}
+GZIPPED = (".txt", ".md", ".jsonl", ".csv", ".tsv")
+
+
+def format_of(name: str) -> Format | None:
+    plain = name.removesuffix(".gz")
+    suffix = Path(plain).suffix.lower()
+    return FORMATS.get(suffix) if plain == name or suffix in GZIPPED else None
+
+
+def has_known_suffix(name: str) -> bool:
+    return format_of(name) is not None
+
+
+def check_columns(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [column for column in wanted if column not in found]
+    if missing:
+        raise InputError(
+            f"column '{missing[0]}' must be in every file, but '{path}' has {', '.join(found) or 'none'}; "
+            "give --column NAME, or several as NAME,NAME"
+        )

@@ -1,0 +1,248 @@
+"""A prepared corpus on disk: tokens in shards that are mapped into memory, with all that is needed to read them.
+
+manifest.json            what it is, and the size and checksum of every other file; written last
+tokenizer.json           the tokenizer's definition
+train-00000.tokens ...   little-endian ids, document after document, each followed by the end of text
+train.starts             where each document starts among all training tokens, little-endian, 8 bytes each
+valid-00000.tokens ...   the same for the documents held out
+valid.starts
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from attractor.corpus.tokenizer import Tokenizer, restore
+from attractor.errors import InputError
+
+FORMAT = "attractor-corpus"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+WORK = "unfinished"  # what a preparation under way keeps there
+SIDES = ("train", "valid")
+START_TYPE = np.dtype("<u8")
+BLOCK = 1 << 22
+
+
+class Tokens:
+    """One side of a corpus: the tokens of all its shards as one array that is read only where it is asked."""
+
+    def __init__(self, shards: Sequence[np.ndarray], starts: np.ndarray) -> None:
+        self._shards = shards
+        self._ends = np.cumsum([len(shard) for shard in shards])
+        self.starts = starts
+        self.dtype = shards[0].dtype
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        """Like an array: a slice without step, or whole numbers from 0 on in any shape."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise IndexError(f"tokens are read in their order, but the step is {step}")
+            return self._stretch(start, max(start, stop))
+        index = np.asarray(index)
+        if index.size and not 0 <= index.min() <= index.max() < len(self):
+            raise IndexError(
+                f"tokens are numbered from 0 to {len(self) - 1}, but {index.min()} or {index.max()} is not"
+            )
+        if len(self._shards) == 1:
+            return self._shards[0][index]
+        found = np.empty(index.shape, dtype=self.dtype)
+        shard_of = np.searchsorted(self._ends, index, side="right")
+        for i in np.unique(shard_of):
+            here = shard_of == i
+            found[here] = self._shards[i][index[here] - self._first(i)]
+        return found
+
+    def documents(self) -> Iterator[np.ndarray]:
+        """Each document with its end of text."""
+        bounds = [*self.starts.tolist(), len(self)]
+        return (self._stretch(start, stop) for start, stop in pairwise(bounds))
+
+    def shards(self) -> Sequence[np.ndarray]:
+        return self._shards
+
+    def _first(self, shard: int) -> int:
+        return int(self._ends[shard]) - len(self._shards[shard])
+
+    def _stretch(self, start: int, stop: int) -> np.ndarray:
+        i = int(np.searchsorted(self._ends, start, side="right"))
+        if i < len(self._shards) and stop <= self._ends[i]:
+            return self._shards[i][start - self._first(i) : stop - self._first(i)]
+        found = [np.empty(0, dtype=self.dtype)]
+        while start < stop:
+            upto = min(stop, int(self._ends[i]))
+            found.append(self._shards[i][start - self._first(i) : upto - self._first(i)])
+            start, i = upto, i + 1
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """What `attractor data prepare` left in a folder."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    tokenizer: Tokenizer
+    train: Tokens
+    valid: Tokens
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """Checks every file's size, and that the tokenizer is the one that wrote the shards; `verify` checks more."""
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        for entry in _files(manifest):
+            _check_size(folder, entry)
+        definition = (folder / TOKENIZER).read_bytes()
+        wrote = manifest["tokenizer"]
+        if hashlib.sha256(definition).hexdigest() != wrote["sha256"]:
+            raise InputError(
+                f"shards must be of the tokenizer beside them, but those in '{folder}' were written with another than "
+                f"its {TOKENIZER} ({wrote['name']}); put that one back, or prepare the corpus again"
+            )
+        tokenizer = restore(definition, wrote["name"])
+        return cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["source"]["name"])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest["tokenizer"]["vocab_size"])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Over the tokens of both sides and the tokenizer, as the manifest has them."""
+        sums = [self.manifest["tokenizer"]["sha256"], *(entry["sha256"] for entry in _files(self.manifest))]
+        return hashlib.sha256("\n".join(sums).encode()).hexdigest()
+
+    def verify(self) -> None:
+        """Reads everything: checksums, and ids within the vocabulary. The first flaw is an InputError."""
+        for entry in _files(self.manifest):
+            if _checksum(self.folder / entry["file"]) != entry["sha256"]:
+                raise InputError(
+                    f"file must be as it was written, but the checksum of '{self.folder / entry['file']}' is another; "
+                    "copy it again, or prepare the corpus anew"
+                )
+        for side in (self.train, self.valid):
+            for shard in side.shards():
+                largest = max(int(shard[i : i + BLOCK].max()) for i in range(0, len(shard), BLOCK))
+                if largest >= self.vocab_size:
+                    raise InputError(
+                        f"token id must be below the vocabulary of {self.vocab_size}, but '{self.folder}' has "
+                        f"{largest}; prepare the corpus anew"
+                    )
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Little-endian, whatever the machine: shards are carried from one to another."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def is_prepared(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a prepared corpus, finished or under way, rather than texts."""
+    return (Path(folder) / MANIFEST).is_file() or (Path(folder) / WORK).is_dir()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise InputError(f"prepared corpus must be a folder, but '{folder}' is none; check it")
+    if not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"prepared corpus must have a {MANIFEST}, but '{folder}' has none; run 'attractor data prepare' to its end"
+        )
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found = (manifest["format"], manifest["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"manifest must be one of a prepared corpus, but '{folder / MANIFEST}' is not; prepare it anew"
+        ) from error
+    if found != (FORMAT, FORMAT_VERSION):
+        raise InputError(
+            f"prepared corpus must have version {FORMAT_VERSION} of its format, but '{folder}' has {found[1]}; "
+            "prepare it anew"
+        )
+    return manifest
+
+
+def write_side(
+    folder: Path, side: str, tokens: Iterable[np.ndarray], starts: np.ndarray, shard_tokens: int
+) -> dict[str, Any]:
+    """Writes one side in shards of that many tokens; what the manifest says of its files."""
+    shards = [
+        write_file(folder / f"{side}-{number:05}.tokens", (piece for _, piece in pieces))
+        for number, pieces in groupby(_by_shard(tokens, shard_tokens), key=itemgetter(0))
+    ]
+    return {"shards": shards, "starts": write_file(folder / f"{side}.starts", [starts.astype(START_TYPE)])}
+
+
+def write_file(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Under another name until it is whole and on disk; the manifest's entry."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    digest = hashlib.sha256()
+    try:
+        with temporary.open("wb") as file:
+            for array in arrays:
+                raw = array.tobytes()
+                digest.update(raw)
+                file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return {"file": path.name, "size": size, "sha256": digest.hexdigest()}
+
+
+def _by_shard(blocks: Iterable[np.ndarray], shard_tokens: int) -> Iterator[tuple[int, np.ndarray]]:
+    """The blocks, cut where a shard ends, each with its shard's number."""
+    written = 0
+    for block in blocks:
+        while len(block):
+            number, place = divmod(written, shard_tokens)
+            piece = block[: shard_tokens - place]
+            yield number, piece
+            written += len(piece)
+            block = block[len(piece) :]
+
+
+def _side(folder: Path, manifest: dict[str, Any], side: str) -> Tokens:
+    dtype = np.dtype(manifest["dtype"])
+    shards = [np.memmap(folder / shard["file"], dtype=dtype, mode="r") for shard in manifest[side]["shards"]]
+    return Tokens(shards, np.memmap(folder / manifest[side]["starts"]["file"], dtype=START_TYPE, mode="r"))
+
+
+def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [entry for side in SIDES for entry in (*manifest[side]["shards"], manifest[side]["starts"])]
+
+
+def _check_size(folder: Path, entry: dict[str, Any]) -> None:
+    path = folder / entry["file"]
+    size = path.stat().st_size if path.is_file() else None
+    if size != entry["size"]:
+        found = "is missing" if size is None else f"has {size:,}"
+        raise InputError(
+            f"file must have {entry['size']:,} bytes, but '{path}' {found}; copy it again, or prepare the corpus anew"
+        )
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,150 @@
+"""What a preparation under way keeps on disk, so that it can be killed at any moment.
+
+Files only grow. A commit is one small JSON file, replaced as a whole: the length of every other file, the place in the
+source behind the last record, and all counts. Whatever was written after it is cut off when the work is taken up
+again, so the end result does not depend on where it stopped.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from attractor.corpus.shards import SIDES
+from attractor.errors import InputError
+from attractor.files import write_json
+
+PROGRESS = "progress.json"
+LOCK = "lock"
+DOCUMENT = np.dtype([("key", "<u8"), ("position", "<u8"), ("file", "<u4"), ("n_tokens", "<u4"), ("n_hashes", "<u4")])
+PORTION = 1 << 20
+N_SAMPLES = 5
+
+
+@dataclass
+class Part:
+    """What one side got from a block of records."""
+
+    tokens: np.ndarray
+    documents: np.ndarray
+    hashes: np.ndarray
+    n_bytes: int
+
+
+@dataclass
+class Counts:
+    """Totals up to the last record. `place` is the file and position from which to go on."""
+
+    place: tuple[int, int] = (0, 0)
+    n_records: int = 0
+    n_empty: int = 0
+    n_malformed: int = 0
+    malformed: list[str] = field(default_factory=list)
+    n_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SIDES, 0))
+    n_tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SIDES, 0))
+    n_documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SIDES, 0))
+    finished: bool = False
+
+
+class Work:
+    """The growing files of one preparation."""
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        self.folder = folder
+        self.dtype = dtype
+        self.counts = Counts()
+        committed: dict[str, int] = {}
+        if (folder / PROGRESS).is_file():
+            stored: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+            committed = stored["lengths"]
+            self.counts = Counts(**stored["counts"] | {"place": tuple(stored["counts"]["place"])})
+        self._files: dict[str, BinaryIO] = {}
+        for name in (f"{side}.{kind}" for side in SIDES for kind in ("tokens", "documents", "hashes")):
+            file = (folder / name).open("ab")
+            file.truncate(committed.get(name, 0))
+            file.seek(0, os.SEEK_END)
+            self._files[name] = file
+
+    def append(self, side: str, part: Part) -> None:
+        self._files[f"{side}.tokens"].write(part.tokens.astype(self.dtype).tobytes())
+        self._files[f"{side}.documents"].write(part.documents.tobytes())
+        self._files[f"{side}.hashes"].write(part.hashes.astype("<u8").tobytes())
+        self.counts.n_bytes[side] += part.n_bytes
+        self.counts.n_tokens[side] += len(part.tokens)
+        self.counts.n_documents[side] += len(part.documents)
+
+    def commit(self) -> None:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        lengths = {name: file.tell() for name, file in self._files.items()}
+        write_json(self.folder / PROGRESS, {"lengths": lengths, "counts": asdict(self.counts)})
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def side(self, side: str) -> "Side":
+        return Side(self.folder / side, self.dtype)
+
+
+class Side:
+    """What has been written of one side, read in portions."""
+
+    def __init__(self, stem: Path, dtype: np.dtype) -> None:
+        self._stem = stem
+        self._dtype = dtype
+        self.documents = np.fromfile(stem.with_suffix(".documents"), dtype=DOCUMENT)
+
+    @property
+    def keys(self) -> np.ndarray:
+        return self.documents["key"]
+
+    @property
+    def n_hashes(self) -> np.ndarray:
+        return self.documents["n_hashes"]
+
+    def sketches(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The hashes of about `PORTION` at a time, of whole documents: the first one, and the one behind the last."""
+        ends = np.cumsum(self.n_hashes, dtype=np.int64)
+        first = 0
+        with self._stem.with_suffix(".hashes").open("rb") as file:
+            while first < len(ends):
+                read = int(ends[first - 1]) if first else 0
+                behind = max(first + 1, int(np.searchsorted(ends, read + PORTION, side="right")))
+                yield first, behind, np.fromfile(file, dtype="<u8", count=int(ends[behind - 1]) - read)
+                first = behind
+
+    def tokens(self, kept: np.ndarray) -> Iterator[np.ndarray]:
+        """The tokens of the documents that are kept (a boolean for each), in blocks."""
+        ends = np.cumsum(self.documents["n_tokens"], dtype=np.int64)
+        starts = ends - self.documents["n_tokens"]
+        changes = np.flatnonzero(np.diff(np.concatenate(([False], kept, [False])).astype(np.int8)))
+        with self._stem.with_suffix(".tokens").open("rb") as file:
+            for first, behind in changes.reshape(-1, 2):
+                file.seek(int(starts[first]) * self._dtype.itemsize)
+                left = int(ends[behind - 1] - starts[first])
+                while left:
+                    block = np.fromfile(file, dtype=self._dtype, count=min(left, PORTION))
+                    left -= len(block)
+                    yield block
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The work folder for one process at a time; the kernel lets go however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"out must be free, but another process prepares '{folder.parent}'; wait until it ends, or stop it"
+            ) from None
+        yield

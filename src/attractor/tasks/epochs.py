@@ -1,0 +1,38 @@
+"""The order of a fixed set of examples as a function of (seed, sample), so that resuming needs no loader state."""
+
+import numpy as np
+
+from attractor.errors import InputError
+
+
+class Epochs:
+    """Samples, numbered for ever: sample i belongs to epoch i // n_examples, and an epoch visits every example once.
+
+    The permutation comes from Philox, keyed by (seed, epoch), so no epoch needs the one before it.
+    """
+
+    def __init__(self, n_examples: int, seed: int) -> None:
+        philox_key(seed, 0)
+        self.n_examples = n_examples
+        self.seed = seed
+        self._cached: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
+
+    def examples(self, first: int, count: int) -> np.ndarray:
+        """Which examples are samples first .. first + count - 1."""
+        epochs, places = np.divmod(np.arange(first, first + count), self.n_examples)
+        return np.concatenate([self._order(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)])
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """Only the latest epoch is kept."""
+        if self._cached[0] != epoch:
+            # Raw Philox output is the one stream that NumPy promises never to change; Generator methods may.
+            raw = np.random.Philox(key=philox_key(self.seed, epoch)).random_raw(self.n_examples)
+            self._cached = (epoch, np.argsort(raw, kind="stable"))
+        return self._cached[1]
+
+
+def philox_key(seed: int, number: int) -> np.ndarray:
+    """The key of one of the streams that belong to a seed."""
+    if not 0 <= seed < 2**64:
+        raise InputError(f"seed must be between 0 and 2**64 - 1, but is {seed}; give a non-negative integer")
+    return np.array([seed, number], dtype=np.uint64)

@@ -1,0 +1,309 @@
+"""GLUE's examples as texts and labels: from the Hugging Face Hub, or from a folder with tsv, csv, jsonl, json or
+parquet files, or with what `save_to_disk` of the datasets library left.
+
+The benchmark's tsv files know no quotes, and CoLA's have no header. A line that cannot be used is counted, and the
+first few are told; more than one in a hundred is an error.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attractor.corpus.network import OFFLINE, reachable
+from attractor.corpus.optional import needed
+from attractor.corpus.records import FlawError
+from attractor.errors import InputError
+from attractor.tasks.glue.table import TABLE, GlueEntry, file_names
+
+HUB = "huggingface"
+REPOSITORY = "nyu-mll/glue"
+MALFORMED_LIMIT = 0.01
+TOLD = 3
+LARGEST_NUMBER = 5.0
+HIDDEN = -1
+
+
+Row = Mapping[str, Any] | FlawError
+
+
+class Table(NamedTuple):
+    """Rows stand beside their place, counted as their reader counts; a row that could not be read is its flaw."""
+
+    name: str
+    unit: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[int, Row]]
+
+
+class Examples(NamedTuple):
+    texts: list[tuple[str, ...]]
+    labels: np.ndarray  # int64 for classes, float64 for numbers
+    n_malformed: int
+
+
+def read_examples(task: str, data: str, part: str) -> Examples:
+    """Those of one part: 'train', or a validation set of the task."""
+    entry = TABLE[task]
+    texts: list[tuple[str, ...]] = []
+    labels: list[float] = []
+    n_malformed = 0
+    for table in _from_hub(task, part) if data == HUB else _from_folder(task, Path(data).expanduser(), part):
+        columns = [_column(table, names) for names in (*entry.texts, entry.label_columns)]
+        flaws = []
+        for place, row in table.rows:
+            try:
+                example = _example(entry, row, columns)
+            except FlawError as flaw:
+                flaws.append(f"{table.unit} {place} ({flaw})")
+            else:
+                texts.append(example[0])
+                labels.append(example[1])
+        _report(table, flaws)
+        n_malformed += len(flaws)
+    return Examples(texts, np.array(labels, dtype=np.int64 if entry.labels else np.float64), n_malformed)
+
+
+# --- one row --------------------------------------------------------------------------------------------------------
+
+
+def _example(entry: GlueEntry, row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], float]:
+    if isinstance(row, FlawError):
+        raise row
+    *texts, label = (row.get(column) for column in columns)
+    return tuple(map(_text, texts, columns)), _label(entry, label)
+
+
+def _text(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise FlawError(f"no text in '{column}'")
+    if not value.strip():
+        raise FlawError(f"empty '{column}'")
+    if not _is_unicode(value):
+        raise FlawError(f"'{column}' is not UTF-8")
+    return value
+
+
+def _is_unicode(value: str) -> bool:
+    """Bytes that are not UTF-8 were read as lone surrogates, which JSON may also spell out."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _label(entry: GlueEntry, value: Any) -> float:
+    """The number of a class, given by its name or its number; or the number that is asked for."""
+    if value in entry.labels:
+        return entry.labels.index(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if number == HIDDEN:
+        raise FlawError("the label is hidden, as in test sets")
+    if entry.labels and number in range(len(entry.labels)):
+        return int(number)
+    if not entry.labels and 0 <= number <= LARGEST_NUMBER:
+        return number
+    wanted = f"one of {', '.join(entry.labels)}" if entry.labels else f"a number from 0 to {LARGEST_NUMBER:g}"
+    raise FlawError(f"label {value!r:.40} is not {wanted}")
+
+
+# --- a table --------------------------------------------------------------------------------------------------------
+
+
+def _column(table: Table, names: tuple[str, ...]) -> str:
+    for name in names:
+        if name in table.columns:
+            return name
+    raise InputError(
+        f"'{table.name}' must have a column '{names[0]}', but has {', '.join(table.columns) or 'none'}; rename one, or "
+        "give the file of this task"
+    )
+
+
+def _report(table: Table, flaws: list[str]) -> None:
+    if not table.rows:
+        raise InputError(f"'{table.name}' must hold examples, but is empty; fetch it again")
+    if not flaws:
+        return
+    first = "; ".join(flaws[:TOLD])
+    if len(flaws) > MALFORMED_LIMIT * len(table.rows):
+        raise InputError(
+            f"'{table.name}' may have one malformed {table.unit} in {1 / MALFORMED_LIMIT:.0f}, but has {len(flaws):,} "
+            f"of {len(table.rows):,}: {first}; mend or remove them"
+        )
+    warnings.warn(f"skipped {len(flaws)} malformed {table.unit}(s) of '{table.name}': {first}", stacklevel=2)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
+    """The folder may be the task's own, or hold one that is called after the task: `SST-2` or `sst2`."""
+    if not folder.is_dir():
+        raise InputError(
+            f"glue_data must be a folder, or '{HUB}', but '{folder}' is not; give one with a folder '{task}'"
+        )
+    own = [below for below in sorted(folder.iterdir()) if below.is_dir() and _plain(below.name) == task]
+    place = own[0] if own else folder
+    if (place / "dataset_dict.json").is_file():
+        return [_saved(place, part)]
+    names = "|".join(file_names(part))
+    known = [path for path in sorted(place.iterdir()) if path.suffix.lower() in READERS and path.is_file()]
+    found = [path for path in known if re.fullmatch(rf"({names})(-\d+-of-\d+)?", path.stem.lower())]
+    if not found:
+        there = ", ".join(path.name for path in sorted(place.iterdir())[:8]) or "nothing"
+        raise InputError(
+            f"glue_data must hold a file '{file_names(part)[0]}' ({', '.join(READERS)}) for '{task}', "
+            f"but '{place}' has {there}; add it"
+        )
+    if len({path.suffix for path in found}) > 1:
+        raise InputError(
+            f"'{place}' must hold each file once, but has {', '.join(path.name for path in found)}; remove all but one"
+        )
+    return [READERS[path.suffix.lower()](path, TABLE[task]) for path in found]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _tsv(path: Path, entry: GlueEntry) -> Table:
+    lines = [(number, line.split("\t")) for number, line in _lines(path)]
+    header = lines[0][1] if lines else []
+    if entry.headerless and not set(entry.texts[0]) & set(header):
+        header = list(entry.headerless)
+    else:
+        lines = lines[1:]
+    return Table(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
+
+
+def _csv(path: Path, entry: GlueEntry) -> Table:
+    reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
+    header = next(reader, [])
+    return Table(str(path), "line", header, list(_csv_rows(reader, header)))
+
+
+def _csv_rows(reader: Any, header: list[str]) -> Iterator[tuple[int, Row]]:
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.line_num, FlawError(str(error))
+        else:
+            if fields:
+                yield reader.line_num, _row(header, fields)
+
+
+def _row(header: list[str], fields: list[str]) -> Row:
+    if len(fields) != len(header):
+        return FlawError(f"{len(fields)} fields where there are {len(header)} columns")
+    return dict(zip(header, fields, strict=True))
+
+
+def _jsonl(path: Path, entry: GlueEntry) -> Table:
+    return _objects(path, "line", [(number, _parsed(line)) for number, line in _lines(path)])
+
+
+def _json(path: Path, entry: GlueEntry) -> Table:
+    rows = _parsed(_read(path))
+    if not isinstance(rows, list):
+        raise InputError(f"'{path}' must be a JSON array of objects, but is not; write one object a line as .jsonl")
+    return _objects(path, "object", list(enumerate(rows, start=1)))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return FlawError("not JSON")
+
+
+def _objects(path: Path, unit: str, values: list[tuple[int, Any]]) -> Table:
+    """The first object shows the columns."""
+    flaw = FlawError("not a JSON object")
+    rows = [(number, value if isinstance(value, dict | FlawError) else flaw) for number, value in values]
+    columns = next((list(row) for _, row in rows if isinstance(row, dict)), [])
+    return Table(str(path), unit, columns, rows)
+
+
+def _parquet(path: Path, entry: GlueEntry) -> Table:
+    needed("pyarrow")
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.ParquetFile(path).read().to_pylist()
+    except (ValueError, OSError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"'{path}' must be parquet, but cannot be read as such ({said}); fetch it again") from error
+    return _objects(path, "row", list(enumerate(rows, start=1)))
+
+
+READERS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Lines that are not blank, with their numbers. Only a line feed ends one: `splitlines` knows nine more ends."""
+    lines = enumerate(_read(path).split("\n"), start=1)
+    return [(number, line.rstrip("\r")) for number, line in lines if line.strip()]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        raise InputError(f"'{path}' must be readable, but is not: {error.strerror}; check it") from error
+
+
+# --- the datasets library -------------------------------------------------------------------------------------------
+
+
+def _saved(folder: Path, part: str) -> Table:
+    datasets = needed("datasets")
+    try:
+        splits = datasets.load_from_disk(str(folder))
+    except (ValueError, OSError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"'{folder}' must be a saved data set, but cannot be read ({said}); save it again") from error
+    for name in file_names(part):
+        if name in splits:
+            return _split(f"{folder}/{name}", splits[name])
+    raise InputError(
+        f"'{folder}' must hold a split '{file_names(part)[0]}', but has {', '.join(splits)}; save it again"
+    )
+
+
+def _from_hub(task: str, part: str) -> list[Table]:
+    """Without network, what was downloaded before will do."""
+    datasets = needed("datasets")
+    split = file_names(part)[0]
+    online = reachable()
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    try:
+        datasets.config.HF_HUB_OFFLINE = was_offline or not online  # or it would try again for half a minute
+        return [_split(f"{REPOSITORY}:{task}/{split}", datasets.load_dataset(REPOSITORY, task, split=split))]
+    except Exception as error:  # the library lets through whatever its many layers raise
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        problem = f"the Hugging Face Hub did not give it ({said})" if online else OFFLINE
+        raise InputError(
+            f"glue data '{task}' must be downloaded, but {problem}; elsewhere, run datasets.load_dataset("
+            f"'{REPOSITORY}', '{task}').save_to_disk('FOLDER/{task}'), copy FOLDER here and give glue_data=FOLDER"
+        ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was_offline
+
+
+def _split(name: str, dataset: Any) -> Table:
+    return Table(name, "row", dataset.column_names, list(enumerate(dataset.to_list(), start=1)))

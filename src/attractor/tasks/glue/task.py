@@ -1,0 +1,163 @@
+"""One GLUE task as batches: a sentence or a pair as one sequence of tokens, with one label.
+
+sentence padding...                       `real` is False at padding, which is always on the right
+first <|endoftext|> second padding...     too long a pair loses the end of its longer text first
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from attractor.corpus.tokenizer import Tokenizer, load_tokenizer
+from attractor.errors import InputError, unknown
+from attractor.tasks.epochs import Epochs
+from attractor.tasks.glue.metrics import METRICS
+from attractor.tasks.glue.reading import HUB, read_examples
+from attractor.tasks.glue.table import TABLE
+from attractor.tasks.task import Batch, TaskConfig
+
+WIDTH_STEP = 8  # matrix kernels are fastest at such widths
+
+
+@dataclass(frozen=True)
+class Glue(TaskConfig):
+    kind = "glue"
+
+    glue_task: str = "sst2"
+    glue_data: str = HUB  # or a folder
+    glue_tokenizer: str = "bytes"  # that of the pretrained model: a name, or the path of a tokenizer.json
+
+    def __post_init__(self) -> None:
+        if self.glue_task not in TABLE:
+            raise unknown("glue_task", self.glue_task, TABLE)
+
+    def build(self, seq_len: int, seed: int) -> "GlueTask":
+        return GlueTask(self, seq_len, seed)
+
+
+class GlueTask:
+    """The seed orders training; a batch is as wide as its longest sequence needs."""
+
+    def __init__(self, config: Glue, seq_len: int, seed: int) -> None:
+        self.config = config
+        self.entry = TABLE[config.glue_task]
+        n_texts = len(self.entry.texts)
+        if seq_len < 2 * n_texts - 1:
+            raise InputError(
+                f"seq_len must be at least {2 * n_texts - 1} for '{config.glue_task}', got {seq_len}; give a longer one"
+            )
+        self.seq_len = seq_len
+        self.tokenizer = load_tokenizer(config.glue_tokenizer)
+        data = config.glue_data if config.glue_data == HUB else str(Path(config.glue_data).expanduser().resolve())
+        self.parts = _load(config.glue_task, data, config.glue_tokenizer)
+        self.name = f"glue:{config.glue_task}"
+        self.demands = {"vocab_size": self.tokenizer.vocab_size, "n_classes": self.entry.n_classes}
+        self.metric = self.entry.metrics[0]
+        self.valid_sets = self.entry.valid_sets
+        self._epochs = Epochs(len(self.parts["train"].labels), seed)
+        digest = hashlib.sha256(config.glue_task.encode())
+        for part in self.parts.values():
+            for array in (part.ids.astype("<u4"), part.bounds.astype("<i8"), part.labels.astype("<f8")):
+                digest.update(array.tobytes())
+        self.fingerprint = digest.hexdigest()
+
+    @property
+    def n_tokens(self) -> int:
+        """Counted as if every sequence had seq_len tokens, as steps are, so that their quotient is the epochs."""
+        return len(self.parts["train"].labels) * self.seq_len
+
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        return self._batch("train", self._epochs.examples(step * batch_size, batch_size))
+
+    def valid_batches(
+        self, batch_size: int, max_batches: int | None = None, part: str | None = None
+    ) -> Iterator[Batch]:
+        """Spread evenly over the examples where not all are taken, since files may be sorted; None is the first set."""
+        part = part or self.valid_sets[0]
+        if part not in self.valid_sets:
+            raise unknown("validation set", part, self.valid_sets)
+        n_examples = len(self.parts[part].labels)
+        n_taken = n_examples if max_batches is None else min(n_examples, max_batches * batch_size)
+        chosen = np.arange(n_taken) * n_examples // max(n_taken, 1)
+        return (self._batch(part, chosen[first : first + batch_size]) for first in range(0, n_taken, batch_size))
+
+    def measure(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+        """The benchmark's own metrics."""
+        return {name: METRICS[name](targets, predictions) for name in self.entry.metrics}
+
+    def describe(self) -> str:
+        train = self.parts["train"]
+        lengths = train.lengths
+        valid = ", ".join(f"{len(self.parts[name].labels):,} {name}" for name in self.valid_sets)
+        n_malformed = sum(part.n_malformed for part in self.parts.values())
+        return (
+            f"{self.name}: {len(train.labels):,} training examples, {valid}; sequences of {lengths.mean():.0f} tokens "
+            f"on average and {lengths.max():,} at most, {(lengths > self.seq_len).mean():.1%} cut to {self.seq_len}"
+            + (f"; {n_malformed:,} malformed lines left out" if n_malformed else "")
+        )
+
+    def _batch(self, name: str, chosen: np.ndarray) -> Batch:
+        part = self.parts[name]
+        sequences = [part.sequence(int(i), self.seq_len, self.tokenizer.end_of_text) for i in chosen]
+        longest = max(map(len, sequences))
+        width = min(-(-longest // WIDTH_STEP) * WIDTH_STEP, self.seq_len)
+        inputs = np.full((len(chosen), width), self.tokenizer.pad, dtype=np.int64)
+        real = np.zeros((len(chosen), width), dtype=bool)
+        for row, sequence in enumerate(sequences):
+            inputs[row, : len(sequence)] = sequence
+            real[row, : len(sequence)] = True
+        return Batch(inputs, part.labels[chosen], real)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokenised examples. Text j of example i is ids[bounds[i, j] : bounds[i, j + 1]]; arrays are shared, read-only."""
+
+    ids: np.ndarray
+    bounds: np.ndarray
+    labels: np.ndarray
+    n_malformed: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Of whole sequences, with what joins their texts."""
+        return self.bounds[:, -1] - self.bounds[:, 0] + self.bounds.shape[1] - 2
+
+    def sequence(self, example: int, seq_len: int, end_of_text: int) -> np.ndarray:
+        bounds = self.bounds[example]
+        texts = [self.ids[begin:end] for begin, end in pairwise(bounds)]
+        if len(texts) == 1:
+            return texts[0][:seq_len]
+        first, second = texts
+        n_first, n_second = shares(len(first), len(second), seq_len - 1)
+        return np.concatenate([first[:n_first], [end_of_text], second[:n_second]])
+
+
+def shares(n_first: int, n_second: int, room: int) -> tuple[int, int]:
+    """How much of two texts is kept if the longer is cut until both fit; of equals the second is cut first."""
+    kept = min(n_second, max(room // 2, room - n_first))
+    return min(n_first, room - kept), kept
+
+
+@lru_cache(maxsize=4)
+def _load(task: str, data: str, tokenizer: str) -> dict[str, Part]:
+    """Training and validation sets, read and tokenised once in a process."""
+    tokens = load_tokenizer(tokenizer)
+    return {name: _part(task, data, name, tokens) for name in ("train", *TABLE[task].valid_sets)}
+
+
+def _part(task: str, data: str, name: str, tokenizer: Tokenizer) -> Part:
+    examples = read_examples(task, data, name)
+    encoded = tokenizer.encode_batch([text for texts in examples.texts for text in texts])
+    ends = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])])
+    n_texts = len(TABLE[task].texts)
+    bounds = ends[np.arange(len(examples.texts))[:, None] * n_texts + np.arange(n_texts + 1)]
+    ids = np.concatenate(encoded)
+    for array in (ids, bounds, examples.labels):
+        array.flags.writeable = False
+    return Part(ids, bounds, examples.labels, examples.n_malformed)

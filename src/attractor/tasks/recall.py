@@ -1,0 +1,262 @@
+"""Multi-query associative recall (MQAR): a sequence lists pairs of a key and a value, then asks for each key again.
+
+    k1 v1 k2 v2 ... kn vn  f f k2 f f f k1 f ...      the label at the position of a queried key is its value
+
+With n pairs in T tokens of a vocabulary V (symbols 0 .. V - 1):
+
+(1) keys: n distinct symbols below V // 2, in an order drawn evenly; values: n distinct symbols from V // 2 on, likewise
+(2) queries: every key once, at a place after the pairs. gap "uniform": all T - 2n places are equally likely. gap
+    "power": the places are those at 2g, g = 0, 1, .. behind the pairs, drawn without replacement with weights
+    (g + 1)^(a - 1), so that most queries come soon
+(3) fillers everywhere else: drawn evenly from all symbols but the n keys of that sequence, so that only a query looks
+    like one; a filler may be any value, one of the sequence too
+(4) labels: the value at its key's query; -100, which is not scored, elsewhere
+
+Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927, with a = 0.01,
+which is `gap="power"`; there fillers may be keys, and symbol 0 is no key. Example i depends on (seed, i) alone.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from attractor.errors import InputError, unknown
+from attractor.tasks.epochs import Epochs, philox_key
+from attractor.tasks.task import Batch, TaskConfig
+
+NOT_SCORED = -100
+N_VALID = 3000  # as in the literature
+ENDLESS, VALID, FIXED = range(3)  # streams of random numbers that share nothing
+RAW_AT_ONCE = 2**17  # a megabyte of random numbers stays in a processor's cache
+
+
+class Level(NamedTuple):
+    length: int
+    n_pairs: int
+    symbols: int = 64
+    gap: str = "uniform"
+    n_examples: int = 0  # of the training set; 0: drawn without end
+
+
+LEVELS = {
+    "easy": Level(64, 4),
+    "medium": Level(128, 8),
+    "hard": Level(256, 16),
+    "zoology-64": Level(64, 4, 8192, "power", 100_000),
+    "zoology-128": Level(128, 8, 8192, "power", 100_000),
+    "zoology-256": Level(256, 16, 8192, "power", 100_000),
+    "zoology-512": Level(512, 64, 8192, "power", 100_000),
+}
+PLACES_APART = {"uniform": 1, "power": 2}
+
+
+@dataclass(frozen=True)
+class Recall(TaskConfig):
+    kind = "mqar"
+
+    level: str = "easy"
+    length: int | None = None  # tokens of a sequence; this and what follows: None is as the level says
+    n_pairs: int | None = None
+    symbols: int | None = None  # the vocabulary: keys are its first half, values its second
+    gap: str | None = None  # where queries stand: "uniform" or "power"
+    power_a: float = 0.01
+    n_examples: int | None = None  # of the training set; 0: drawn without end
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise unknown("level of mqar", self.level, LEVELS)
+        if self.resolved.n_examples < 0:
+            raise InputError(f"n_examples must be at least 0, got {self.n_examples}; 0 draws examples without end")
+        self.source(ENDLESS, 0)
+
+    @property
+    def resolved(self) -> Level:
+        own = {name: getattr(self, name) for name in Level._fields}
+        return LEVELS[self.level]._replace(**{name: value for name, value in own.items() if value is not None})
+
+    @property
+    def seq_len(self) -> int:
+        return self.resolved.length
+
+    def source(self, stream: int, seed: int) -> "Source":
+        length, n_pairs, symbols, gap, _ = self.resolved
+        return Source(length, n_pairs, symbols, seed, gap, self.power_a, stream)
+
+    def build(self, seq_len: int, seed: int) -> "RecallTask":
+        if seq_len != self.seq_len:
+            raise InputError(f"seq_len must be {self.seq_len}, the length of this mqar, got {seq_len}; change length")
+        return RecallTask(self, seed)
+
+
+class RecallTask:
+    """Training sequences without end or from a fixed set, which seeds visit in different orders; answers are exact."""
+
+    metric = "accuracy"
+    valid_sets = ("valid",)
+
+    def __init__(self, config: Recall, seed: int) -> None:
+        self.level = level = config.resolved
+        known = level == LEVELS[config.level]
+        self.name = f"mqar:{config.level if known else f'{level.length}x{level.n_pairs}x{level.symbols}'}"
+        self.demands = {"vocab_size": level.symbols}
+        self.n_tokens = level.n_examples * level.length or None
+        self._epochs = Epochs(level.n_examples, seed) if level.n_examples else None
+        self._train = config.source(FIXED, 0) if level.n_examples else config.source(ENDLESS, seed)
+        self._valid = config.source(VALID, 0)
+        digest = hashlib.sha256(repr((level, config.power_a)).encode())
+        for array in self._valid.examples(np.arange(8)):
+            digest.update(array.astype("<i8").tobytes())
+        self.fingerprint = digest.hexdigest()
+
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        first = step * batch_size
+        samples = np.arange(first, first + batch_size)
+        chosen = samples if self._epochs is None else self._epochs.examples(first, batch_size)
+        return Batch(*self._train.examples(chosen))
+
+    def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
+        n_taken = N_VALID if max_batches is None else min(N_VALID, max_batches * batch_size)
+        for first in range(0, n_taken, batch_size):
+            yield Batch(*self._valid.examples(np.arange(first, min(first + batch_size, n_taken))))
+
+    def measure(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+        """`accuracy` of single answers, and `sequence_accuracy`: the share of sequences with every answer right."""
+        scored = targets != NOT_SCORED
+        right = predictions == targets
+        return {
+            "accuracy": float(right[scored].mean()),
+            "sequence_accuracy": float((right | ~scored).all(axis=1)[scored.any(axis=1)].mean()),
+        }
+
+    def describe(self) -> str:
+        length, n_pairs, symbols, gap, n_examples = self.level
+        return (
+            f"{self.name}: {n_pairs} pairs of {symbols // 2:,} keys and {symbols - symbols // 2:,} values in {length} "
+            f"tokens, {gap} gaps; {f'{n_examples:,} training sequences' if n_examples else 'drawn without end'}, "
+            f"{N_VALID:,} for validation"
+        )
+
+
+def mqar(
+    n_examples: int,
+    length: int,
+    n_pairs: int,
+    vocab_size: int,
+    seed: int,
+    *,
+    gap: str = "uniform",
+    power_a: float = 0.01,
+    first: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and labels, int64 of shape n_examples x length: examples first, first + 1, .. of that seed.
+
+    They are those that `Recall` trains on where it draws without end.
+    """
+    source = Source(length, n_pairs, vocab_size, seed, gap, power_a)
+    tokens, labels = (np.empty((n_examples, length), dtype=np.int64) for _ in range(2))
+    rows = max(1, RAW_AT_ONCE // source.n_raw)
+    for start in range(0, n_examples, rows):
+        part = slice(start, min(start + rows, n_examples))
+        tokens[part], labels[part] = source.examples(first + np.arange(part.start, part.stop))
+    return tokens, labels
+
+
+@dataclass(frozen=True)
+class Source:
+    """Examples by their number, in the settings that determine what each is."""
+
+    length: int
+    n_pairs: int
+    vocab_size: int
+    seed: int
+    gap: str = "uniform"
+    power_a: float = 0.01
+    stream: int = ENDLESS
+
+    def __post_init__(self) -> None:
+        if self.gap not in PLACES_APART:
+            raise unknown("gap", self.gap, PLACES_APART)
+        if self.n_pairs < 1:
+            raise InputError(f"n_pairs must be at least 1, got {self.n_pairs}; give a positive number")
+        if self.n_places < self.n_pairs:
+            needed = (2 + PLACES_APART[self.gap]) * self.n_pairs
+            raise InputError(
+                f"length must be at least {needed} for {self.n_pairs} pairs and gap '{self.gap}', got {self.length}; "
+                "give longer sequences or fewer pairs"
+            )
+        if self.vocab_size < 2 * self.n_pairs:
+            raise InputError(
+                f"symbols must be at least {2 * self.n_pairs} for {self.n_pairs} pairs, got {self.vocab_size}; "
+                "give more symbols or fewer pairs"
+            )
+        if not math.isfinite(self.power_a):
+            raise InputError(f"power_a must be a finite number, got {self.power_a}; the literature has 0.01")
+        philox_key(self.seed, self.stream)
+
+    @property
+    def n_places(self) -> int:
+        """Where queries may stand."""
+        return (self.length - 2 * self.n_pairs) // PLACES_APART[self.gap]
+
+    @property
+    def n_raw(self) -> int:
+        """Random numbers that an example takes: for keys, values, places and fillers."""
+        return 2 * self.n_pairs + self.n_places + self.length - 2 * self.n_pairs
+
+    def examples(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and labels of the examples of these numbers, int64 of shape B T."""
+        n, n_keys = self.n_pairs, self.vocab_size // 2
+        raw = self._raw(numbers)
+        for_keys, for_values, for_places, for_fillers = np.split(raw, np.cumsum([n, n, self.n_places]), axis=1)
+        # Keys are the first half of the symbols, so a rank among the symbols that are left is one among the keys left.
+        ranks = np.hstack([_below(n_keys - np.arange(n), for_keys), _below(self.vocab_size - n, for_fillers)])
+        keys, fillers = np.split(_unrank(ranks, n), [n], axis=1)  # (1), (3)
+        values = n_keys + _unrank(_below(self.vocab_size - n_keys - np.arange(n), for_values), n)  # (1)
+        places = 2 * n + PLACES_APART[self.gap] * self._first_places(for_places)  # (2)
+
+        tokens = np.empty((len(numbers), self.length), dtype=np.int64)
+        tokens[:, 0 : 2 * n : 2], tokens[:, 1 : 2 * n : 2], tokens[:, 2 * n :] = keys, values, fillers
+        np.put_along_axis(tokens, places, keys, axis=1)
+        labels = np.full_like(tokens, NOT_SCORED)
+        np.put_along_axis(labels, places, values, axis=1)  # (4)
+        return tokens, labels
+
+    def _raw(self, numbers: np.ndarray) -> np.ndarray:
+        """The number of the example stands in the upper words of Philox's counter, so no two examples share a draw."""
+        key = philox_key(self.seed, self.stream)
+        raws = [np.random.Philox(key=key, counter=int(number) << 64).random_raw(self.n_raw) for number in numbers]
+        return np.stack(raws) if raws else np.empty((0, self.n_raw), dtype=np.uint64)
+
+    def _first_places(self, raw: np.ndarray) -> np.ndarray:
+        """n_pairs places without replacement: the winners of a race, in the order in which they arrive.
+
+        Arrival times are exponential with the weights as rates (in logarithms, for large a), so whoever arrives next is
+        drawn by weight from those that are left (Efraimidis and Spirakis 2006). With equal weights any order will do.
+        """
+        if self.gap == "uniform":
+            return np.argsort(raw, axis=1)[:, : self.n_pairs]
+        evenly = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # never 0, never 1
+        log_weights = (self.power_a - 1) * np.log(1.0 + np.arange(self.n_places))
+        return np.argsort(np.log(-np.log(evenly)) - log_weights, axis=1)[:, : self.n_pairs]
+
+
+def _below(bound: int | np.ndarray, raw: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0 to bound - 1, even up to bound / 2^32."""
+    word = np.uint64(32)
+    return (((raw >> word) * np.asarray(bound, dtype=np.uint64)) >> word).astype(np.int64)
+
+
+def _unrank(ranks: np.ndarray, n_taken: int) -> np.ndarray:
+    """Draws without replacement, from their ranks among what was left.
+
+    Column j < n_taken is a rank among what columns 0 .. j - 1 left, every later column one among what all the taken
+    left. Taking x moved everything from x on down by one: undone from the last to the first, in place.
+    """
+    for taken in reversed(range(n_taken)):
+        later = ranks[:, taken + 1 :]
+        later += later >= ranks[:, taken, None]
+    return ranks

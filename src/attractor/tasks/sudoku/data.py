@@ -1,0 +1,141 @@
+"""Boards for training, for validation, and out of distribution, held apart by canonical grid.
+
+Two boards whose solutions are symmetric to one another are one sudoku in disguise (`symmetry`), so no canonical grid of
+a validation set occurs in training. Boards of files are taken in the order of a hash of their cells, each once, those
+for validation first: what is held out depends neither on the order in the files nor on how many are trained on.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku.digging import add_givens, generate
+from attractor.tasks.sudoku.formats import files_at, read
+from attractor.tasks.sudoku.solver import count_solutions
+from attractor.tasks.sudoku.symmetry import canonical
+
+GENERATED = "generated"
+IN_DISTRIBUTION = (31, 42)  # givens, as in the literature
+OUT_OF_DISTRIBUTION = (24, 30)
+TRAIN, VALID, OOD = range(3)  # seeds of the boards: data are the same for every run, a run's seed only orders them
+
+
+@dataclass(frozen=True)
+class Boards:
+    """Boards and their solutions, n x 9 x 9 each."""
+
+    boards: np.ndarray
+    solutions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.boards)
+
+    def take(self, chosen: np.ndarray) -> "Boards":
+        """Copies of some."""
+        return Boards(self.boards[chosen], self.solutions[chosen])
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The sets of a task, `valid` by their names; read-only because runs in one process share them."""
+
+    train: Boards
+    valid: dict[str, Boards]
+    n_left_out: int  # training boards whose canonical grid is in a validation set
+    n_malformed: int  # lines of files
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        for part in (self.train, *self.valid.values()):
+            part.boards.flags.writeable = part.solutions.flags.writeable = False
+
+
+@lru_cache(maxsize=4)
+def load_sets(
+    puzzles: str,
+    ood_puzzles: str,
+    n_boards: int,
+    n_valid_boards: int,
+    givens: tuple[int, int] | None,
+    ood_givens: tuple[int, int] | None,
+) -> Sets:
+    """The sets for these fields of the task's config."""
+    n_malformed = 0
+    if puzzles == GENERATED:
+        train = _generated(n_boards, givens or IN_DISTRIBUTION, TRAIN)
+        valid = {"valid": _generated(n_valid_boards, givens or IN_DISTRIBUTION, VALID)}
+    else:
+        found, n_malformed = _from_files(puzzles, givens, n_valid_boards + n_boards, TRAIN)
+        if len(found) <= n_valid_boards:
+            raise InputError(
+                f"puzzles must give more boards than n_valid_boards={n_valid_boards}, "
+                f"but '{puzzles}' gives {len(found)}; add files or lower n_valid_boards"
+            )
+        places = np.arange(len(found))
+        train, valid = found.take(places[n_valid_boards:]), {"valid": found.take(places[:n_valid_boards])}
+    if ood_puzzles == GENERATED:
+        valid["ood"] = _generated(n_valid_boards, ood_givens or OUT_OF_DISTRIBUTION, OOD)
+    elif ood_puzzles:
+        valid["ood"], n_more = _from_files(ood_puzzles, ood_givens, n_valid_boards, OOD)
+        n_malformed += n_more
+
+    held_out = {grid for part in valid.values() for grid in _canonical_bytes(part)}
+    kept = train.take(np.array([grid not in held_out for grid in _canonical_bytes(train)]))
+    if not len(kept):
+        raise InputError(
+            f"puzzles must give other sudokus than those held out, but all {len(train)} boards for training are "
+            "symmetric to boards for validation; add files"
+        )
+    return Sets(kept, valid, len(train) - len(kept), n_malformed, _fingerprint([kept, *valid.values()]))
+
+
+def _generated(n: int, givens: tuple[int, int], seed: int) -> Boards:
+    return Boards(*generate(n, givens, seed))
+
+
+def _from_files(sources: str, givens: tuple[int, int] | None, n: int, seed: int) -> tuple[Boards, int]:
+    """At most n different boards and the number of malformed lines.
+
+    With a range of givens, boards that have more are passed over, and cells of the solution fill up the others.
+    """
+    found = [read(file, unique=False) for file in files_at(sources)]
+    for part in found:
+        if part.boards.shape[1] != 9:
+            size = part.boards.shape[1]
+            raise InputError(f"puzzles must be 9 x 9 for this task, but '{part.path.name}' has {size} x {size}")
+    boards, solutions = (np.concatenate([getattr(part, name) for part in found]) for name in ("boards", "solutions"))
+    if givens:
+        sparse = np.count_nonzero(boards, axis=(1, 2)) <= givens[1]
+        boards, solutions = boards[sparse], solutions[sparse]
+    chosen = _in_order_of_hash(boards)[:n]
+    boards, solutions = boards[chosen], solutions[chosen]
+    if givens:
+        boards = add_givens(boards, solutions, givens, seed)
+    several = np.flatnonzero(count_solutions(boards) != 1)
+    if several.size:
+        text = "".join(map(str, boards[several[0]].ravel()))
+        raise InputError(f"puzzles must have exactly one solution each, but {text} has several; leave it out")
+    return Boards(boards, solutions), sum(part.n_malformed for part in found)
+
+
+def _in_order_of_hash(boards: np.ndarray) -> np.ndarray:
+    """Indices of the different boards."""
+    hashes = np.array([hashlib.sha256(board.tobytes()).digest()[:8] for board in boards.astype(np.uint8)])
+    return np.unique(hashes, return_index=True)[1]
+
+
+def _canonical_bytes(boards: Boards) -> list[bytes]:
+    return [grid.tobytes() for grid in canonical(boards.solutions)]
+
+
+def _fingerprint(parts: Sequence[Boards]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8))
+        digest.update(part.boards.astype(np.uint8).tobytes())
+        digest.update(part.solutions.astype(np.uint8).tobytes())
+    return digest.hexdigest()

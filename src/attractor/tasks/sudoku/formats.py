@@ -1,0 +1,233 @@
+"""Readers of the public formats of boards.
+
+Text has one board a line, 0 or . for a blank (and A to G for 10 to 16): CSV with a header that names its columns, CSV
+without one (board, then solution), or boards alone. Arrays (.npy, or .npz that names them) are n x size x size integers
+or one-hot n x size x size x size, where a blank has no digit. A solution that is not given is computed.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Self
+from zipfile import BadZipFile
+
+import numpy as np
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku.board import SIZES, as_boards, candidates, digits, is_solved
+from attractor.tasks.sudoku.solver import search
+
+PUZZLE_NAMES = ("puzzle", "puzzles", "quiz", "quizzes", "features")
+SOLUTION_NAMES = ("solution", "solutions", "labels")
+N_SHOWN = 5
+SYMBOLS = ".123456789ABCDEFG"
+
+
+@dataclass(frozen=True)
+class Puzzles:
+    """Boards of a file and their solutions, n x size x size each, and where in the file they stand."""
+
+    path: Path
+    boards: np.ndarray
+    solutions: np.ndarray
+    places: np.ndarray  # lines, or indices in an array, counted from 1
+    unit: str  # 'line' or 'board'
+    n_malformed: int = 0
+    malformed: tuple[str, ...] = ()  # the first of them, in words
+
+    def __len__(self) -> int:
+        return len(self.boards)
+
+    def take(self, indices: np.ndarray) -> Self:
+        return replace(
+            self, boards=self.boards[indices], solutions=self.solutions[indices], places=self.places[indices]
+        )
+
+    def where(self, index: int) -> str:
+        return f"{self.path.name}, {self.unit} {self.places[index]}"
+
+
+def read(path: str | PathLike[str], unique: bool = True, max_malformed: float = 0.01) -> Puzzles:
+    """The boards of a file, each with its solution; one that has no or several solutions is refused.
+
+    Malformed lines are left out and counted, up to a share of max_malformed. unique=False trusts that the solutions a
+    file gives are the only ones: they are checked against the rules and their boards, but nothing is searched.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(f"puzzles must be a file, but '{path}' is none; give its path")
+    if file.suffix in (".pt", ".pth"):
+        raise InputError(
+            f"puzzles must be text, .npy or .npz, but '{file.name}' is a file of torch, which is not unpickled here; "
+            "convert it: numpy.savez('boards.npz', puzzles=torch.load(...).numpy(), solutions=torch.load(...).numpy())"
+        )
+    puzzles = _read_arrays(file) if file.suffix in (".npy", ".npz") else _read_text(file, max_malformed)
+    if not len(puzzles):
+        raise InputError(f"puzzles must hold boards, but '{file.name}' has none; give one board a line")
+    if not (puzzles.solutions > 0).any():
+        return _solved(puzzles)
+    _check_solutions(puzzles)
+    return _solved(puzzles) if unique else puzzles
+
+
+def files_at(sources: str) -> list[Path]:
+    """The files of comma-separated paths and globs, in order and without repetition."""
+    found: dict[Path, None] = {}
+    for source in filter(None, (part.strip() for part in sources.split(","))):
+        path = Path(source).expanduser()
+        if path.is_file():
+            matches = [path]
+        else:
+            matches = sorted(m for m in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if m.is_file())
+        if not matches:
+            raise InputError(f"puzzles must name files, but '{source}' matches none; give paths or globs")
+        found |= dict.fromkeys(matches)
+    if not found:
+        raise InputError("puzzles must name files, got none; give paths or globs, separated by commas")
+    return list(found)
+
+
+def _check_solutions(puzzles: Puzzles) -> None:
+    """Given solutions must keep the rules and agree with their boards."""
+    wrong = np.flatnonzero(~is_solved(puzzles.solutions))
+    if wrong.size:
+        raise InputError(
+            f"solutions must keep the rules, but that of {puzzles.where(wrong[0])} does not; correct it or leave it out"
+        )
+    agrees = (puzzles.boards == 0) | (puzzles.boards == puzzles.solutions)
+    wrong = np.flatnonzero(~agrees.all(axis=(1, 2)))
+    if wrong.size:
+        raise InputError(
+            f"solutions must repeat the givens, but that of {puzzles.where(wrong[0])} does not; "
+            "correct it or leave it out"
+        )
+
+
+def _solved(puzzles: Puzzles) -> Puzzles:
+    """With the solutions found by search, which must be unique."""
+    found = search(candidates(puzzles.boards), limit=2)
+    wrong = np.flatnonzero(found.n_solutions != 1)
+    if wrong.size:
+        number = "none" if found.n_solutions[wrong[0]] == 0 else "several"
+        raise InputError(
+            f"puzzles must have exactly one solution each, but {puzzles.where(wrong[0])} has {number}; leave it out"
+        )
+    return replace(puzzles, solutions=digits(found.solutions))
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _read_text(file: Path, max_malformed: float) -> Puzzles:
+    lines = [(number, fields) for number, fields in _rows(file) if any(fields)]
+    first = lines[0][1] if lines else []
+    puzzle, solution = 0, 1 if len(first) > 1 else None
+    if first[:1] == ["puzzle"] or (len(first) > 1 and not any(map(_is_board, first))):
+        puzzle, solution = _columns(file, lines.pop(0)[1])
+    size = next((_size(row[puzzle]) for _, row in lines if puzzle < len(row) and _is_board(row[puzzle])), 9)
+    board = re.compile(f"[0.{SYMBOLS[1 : size + 1]}]{{{size * size}}}")
+    full = re.compile(f"[{SYMBOLS[1 : size + 1]}]{{{size * size}}}")
+
+    good: list[tuple[int, str, str]] = []
+    malformed: list[str] = []
+    for number, row in lines:
+        givens = row[puzzle].upper() if puzzle < len(row) else ""
+        answer = "" if solution is None else row[solution].upper() if solution < len(row) else ""
+        if not board.fullmatch(givens):
+            malformed.append(f"line {number}: {_complaint('board', givens, size)}")
+        elif solution is not None and not full.fullmatch(answer):
+            malformed.append(f"line {number}: {_complaint('solution', answer, size)}")
+        else:
+            good.append((number, givens, answer))
+    if len(malformed) > max_malformed * len(lines):
+        raise InputError(
+            f"malformed lines must be at most {max_malformed:.0%}, but '{file.name}' has {len(malformed)} of "
+            f"{len(lines)} ({'; '.join(malformed[:N_SHOWN])}); correct them or raise max_malformed"
+        )
+    boards = _digits_of((givens for _, givens, _ in good), size)
+    solutions = np.zeros_like(boards) if solution is None else _digits_of((answer for *_, answer in good), size)
+    places = np.array([number for number, *_ in good], dtype=np.int64)
+    return Puzzles(file, boards, solutions, places, "line", len(malformed), tuple(malformed[:N_SHOWN]))
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields. Bytes that are not UTF-8 make a malformed line, not a failure."""
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as text:
+        for number, line in enumerate(text, start=1):
+            try:
+                yield number, [field.strip() for field in next(csv.reader([line]), [])]
+            except csv.Error:  # a line longer than csv takes is longer than any board
+                yield number, [line.strip()]
+
+
+def _columns(file: Path, header: list[str]) -> tuple[int, int | None]:
+    names = [name.lower() for name in header]
+    puzzle = next((names.index(name) for name in PUZZLE_NAMES if name in names), None)
+    if puzzle is None:
+        raise InputError(
+            f"puzzles must have a column 'puzzle', but '{file.name}' has {', '.join(header)[:200]}; rename its column"
+        )
+    return puzzle, next((names.index(name) for name in SOLUTION_NAMES if name in names), None)
+
+
+def _size(text: str) -> int:
+    return {size * size: size for size in SIZES}[len(text)]
+
+
+def _is_board(text: str) -> bool:
+    return len(text) in {size * size for size in SIZES} and not re.search("[^0.1-9A-Ga-g]", text)
+
+
+def _complaint(what: str, text: str, size: int) -> str:
+    if not text:
+        return f"no {what}"
+    if len(text) != size * size:
+        return f"the {what} has {len(text)} characters, not {size * size}"
+    return f"the {what} holds something else than {'digits and blanks' if what == 'board' else 'digits'}"
+
+
+def _digits_of(texts: Iterable[str], size: int) -> np.ndarray:
+    table = np.zeros(128, dtype=np.int64)
+    for digit, symbol in enumerate(SYMBOLS):
+        table[ord(symbol)] = digit
+    codes = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
+    return table[codes].reshape(-1, size, size)
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def _read_arrays(file: Path) -> Puzzles:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        arrays = {"puzzle": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (ValueError, EOFError, OSError, BadZipFile) as error:
+        raise InputError(f"puzzles must be arrays of numbers, but '{file.name}' cannot be read: {error}") from error
+    boards = next((arrays[name] for name in PUZZLE_NAMES if name in arrays), None)
+    solutions = next((arrays[name] for name in SOLUTION_NAMES if name in arrays), None)
+    if boards is None:
+        raise InputError(
+            f"puzzles must be an array 'puzzle', but '{file.name}' has {', '.join(arrays) or 'none'}; rename its array"
+        )
+    boards = _from_array(file, boards)
+    solutions = np.zeros_like(boards) if solutions is None else _from_array(file, solutions)
+    if boards.shape != solutions.shape:
+        raise InputError(
+            f"puzzles and solutions must have one shape, but '{file.name}' has {boards.shape} and {solutions.shape}; "
+            "give a solution for each board"
+        )
+    return Puzzles(file, boards, solutions, np.arange(1, len(boards) + 1), "board")
+
+
+def _from_array(file: Path, array: np.ndarray) -> np.ndarray:
+    if array.ndim == 4:
+        if not np.isin(array, (0, 1)).all() or (array.sum(axis=3) > 1).any():
+            raise InputError(
+                f"one-hot cells must hold at most a single 1, but those of '{file.name}' do not; check them"
+            )
+        size = array.shape[3]
+        array = (array * np.arange(1, size + 1)).sum(axis=3).astype(np.int64)
+    return as_boards(array)

@@ -1,0 +1,186 @@
+"""One grid for all that are the same sudoku: relabelled, transposed, with bands, stacks, rows or columns exchanged.
+
+Two rows r, s of a band give a permutation of the digits, from what stands in r to what stands in s in the same column.
+Exchanging columns leaves it, and relabelling conjugates it, so its cycle type belongs to the pair of rows. Let sigma
+be a fixed permutation of a type and C its centraliser.
+
+    (1)  of the types in a grid and its transpose, take the one with the fewest (pairs of rows) x |C|
+    (2)  for each pair of this type, the relabellings that make its permutation sigma are C after any one of them
+    (3)  each, with r on top, leaves one order of everything else: columns by their digit in row r (stacks by the
+         least), rows by their digit in the first column (bands by the least)
+
+The canonical grid is the least of the grids that (3) gives. The symmetries only permute the pairs and relabellings that
+are tried, so equivalent grids have the same canonical grid, and it is equivalent to them: the form is exact.
+"""
+
+from functools import cache
+from itertools import groupby, permutations, product
+from math import factorial, isqrt
+
+import numpy as np
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku.board import as_boards, is_solved
+
+GRIDS_AT_ONCE = 512
+TRIALS_AT_ONCE = 1 << 14
+MOST_TRIALS = 1_000_000  # for one grid; only very symmetric grids of size 16 need more
+
+
+def count_distinct(grids: np.ndarray) -> int:
+    """How many of the full grids (n x size x size) are different sudokus."""
+    return len(np.unique(canonical(grids), axis=0))
+
+
+def canonical(grids: np.ndarray) -> np.ndarray:
+    """The canonical grids of full grids (n x size x size): equal where those are equivalent, and only there."""
+    grids = as_boards(grids)
+    wrong = np.flatnonzero(~is_solved(grids))
+    if wrong.size:
+        raise InputError(f"grids must be full and keep the rules, but grid {wrong[0]} is not; solve it first")
+    chunks = [_canonical(grids[i : i + GRIDS_AT_ONCE]) for i in range(0, len(grids), GRIDS_AT_ONCE)]
+    return np.concatenate(chunks) if chunks else grids.copy()
+
+
+def _canonical(grids: np.ndarray) -> np.ndarray:
+    n, size = len(grids), grids.shape[1]
+    box = isqrt(size)
+    both = np.stack([grids, grids.swapaxes(1, 2)], axis=1).astype(np.uint8) - np.uint8(1)  # digits 0 .. size - 1
+    pairs = [(band * box + r, band * box + s) for band in range(box) for r, s in permutations(range(box), 2)]
+    frames = np.array([(transposed, r, s) for transposed in (0, 1) for r, s in pairs])
+    upper, lower = both[:, frames[:, 0], frames[:, 1]], both[:, frames[:, 0], frames[:, 2]]
+    moves = np.empty_like(upper)
+    np.put_along_axis(moves, upper.astype(np.int64), lower, axis=-1)
+    lengths, labels = _cycles(moves)
+    types = _pack(np.sort(lengths - 1, axis=-1)[..., ::-1])
+
+    least = np.full((n, size), np.iinfo(np.uint64).max, dtype=np.uint64)
+    grid, frame = np.nonzero(types == _cheapest(types, size)[:, None])  # (1)
+    for code in np.unique(types[grid, frame]):
+        cases = np.flatnonzero(types[grid, frame] == code)
+        centraliser = _centraliser(_cycle_lengths(code, size))
+        for start in range(0, len(cases) * len(centraliser), TRIALS_AT_ONCE):
+            stop = min(start + TRIALS_AT_ONCE, len(cases) * len(centraliser))
+            case, element = np.divmod(np.arange(start, stop), len(centraliser))
+            g, f = grid[cases[case]], frame[cases[case]]
+            relabelling = np.take_along_axis(centraliser[element], labels[g, f], axis=1)  # (2)
+            transposed, r, _ = frames[f].T
+            _keep_least(least, g, _pack(_arrange(both[g, transposed], relabelling, r)))
+    return _unpack(least, size).astype(np.int64) + 1
+
+
+def _cycles(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For permutations along the last axis: the length of each element's cycle, and a label for each element.
+
+    Labels go along one cycle after the other, long cycles first: they make all permutations of a type the same.
+    """
+    size = moves.shape[-1]
+    steps = moves.astype(np.int64)
+    elements = np.broadcast_to(np.arange(size), steps.shape)
+    walk = [elements]
+    for _ in range(size):
+        walk.append(np.take_along_axis(steps, walk[-1], axis=-1))
+    least = np.minimum.reduce(walk)
+    lengths, to_least = np.zeros_like(steps), np.zeros_like(steps)
+    for k in range(size, 0, -1):  # downwards, so that the first return is what remains
+        lengths[walk[k] == elements] = k
+        to_least[walk[k] == least] = k
+    order = np.argsort(((size - lengths) * size + least) * size + (lengths - to_least), axis=-1)
+    labels = np.empty_like(steps)
+    np.put_along_axis(labels, order, elements, axis=-1)
+    return lengths, labels
+
+
+def _cheapest(types: np.ndarray, size: int) -> np.ndarray:
+    """For each grid the type, among those of its pairs, that gives the fewest relabellings to try."""
+    known, which = np.unique(types, return_inverse=True)
+    n_symmetries = np.array([_centraliser_order(_cycle_lengths(code, size)) for code in known], dtype=float)
+    n_pairs = np.stack([(which.reshape(types.shape) == i).sum(axis=1) for i in range(len(known))], axis=1)
+    n_trials = np.where(n_pairs > 0, n_pairs * n_symmetries, np.inf)
+    if n_trials.min(axis=1).max() > MOST_TRIALS:
+        raise InputError(
+            f"grids must need at most {MOST_TRIALS:,} trials each for their canonical form, but one needs "
+            f"{n_trials.min(axis=1).max():,.0f}, so symmetric is it; leave it out"
+        )
+    return np.asarray(known[n_trials.argmin(axis=1)])
+
+
+def _cycle_lengths(code: np.uint64, size: int) -> tuple[int, ...]:
+    """The lengths of a type's cycles, longest first; the packed type has each length once for every element."""
+    of_elements = (_unpack(np.array([[code]]), size).ravel() + 1).tolist()
+    return tuple(length for length, group in groupby(of_elements) for _ in range(len(list(group)) // length))
+
+
+def _centraliser_order(lengths: tuple[int, ...]) -> int:
+    order = 1
+    for length in set(lengths):
+        n_cycles = lengths.count(length)
+        order *= length**n_cycles * factorial(n_cycles)
+    return order
+
+
+@cache
+def _centraliser(lengths: tuple[int, ...]) -> np.ndarray:
+    """All permutations of the labels that commute with sigma: they turn its cycles and exchange those of one length."""
+    elements: list[list[int]] = [[]]
+    first = 0
+    for length, group in groupby(lengths):
+        n_cycles = len(list(group))
+        starts = range(first, first + n_cycles * length, length)
+        of_length = [
+            [
+                start + (place + turn) % length
+                for start, turn in zip(order, turns, strict=True)
+                for place in range(length)
+            ]
+            for order in permutations(starts)
+            for turns in product(range(length), repeat=n_cycles)
+        ]
+        elements = [before + after for before in elements for after in of_length]
+        first += n_cycles * length
+    return np.array(elements, dtype=np.uint8)
+
+
+def _arrange(grids: np.ndarray, relabelling: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """The relabelled grids in the order of (3)."""
+    n = len(grids)
+    each = np.arange(n)
+    digits = np.take_along_axis(relabelling, grids.reshape(n, -1).astype(np.int64), axis=1).reshape(grids.shape)
+    digits = np.take_along_axis(digits, _order(digits[each, r])[:, None, :], axis=2)
+    first_column = digits[:, :, 0].astype(np.int64)
+    first_column[each, r] = -1
+    return np.take_along_axis(digits, _order(first_column)[:, :, None], axis=1)
+
+
+def _order(keys: np.ndarray) -> np.ndarray:
+    """Lines sorted by key within their bands, and the bands by their least key."""
+    box = isqrt(keys.shape[1])
+    banded = keys.reshape(len(keys), box, box)
+    within = np.argsort(banded, axis=2) + np.arange(0, box * box, box)[:, None]
+    bands = np.argsort(banded.min(axis=2), axis=1)
+    return np.take_along_axis(within, bands[:, :, None], axis=1).reshape(keys.shape)
+
+
+def _keep_least(least: np.ndarray, owners: np.ndarray, forms: np.ndarray) -> None:
+    """Lower least[g] to the lexicographic minimum of itself and of the forms whose owner is g."""
+    affected = np.unique(owners)
+    owners = np.concatenate([owners, affected])
+    forms = np.concatenate([forms, least[affected]])
+    for row in range(forms.shape[1]):
+        least[affected, row] = np.iinfo(np.uint64).max
+        np.minimum.at(least[:, row], owners, forms[:, row])
+        leading = forms[:, row] == least[owners, row]
+        owners, forms = owners[leading], forms[leading]
+
+
+def _pack(lines: np.ndarray) -> np.ndarray:
+    """The last axis, up to 16 digits of four bits, as one number that sorts like the digits."""
+    packed = np.zeros(lines.shape[:-1], dtype=np.uint64)
+    for place in range(lines.shape[-1]):
+        packed = packed << np.uint64(4) | lines[..., place].astype(np.uint64)
+    return packed
+
+
+def _unpack(packed: np.ndarray, size: int) -> np.ndarray:
+    shifts = np.arange(4 * (size - 1), -1, -4, dtype=np.uint64)
+    return packed[..., None] >> shifts & np.uint64(15)

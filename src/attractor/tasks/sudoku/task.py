@@ -1,0 +1,112 @@
+"""Sudoku as a sequence of 81 cells: read the givens, write the whole grid; a board counts when every blank is right.
+
+Tokens are digits, 0 a blank. In training every cell of the solution is scored; in validation only blanks are, so that
+the accuracy of a board and of its cells is that of what was asked. The model must see all cells: it may not be causal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attractor.errors import InputError
+from attractor.tasks.epochs import Epochs
+from attractor.tasks.sudoku.data import GENERATED, load_sets
+from attractor.tasks.task import Batch, TaskConfig
+
+N_CELLS = 81
+NOT_SCORED = -100
+
+
+@dataclass(frozen=True)
+class Sudoku(TaskConfig):
+    kind = "sudoku"
+
+    puzzles: str = GENERATED  # or paths and globs, separated by commas
+    ood_puzzles: str = GENERATED  # for validation out of distribution, likewise; empty: none
+    n_boards: int = 9000  # for training, at most
+    n_valid_boards: int = 1000  # in each validation set, at most
+    givens: tuple[int, int] | None = None  # fewest and most; None: as files have them, 31 to 42 where generated
+    ood_givens: tuple[int, int] | None = None  # None: as files have them, 24 to 30 where generated
+
+    def __post_init__(self) -> None:
+        for name in ("n_boards", "n_valid_boards"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}; give a number of boards")
+        for name in ("givens", "ood_givens"):
+            pair = getattr(self, name)
+            if pair is not None and (len(pair) != 2 or not 17 <= pair[0] <= pair[1] <= N_CELLS):
+                raise InputError(f"{name} must be two numbers from 17 to {N_CELLS}, the fewest first, got {pair}")
+        if not self.puzzles:
+            raise InputError(f"puzzles must be '{GENERATED}' or name files, got nothing; give one of them")
+
+    @property
+    def seq_len(self) -> int:
+        return N_CELLS
+
+    def build(self, seq_len: int, seed: int) -> "SudokuTask":
+        if seq_len != N_CELLS:
+            raise InputError(f"seq_len must be {N_CELLS}, the cells of a board, got {seq_len}; leave it out")
+        return SudokuTask(self, seed)
+
+
+class SudokuTask:
+    """Boards in an order that depends on the seed; which boards they are does not."""
+
+    metric = "board_accuracy"
+
+    def __init__(self, config: Sudoku, seed: int) -> None:
+        self.sets = load_sets(
+            config.puzzles,
+            config.ood_puzzles,
+            config.n_boards,
+            config.n_valid_boards,
+            config.givens,
+            config.ood_givens,
+        )
+        self.name = f"sudoku:{config.puzzles}"
+        self.demands = {"vocab_size": 10, "causal": False}
+        self.n_tokens = len(self.sets.train) * N_CELLS
+        self.fingerprint = self.sets.fingerprint
+        self.valid_sets = tuple(self.sets.valid)
+        self._epochs = Epochs(len(self.sets.train), seed)
+
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        boards = self.sets.train.take(self._epochs.examples(step * batch_size, batch_size))
+        return Batch(boards.boards.reshape(-1, N_CELLS), boards.solutions.reshape(-1, N_CELLS))
+
+    def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
+        boards = self.sets.valid[part]
+        n_taken = len(boards) if max_batches is None else min(len(boards), max_batches * batch_size)
+        for first in range(0, n_taken, batch_size):
+            some = boards.take(np.arange(first, min(first + batch_size, n_taken)))
+            blanks_only = np.where(some.boards > 0, NOT_SCORED, some.solutions)
+            yield Batch(some.boards.reshape(-1, N_CELLS), blanks_only.reshape(-1, N_CELLS))
+
+    def measure(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+        """`board_accuracy`, the share of boards with every blank right, and `cell_accuracy`, that of blanks."""
+        return {
+            "board_accuracy": float(boards_right(targets, predictions).mean()),
+            "cell_accuracy": float((predictions == targets)[targets != NOT_SCORED].mean()),
+        }
+
+    def describe(self) -> str:
+        sets = self.sets
+        parts = ", ".join(
+            f"{len(boards):,} {name} ({_givens_of(boards.boards)})"
+            for name, boards in [("training", sets.train), *sets.valid.items()]
+        )
+        left_out = f"; {sets.n_left_out:,} left out of training as symmetric to one held out" if sets.n_left_out else ""
+        malformed = f"; {sets.n_malformed:,} malformed lines left out" if sets.n_malformed else ""
+        return f"{self.name}: {parts}{left_out}{malformed}"
+
+
+def boards_right(targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Which boards have every scored cell right; both n x 81, or any other shape with boards first."""
+    right = (predictions == targets) | (targets == NOT_SCORED)
+    return np.asarray(right.reshape(len(right), -1).all(axis=1))
+
+
+def _givens_of(boards: np.ndarray) -> str:
+    n_givens = np.count_nonzero(boards, axis=(1, 2))
+    return f"{n_givens.min()} to {n_givens.max()} givens"

@@ -1,0 +1,123 @@
+"""Data sets of the Hub, with the network played by local data."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attractor.corpus import hub
+from attractor.corpus.network import reachable
+from attractor.corpus.prepare import Preparation, prepare
+from attractor.corpus.sources import open_source
+from attractor.errors import InputError
+
+datasets = pytest.importorskip("datasets")
+
+LINES = ["", " = First = \n", "", " one \n", " = = Part = = \n", " two \n", " = Second = \n", " three \n"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the library was asked for; it answers with the lines above."""
+    calls: list[dict[str, Any]] = []
+
+    def load_dataset(path: str, name: str | None, **others: Any) -> Any:
+        calls.append({"path": path, "name": name, **others})
+        return datasets.Dataset.from_dict({"text": LINES, "title": list("abcdefgh")}).to_iterable_dataset()
+
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(hub, "_commit", lambda address: "abc123")
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return calls
+
+
+def test_a_data_set_is_streamed_at_one_commit(asked: list[dict[str, Any]]) -> None:
+    source = open_source("owner/name:small:title,text", split="test")
+    found = list(source.records())
+    assert asked == [{"path": "owner/name", "name": "small", "split": "test", "streaming": True, "revision": "abc123"}]
+    assert [source.text(record) for record in found[:2]] == ["a", "b\n\n = First = \n"]
+    assert list(source.records(0, found[4].after)) == found[5:]
+    assert source.identity["commit"] == "abc123"
+
+
+def test_lines_of_wikitext_become_articles(asked: list[dict[str, Any]]) -> None:
+    source = open_source("wikitext-103")
+    found = list(source.records())
+    assert [source.text(record) for record in found] == ["", "".join(LINES[1:6]), "".join(LINES[6:])]
+    assert [(record.position, record.after) for record in found] == [(0, 1), (1, 6), (6, 8)]
+    assert list(source.records(0, 6)) == found[2:]
+    assert asked[0]["path"] == "Salesforce/wikitext"
+
+
+def test_saved_lines_of_wikitext_become_articles_too(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": LINES}).save_to_disk(str(tmp_path / "saved"))
+    source = open_source(str(tmp_path / "saved"), articles=True)
+    assert [source.text(record) for record in source.records()] == ["", "".join(LINES[1:6]), "".join(LINES[6:])]
+
+
+def test_flawed_lines_stand_apart_and_files_end_articles(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": " = A = "}\n{"text": 1}\n{"text": "a"}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "b"}\n')
+    source = open_source(str(tmp_path), articles=True)
+    found = list(source.records())
+    assert [record.raw if isinstance(record.raw, str) else "flaw" for record in found] == ["flaw", " = A = a", "b"]
+    assert source.identity != open_source(str(tmp_path)).identity
+
+
+def test_a_data_set_is_prepared(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    corpus = prepare(Preparation("owner/name", tmp_path / "out"))
+    assert corpus.manifest["source"]["kind"] == "hub"
+    assert corpus.manifest["empty"] == 2
+
+
+def test_a_missing_column_is_answered_with_those_that_are_there(asked: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match="column 'body' must be in data set 'owner/name', which has text, title"):
+        list(open_source("owner/name", ("body",)).records())
+
+
+@pytest.mark.parametrize("name", ["openwebtext", "wikitext-103", "owner/name:config"])
+def test_without_network_it_says_at_once_what_to_download(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "reachable", lambda: False)
+    with pytest.raises(InputError, match=r"must be downloaded, but .* cannot be reached; .*save_to_disk") as caught:
+        open_source(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failure_on_the_way_is_one_line(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the line is dead\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", broken)
+    with pytest.raises(InputError, match=r"is not \(ConnectionError: the line is dead\); check its name") as caught:
+        list(open_source("owner/name").records())
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_split_is_answered_with_the_nearest(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Bad split: trian. Available splits: ['train', 'test']")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(InputError, match="unknown split 'trian'; did you mean 'train'"):
+        list(open_source("owner/name", split="trian").records())
+
+
+def test_offline_is_known_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    reachable.cache_clear()
+    try:
+        assert not reachable()
+    finally:
+        reachable.cache_clear()
+
+
+def test_a_dead_endpoint_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the port is closed
+    reachable.cache_clear()
+    try:
+        assert not reachable()
+    finally:
+        reachable.cache_clear()

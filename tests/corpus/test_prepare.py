@@ -1,0 +1,362 @@
+"""Preparation: the same result however often it is interrupted and by any number of threads; budgets and flaws."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attractor.corpus import prepare as module
+from attractor.corpus.console import LivePreparation, in_lines, print_corpus
+from attractor.corpus.prepare import Preparation, Progress, count_of, prepare
+from attractor.corpus.shards import WORK, PreparedCorpus
+from attractor.corpus.split import place
+from attractor.corpus.tokenizer import END_OF_TEXT
+from attractor.errors import InputError
+from attractor.tasks.text import Text, load_corpus, tokenizer_of
+
+WORDS = [f"word{i}" for i in range(400)]
+
+
+def text(seed: int, n_words: int = 80) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
+
+
+def write_jsonl(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+    return path
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def texts_in(corpus: PreparedCorpus, side: str) -> list[str]:
+    return [corpus.tokenizer.decode(document[:-1]) for document in getattr(corpus, side).documents()]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Some of everything: two files, empty and malformed records, duplicates across the split."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    texts = [text(seed) for seed in range(300)]
+    held_out = [each for each in texts if place(each.encode()) <= 0.1]
+    exact = [each.replace(" ", "  ") for each in held_out]
+    near = [each + " and so on" for each in held_out]
+    in_training = [[each for each in kind if place(each.encode()) > 0.1][:4] for kind in (exact, near)]
+    write_jsonl(folder / "a.jsonl", [*texts[:150], "", *in_training[0], *in_training[1], " "])
+    write_jsonl(folder / "b.jsonl", texts[150:])
+    with (folder / "b.jsonl").open("a") as file:
+        file.write('{"text": 5}\n{"text"\n')
+    return folder
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+@pytest.mark.parametrize("drop_duplicates", [False, True], ids=["keep", "drop"])
+def test_interrupted_at_any_step_it_ends_bit_for_bit_the_same(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, drop_duplicates: bool
+) -> None:
+    """Every third attempt commits nothing, so that the next one finds files longer than it may use."""
+
+    def wanted(name: str, workers: int) -> Preparation:
+        return Preparation(
+            str(source),
+            tmp_path / name,
+            tokenizer,
+            max_tokens=9000,
+            drop_duplicates=drop_duplicates,
+            shard_tokens=2000,
+            workers=workers,
+            max_bad=0.05,
+        )
+
+    prepare(wanted("whole", 3))
+    monkeypatch.setattr(module, "BLOCK_RECORDS", 2)
+    n_stops = 0
+    reached: set[str] = set()
+    for attempt in range(200):
+        monkeypatch.setattr(module, "COMMIT_SECONDS", 1e9 if attempt % 3 == 2 else 0.0)
+        stop = StopAfter(attempt % 5, reached)
+        try:
+            prepare(wanted("stopped", 1), stop)
+            break
+        except KeyboardInterrupt:
+            n_stops += 1
+            assert (tmp_path / "stopped" / WORK).is_dir()
+    assert n_stops > 5
+    assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+    assert PreparedCorpus.open(tmp_path / "whole").manifest["train"]["tokens"] <= 9000
+
+
+class StopAfter:
+    """Ctrl-C after so many blocks, or in any stage behind tokenising that has not been reached before."""
+
+    def __init__(self, patience: int, reached: set[str]) -> None:
+        self.patience = patience
+        self.reached = reached
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.stage == "tokenising":
+            self.patience -= 1
+        elif progress.stage in self.reached or progress.share < 1:
+            return
+        self.reached.add(progress.stage)
+        if self.patience < 0 or progress.stage != "tokenising":
+            raise KeyboardInterrupt
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from attractor.corpus import prepare as module
+module.BLOCK_RECORDS, module.COMMIT_SECONDS = 20, 0.0
+wanted = module.Preparation(sys.argv[1], Path(sys.argv[2]), shard_tokens=5000, max_bad=0.05)
+print("begins", flush=True)
+module.prepare(wanted, lambda progress: time.sleep(0.01))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(source: Path, tmp_path: Path) -> None:
+    prepare(Preparation(str(source), tmp_path / "whole", shard_tokens=5000, max_bad=0.05))
+    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "killed")]
+    chance = random.Random(0)
+    n_kills = 0
+    for _ in range(4):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.uniform(0.02, 0.12))
+            process.send_signal(signal.SIGKILL)
+        n_kills += process.returncode == -signal.SIGKILL
+    assert n_kills >= 2
+    subprocess.run(command, check=True, env=os.environ)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def test_repeated_when_all_is_done_it_changes_nothing(source: Path, tmp_path: Path) -> None:
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+    prepare(wanted)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    prepare(wanted, lambda progress: pytest.fail("nothing was left to do"))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("n_documents", [1, 2, 5, 40])
+def test_a_small_corpus_is_split_as_the_text_task_does(tmp_path: Path, n_documents: int) -> None:
+    texts = [text(seed) + "\n" for seed in range(n_documents)]
+    (tmp_path / "a.txt").write_text("<|endoftext|>\n".join(texts))
+    prepared = prepare(Preparation(str(tmp_path / "a.txt"), tmp_path / "out"))
+    read = load_corpus(tmp_path / "a.txt")
+    for side in ("train", "valid"):
+        tokens = getattr(prepared, side)[:]
+        assert tokens[-1] == END_OF_TEXT
+        assert np.array_equal(tokens[:-1], getattr(read, side))
+
+
+def test_the_text_task_reads_a_prepared_folder(source: Path, tmp_path: Path) -> None:
+    """Batches are a function of seed and step, whatever the shards, and the vocabulary is the folder's."""
+    tasks = []
+    for name, shard_tokens in (("whole", 10**6), ("pieces", 999)):
+        folder = tmp_path / name
+        prepare(Preparation(str(source), folder, "bpe:300", shard_tokens=shard_tokens, max_bad=0.05))
+        tasks.append(Text(corpus=str(folder)).build(seq_len=64, seed=3))
+    whole, pieces = tasks
+    assert whole.demands == {"vocab_size": 300}
+    assert whole.n_tokens == len(PreparedCorpus.open(tmp_path / "whole").train)
+    for step in (0, 7, 100):
+        for one, other in zip(whole.train_batch(step, 8)[:2], pieces.train_batch(step, 8)[:2], strict=True):
+            assert one.shape == (8, 64)
+            assert np.array_equal(one, other)
+    for one, other in zip(whole.valid_batches(4), pieces.valid_batches(4), strict=True):
+        assert np.array_equal(one.inputs, other.inputs)
+    assert tokenizer_of(tmp_path / "whole").name == "bpe:300"
+    assert tokenizer_of("stdlib-docs").name == "bytes"
+
+
+def test_a_large_corpus_is_split_by_the_share_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEEKED_RECORDS", 100)
+    texts = [text(seed) for seed in range(400)]
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    corpus = prepare(Preparation(str(path), tmp_path / "out", valid_share=0.2))
+    assert texts_in(corpus, "valid") == [each for each in texts if place(each.encode()) <= 0.2]
+    assert texts_in(corpus, "train") == [each for each in texts if place(each.encode()) > 0.2]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+@pytest.mark.parametrize("max_tokens", [500, 501, 5000])
+def test_a_budget_is_met_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int, block: int) -> None:
+    """The validation side ends at the same document, whatever stands in one block."""
+    monkeypatch.setattr(module, "BLOCK_RECORDS", block)
+    texts = [text(seed, 5) for seed in range(300)]
+    texts[200:200] = [""] * 3
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    corpus = prepare(Preparation(str(path), tmp_path / "out", max_tokens=max_tokens))
+    assert len(corpus.train) == max_tokens
+    expected: dict[str, list[int]] = {"train": [], "valid": []}
+    for each in texts:
+        side = "valid" if place(each.encode()) <= corpus.manifest["split_rule"]["boundary"] else "train"
+        if each:
+            expected[side] += [*each.encode(), END_OF_TEXT]
+        if len(expected["train"]) >= max_tokens:
+            break
+    assert corpus.train[:].tolist() == expected["train"][:max_tokens]
+    assert corpus.valid[:].tolist() == expected["valid"]
+
+
+def test_a_budget_too_small_for_both_sides_says_so(tmp_path: Path) -> None:
+    texts = sorted((text(seed) for seed in range(50)), key=lambda each: -place(each.encode()))
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    with pytest.raises(InputError, match="both sides must have a document, but of 1 records none is for valid"):
+        prepare(Preparation(str(path), tmp_path / "out", max_tokens=1))
+
+
+def test_duplicates_are_reported_and_dropped_on_request(source: Path, tmp_path: Path) -> None:
+    kept = prepare(Preparation(str(source), tmp_path / "kept", max_bad=0.05))
+    report = kept.manifest["duplicates"]
+    assert (report["exact"], report["near"], report["dropped"]) == (4, 4, False)
+    sample = report["exact_samples"][0]
+    file, _, offset = sample["train"].partition("@")
+    line = (source / file).read_bytes()[int(offset) :].split(b"\n")[0]
+    file, _, offset = sample["valid"].partition("@")
+    twin = (source / file).read_bytes()[int(offset) :].split(b"\n")[0]
+    assert json.loads(line)["text"].split() == json.loads(twin)["text"].split()
+    assert any("4 exact and 4 near duplicates" in line for line in in_lines(kept.manifest))
+
+    dropped = prepare(Preparation(str(source), tmp_path / "dropped", max_bad=0.05, drop_duplicates=True))
+    left = texts_in(dropped, "train")
+    missing = [each for each in texts_in(kept, "train") if each not in left]
+    assert len(missing) == 8
+    assert all("  " in each or each.endswith("and so on") for each in missing)
+    assert texts_in(dropped, "valid") == texts_in(kept, "valid")
+    assert len(kept.train) - len(dropped.train) == report["train_tokens"]
+
+
+def test_stages_and_the_outcome_are_told(source: Path, tmp_path: Path) -> None:
+    said = StringIO()
+    console = Console(file=said, width=150)
+    with LivePreparation(console) as live:
+        corpus = prepare(Preparation(str(source), tmp_path / "out", max_tokens=50_000, max_bad=0.05), live)
+    print_corpus(console, corpus)
+    for part in ("tokenising", "writing shards", "train: 50,000 tokens of", "validation document", "bytes tokens"):
+        assert part in said.getvalue()
+
+
+def test_a_person_sees_the_speed_and_the_time_left() -> None:
+    said = StringIO()
+    with LivePreparation(Console(file=said, force_terminal=True, width=150)) as live:
+        live(Progress("tokenising", 0.1, 1000, 3))
+        live(Progress("tokenising", 0.5, 5000, 15))
+    for part in ("tokenising", "50%", "5.00k tokens of 15 documents", "tok/s", ":"):
+        assert part in said.getvalue()
+
+
+def test_flawed_and_empty_records_are_counted(source: Path, tmp_path: Path) -> None:
+    manifest = prepare(Preparation(str(source), tmp_path / "out", max_bad=0.05)).manifest
+    assert (manifest["records"], manifest["empty"], manifest["malformed"]["count"]) == (312, 2, 2)
+    first, second = manifest["malformed"]["samples"]
+    assert first.startswith("b.jsonl@")
+    assert first.endswith(": column 'text' holds no text but int")
+    assert ": not JSON: " in second
+    assert manifest["train"]["documents"] + manifest["valid"]["documents"] == 308
+
+
+def test_too_many_flaws_end_it_and_a_larger_limit_goes_on(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"at most 0.001 of all \(max_bad\), but 2 of 312 are, the first is b.jsonl@"):
+        prepare(Preparation(str(source), tmp_path / "out", max_bad=0.001))
+    prepare(Preparation(str(source), tmp_path / "out", max_bad=0.01))
+
+
+def test_flaws_end_a_long_source_early(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("nothing\n" * 50_000)
+    steps: list[Progress] = []
+    with pytest.raises(InputError, match=r"but 2,000 of 2,000 are, the first is a.jsonl@0: not JSON"):
+        prepare(Preparation(str(tmp_path / "a.jsonl"), tmp_path / "out"), steps.append)
+
+
+def test_a_tokenizer_trained_on_the_corpus_hears_no_validation_text(tmp_path: Path) -> None:
+    """A word that only validation has gets no token of its own."""
+    texts = [text(seed) for seed in range(200)]
+    rare = "zyzzyva"
+    texts = [
+        f"{each} {rare} {rare} {rare}" if place(f"{each} {rare} {rare} {rare}".encode()) <= 0.1 else each
+        for each in texts
+    ]
+    assert sum(rare in each for each in texts) > 5
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    corpus = prepare(Preparation(str(path), tmp_path / "out", "bpe:600"))
+    assert 300 < corpus.vocab_size <= 600
+    assert len(corpus.tokenizer.encode(" word7")) < 4
+    assert len(corpus.tokenizer.encode(f" {rare}")) > 4
+    assert sorted(texts_in(corpus, "train") + texts_in(corpus, "valid")) == sorted(texts)
+
+
+def test_another_corpus_is_never_written_over(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(Preparation(str(source), out, max_bad=0.05))
+    before = content(out)
+    for change, message in (
+        ({"max_tokens": 50}, r"another max_tokens \(None there, 50 here\)"),
+        ({"tokenizer": "bpe:300"}, "another tokenizer"),
+        ({"source": str(source / "a.jsonl")}, "another source; choose another folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prepare(Preparation(**{"source": str(source), "out": out, **change}))
+    (source / "b.jsonl").write_text('{"text": "more"}\n')
+    with pytest.raises(InputError, match="holds one with another source"):
+        prepare(Preparation(str(source), out))
+    assert content(out) == before
+    with pytest.raises(InputError, match=r"out must be a new folder, but '.*' holds other files"):
+        prepare(Preparation(str(source), source))
+
+
+def test_a_second_process_is_refused(source: Path, tmp_path: Path) -> None:
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+
+    def again(progress: Progress) -> None:
+        with pytest.raises(InputError, match="out must be free, but another process prepares"):
+            prepare(wanted)
+
+    prepare(wanted, again)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"valid_share": 0.0}, "valid_share must be above 0 and at most 0.5, got 0.0"),
+        ({"max_bad": 2.0}, "max_bad must be between 0 and 1, got 2.0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+    ],
+)
+def test_values_out_of_range_are_named(source: Path, tmp_path: Path, change: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepare(Preparation(str(source), tmp_path / "out", **change))  # type: ignore[arg-type]
+
+
+def test_a_source_without_text_says_so(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["", " \n"])
+    with pytest.raises(InputError, match=r"source must contain text, but '.*' has none"):
+        prepare(Preparation(str(path), tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [("250", 250), ("250k", 250_000), ("1.5G", 1_500_000_000), ("100M", 10**8)]
+)
+def test_counts_are_read_as_people_write_them(written: str, number: int) -> None:
+    assert count_of(written) == number
+
+
+@pytest.mark.parametrize("written", ["", "M", "1T", "-5", "1e6", "100 M"])
+def test_other_counts_are_refused(written: str) -> None:
+    with pytest.raises(InputError, match="max_tokens must be a number with k, M or G behind it"):
+        count_of(written)

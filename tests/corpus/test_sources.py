@@ -1,0 +1,263 @@
+"""Sources: every format gives the same documents, reading goes on from any record, and flaws have a reason."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attractor.corpus import readers, records
+from attractor.corpus.documents import SEPARATOR_LINE
+from attractor.corpus.records import FlawError, Source
+from attractor.corpus.sources import documents, open_source
+from attractor.errors import InputError
+
+TEXTS = ['one\ntwo, "three"', "  spaces  ", "é 日本\r\nlast", "<|endoftext|> in passing", "x" * 300]
+
+
+def write_txt(path: Path) -> None:
+    path.write_bytes("\n<|endoftext|>\n".join(TEXTS).encode())
+
+
+def write_jsonl(path: Path) -> None:
+    path.write_text("\n\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS)))
+
+
+def write_csv(path: Path, delimiter: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerows([("id", "text"), *enumerate(TEXTS)])
+
+
+def write_parquet(path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"id": range(len(TEXTS)), "text": TEXTS}), path, row_group_size=2)
+
+
+def write_arrow(path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"text": arrow.array(TEXTS).dictionary_encode(), "id": range(len(TEXTS))})
+    with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+def zipped(write: Callable[[Path], None]) -> Callable[[Path], None]:
+    def write_zipped(path: Path) -> None:
+        write(path)
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+    return write_zipped
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "a.txt": write_txt,
+    "a.jsonl": write_jsonl,
+    "a.csv": write_csv,
+    "a.tsv": lambda path: write_csv(path, "\t"),
+    "a.parquet": write_parquet,
+    "a.arrow": write_arrow,
+    "a.jsonl.gz": zipped(write_jsonl),
+    "a.txt.gz": zipped(write_txt),
+}
+
+
+def texts_of(source: Source) -> list[str]:
+    return [text.decode() for _, text in documents(source)]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_documents_and_goes_on_from_any(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    source = open_source(str(tmp_path / name))
+    wanted = [text + "\n" for text in TEXTS[:-1]] + TEXTS[-1:] if ".txt" in name else TEXTS
+    found = list(source.records())
+    assert [source.text(record) for record in found] == wanted
+    for record, behind in zip(found, [*found[1:], None], strict=True):
+        rest = list(source.records(0, record.after))
+        assert rest[:1] == ([] if behind is None else [behind])
+        assert len(rest) == len(found) - found.index(record) - 1
+    assert 0 <= found[0].read <= found[-1].read <= 1
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"<|endoftext|>", b"<|endoftext|>\r", b"a", b"bb bb", b"", b" <|endoftext|>", b"cccccccc"])
+    ),
+    st.booleans(),
+    st.integers(1, 7),
+)
+def test_blocks_do_not_matter_for_the_documents_of_a_text(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool, size: int
+) -> None:
+    """Whatever is read at once, the documents are those between separators."""
+    whole = b"\n".join(lines) + b"\n" * ended
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_bytes(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "READ_SIZE", size)
+        patch.setattr(readers, "LONGEST_TEXT", 100)
+        found = [raw for *_, raw in readers.read_text(path, 0, ())]
+    parts = SEPARATOR_LINE.split(whole)
+    assert found == (parts if parts[-1] else parts[:-1])
+
+
+def test_a_text_that_is_too_long_is_cut_at_a_line_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(readers, "READ_SIZE", 512)
+    monkeypatch.setattr(records, "LONGEST_TEXT", 1000)
+    text = "".join(f"line {i:04} é\n" for i in range(1000)) + "é" * 3000
+    (tmp_path / "a.txt").write_text(text)
+    found = [raw for *_, raw in readers.read_text(tmp_path / "a.txt", 0, ())]
+    assert b"".join(found).decode() == text
+    assert max(map(len, found)) <= 1001
+    assert all(raw.endswith(b"\n") for raw in found[:10])
+    assert all(raw.decode() for raw in found), "no character is cut"
+    for at, after, _, raw in readers.read_text(tmp_path / "a.txt", 0, ()):
+        assert (after - at, next(readers.read_text(tmp_path / "a.txt", at, ()))[3]) == (len(raw), raw)
+    assert b"".join(records.parts(text)).decode() == text
+    assert len(list(records.parts(text))) == len(found)
+
+
+def test_a_folder_is_read_by_sorted_name_and_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("z.md", "a.txt", "deep/b.txt", ".hidden.txt", ".git/c.txt", "picture.png"):
+        (tmp_path / name).write_text(f"text of {name}")
+    source = open_source(str(tmp_path))
+    assert texts_of(source) == ["text of a.txt", "text of deep/b.txt", "text of z.md"]
+    assert source.skipped == ("picture.png",)  # type: ignore[attr-defined]
+
+
+def test_a_pattern_names_files(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.md"):
+        (tmp_path / name).write_text(f"text of {name}")
+    assert texts_of(open_source(f"{tmp_path}/*.txt")) == ["text of a.txt", "text of b.txt"]
+    with pytest.raises(InputError, match="matches none"):
+        open_source(f"{tmp_path}/*.csv")
+
+
+def test_a_saved_data_set_is_read_by_its_own_list(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    half = datasets.Dataset.from_dict({"text": TEXTS, "id": list(range(len(TEXTS)))})
+    datasets.DatasetDict({"train": half, "test": half.select([0])}).save_to_disk(str(tmp_path / "saved"))
+    assert texts_of(open_source(str(tmp_path / "saved"))) == TEXTS
+    assert texts_of(open_source(str(tmp_path / "saved"), split="test")) == TEXTS[:1]
+    assert texts_of(open_source(str(tmp_path / "saved" / "train"))) == TEXTS
+    with pytest.raises(InputError, match="unknown split 'tests'; did you mean 'test'"):
+        open_source(str(tmp_path / "saved"), split="tests")
+
+
+def test_several_columns_are_joined_by_a_blank_line(tmp_path: Path) -> None:
+    rows = [{"title": "T", "abstract": "A"}, {"title": "only", "abstract": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert texts_of(open_source(str(tmp_path / "a.jsonl"), ("title", "abstract"))) == ["T\n\nA", "only"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.arrow"])
+def test_a_missing_column_is_answered_with_those_that_are_there(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    with pytest.raises(InputError, match=r"column 'body' must be in .*, but '.*' has (id, text|text, id); give"):
+        list(open_source(str(tmp_path / name), ("body",)).records())
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{'text': 1}", "not JSON: Expecting property name"),
+        (b'{"text": "\xff"}', "not UTF-8 at byte 10"),
+        (b'{"text": "\\ud800"}', "not UTF-8 at character 0"),
+        (b"[1]", "not a JSON object"),
+        (b'{"title": "x"}', "no column 'text'"),
+        (b'{"text": 5}', "column 'text' holds no text but int"),
+        (b"[" * 100_000, "not JSON: "),
+    ],
+)
+def test_a_malformed_line_has_a_reason_and_stops_nothing(tmp_path: Path, line: bytes, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first"}\n' + line + b'\n{"text": "last"}\n')
+    source = open_source(str(tmp_path / "a.jsonl"))
+    first, malformed, last = source.records()
+    assert (source.text(first), source.text(last)) == ("first", "last")
+    with pytest.raises(FlawError, match=reason):
+        source.text(malformed)
+
+
+def test_an_endless_line_is_a_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 100)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 1000 + b'\n{"text": "last"}')
+    assert texts_of(open_source(str(tmp_path / "a.jsonl"))) == ["last"]
+
+
+def test_rows_that_do_not_fit_their_header_are_flaws(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'id,text\n1,one\n2\n3,a,b\n4,\xff\n5,five\n6,"open')
+    source = open_source(str(tmp_path / "a.csv"))
+    reasons = []
+    for record in source.records():
+        try:
+            reasons.append(source.text(record))
+        except FlawError as flaw:
+            reasons.append(str(flaw))
+    assert reasons[0] == "one"
+    assert reasons[1:3] == ["1 fields where the header has 2", "3 fields where the header has 2"]
+    assert reasons[3] == "not UTF-8 at character 0"
+    assert reasons[4] == "five"
+    assert reasons[5].startswith("not a row: ")
+
+
+def test_bytes_that_are_not_utf8_in_a_text_are_a_flaw(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"fine\n<|endoftext|>\n\xe9\n<|endoftext|>\nfine, too")
+    assert texts_of(open_source(str(tmp_path / "a.txt"))) == ["fine\n", "fine, too"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.png", b"", r"file type must be one of .txt, .*\.jsonl"),
+        ("a.parquet.gz", b"", "file type must be one of"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 9000)[:-30], "gzip file must be whole"),
+        ("a.txt.gz", b"text", "gzip file must be whole"),
+        ("a.parquet", b"text", "file must be parquet, but '.*' cannot be read as such"),
+        ("a.arrow", b"text", "file must be arrow, but '.*' cannot be read as such"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(open_source(str(tmp_path / name)).records())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_known_files_says_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    with pytest.raises(InputError, match=r"files of a known type .* but '.*' has .png; give another"):
+        open_source(str(tmp_path))
+
+
+def test_a_column_must_hold_text(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"column 'id' must hold text, but in '.*' it holds int64"):
+        list(open_source(str(tmp_path / "a.parquet"), ("id",)).records())
+
+
+def test_a_built_in_corpus_is_a_source() -> None:
+    source = open_source("stdlib-docs")
+    found = list(source.records())
+    assert len(found) > 100
+    assert next(source.records(7, 1)) == found[8]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wikitext-13", "unknown source 'wikitext-13'; did you mean 'wikitext-103'"),
+        ("missing/novel.txt", "'missing/novel.txt' does not exist"),
+    ],
+)
+def test_a_name_that_is_no_source_says_so(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_source(name)

@@ -1,0 +1,79 @@
+"""The difference of two attentions in blocks equals the plain one, forward and backward."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.kernels import differential
+from attractor.kernels.differential import differential_attention, differential_attention_reference
+
+SCALE = 0.6
+
+
+def case(batch: int, heads: int, kv_heads: int, length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(batch, 2 * heads, length, 3), (batch, 2 * kv_heads, length, 3), (batch, kv_heads, length, 6)]
+    drawn = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+    by = torch.rand(heads, 1, 1, generator=generator, dtype=dtype)
+    return [x.requires_grad_() for x in (*drawn, by)]
+
+
+@pytest.fixture(params=[(2, 10**6), (5, 100), (100, 10**6)], ids=["many blocks", "one sequence a time", "one block"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, numbers = request.param
+    monkeypatch.setattr(differential, "ROWS", rows)
+    monkeypatch.setattr(differential, "NUMBERS", numbers)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
+def test_values_and_gradients_equal_the_reference(heads: int, kv_heads: int) -> None:
+    inputs = case(3, heads, kv_heads, 11)
+    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention))
+    torch.testing.assert_close(found, expected)
+    weight = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view(expected.shape)
+    wanted = torch.autograd.grad((expected * weight).sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad((found * weight).sum(), inputs), wanted)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_what_is_subtracted_may_differ_by_token() -> None:
+    *inputs, _ = case(2, 2, 2, 7)
+    inputs.append(torch.rand(2, 2, 7, 1, dtype=torch.float64).requires_grad_())
+    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention))
+    torch.testing.assert_close(found, expected)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), inputs), wanted)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_gradients_after_a_position_are_exactly_zero() -> None:
+    inputs = case(1, 2, 2, 9)
+    found = differential_attention(*inputs, SCALE)
+    for grad in torch.autograd.grad(found[:, :, 4].sum(), inputs[:3]):
+        assert (grad[:, :, 5:] == 0).all()
+        assert (grad[:, :, :4].abs().sum() > 0) or grad is not None
+
+
+def test_second_derivatives_are_right() -> None:
+    inputs = case(1, 1, 1, 3)
+    assert torch.autograd.gradcheck(lambda *x: differential_attention(*x, SCALE), inputs)
+    assert torch.autograd.gradgradcheck(lambda *x: differential_attention(*x, SCALE), inputs)
+
+
+def test_half_precision_is_near_the_exact_result() -> None:
+    exact = case(2, 4, 2, 40)
+    halves = [x.detach().to(torch.bfloat16 if i < 3 else torch.float32).requires_grad_() for i, x in enumerate(exact)]
+    expected, found = differential_attention_reference(*exact, SCALE), differential_attention(*halves, SCALE)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    wanted = torch.autograd.grad(expected.square().sum(), exact)
+    for grad, right in zip(torch.autograd.grad(found.float().square().sum(), halves), wanted, strict=True):
+        assert (grad - right).norm() < 0.03 * right.norm()
+
+
+def test_vmap_over_models() -> None:
+    stacked = [torch.stack([x.detach(), x.detach() * 1.5]) for x in case(2, 2, 2, 6)]
+    found = torch.func.vmap(lambda *x: differential_attention(*x, SCALE))(*stacked)
+    for i in range(2):
+        torch.testing.assert_close(found[i], differential_attention_reference(*(x[i] for x in stacked), SCALE))

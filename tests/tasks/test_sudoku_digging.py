@@ -1,0 +1,80 @@
+"""Made boards: one solution, the wanted givens, and each a function of the seed and its index."""
+
+import numpy as np
+import pytest
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku import add_givens, count_solutions, generate
+from attractor.tasks.sudoku.board import is_solved
+from attractor.tasks.sudoku.digging import FEWEST_GIVENS
+
+
+def n_givens_of(boards: np.ndarray) -> np.ndarray:
+    return np.count_nonzero(boards, axis=(1, 2))
+
+
+@pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (40, 25, 9), (4, 81, 9), (4, 120, 16)])
+def test_boards_have_the_wanted_givens_and_one_solution(n: int, n_givens: int, size: int) -> None:
+    boards, solutions = generate(n, n_givens, seed=0, size=size)
+    assert boards.shape == solutions.shape == (n, size, size)
+    assert (n_givens_of(boards) == n_givens).all()
+    assert is_solved(solutions).all()
+    assert ((boards == 0) | (boards == solutions)).all()
+    assert (count_solutions(boards) == 1).all()
+
+
+def test_a_board_depends_on_the_seed_and_its_index_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, _ = generate(20, 25, seed=7)
+    few, _ = generate(3, 25, seed=7)
+    assert np.array_equal(few, many[:3])
+    monkeypatch.setattr("attractor.tasks.sudoku.digging.GRIDS_AT_ONCE", 7)
+    narrow, _ = generate(20, 25, seed=7)
+    assert np.array_equal(narrow, many)
+    other, _ = generate(3, 25, seed=8)
+    assert not (other == few).all(axis=(1, 2)).any()
+
+
+def test_of_a_range_every_number_of_givens_occurs() -> None:
+    boards, solutions = generate(150, (31, 42), seed=1)
+    assert set(n_givens_of(boards)) == set(range(31, 43))
+    assert len(np.unique(solutions, axis=0)) == 150
+    assert np.array_equal(generate(2, (31, 42), seed=1)[0], boards[:2])
+
+
+def test_cells_and_digits_are_used_evenly() -> None:
+    boards, _ = generate(300, 40, seed=2)
+    share = (boards > 0).mean(axis=0)
+    assert abs(share - 40 / 81).max() < 0.15, "the standard deviation is 0.03"
+    counts = np.bincount(boards.ravel(), minlength=10)[1:]
+    assert counts.min() > 0.9 * counts.max()
+
+
+@pytest.mark.parametrize("n_givens", [5, 21, 82, (21, 30), (30, 25), (40, 90)])
+def test_numbers_of_givens_that_digging_cannot_give_are_refused(n_givens: int | tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf"n_givens must be between {FEWEST_GIVENS[9]} and 81 for size 9, got"):
+        generate(1, n_givens, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"size": 8}, "size must be one of 4, 9, 16, got 8"), ({"n": -1}, "n must"), ({"seed": -1}, "seed must")],
+)
+def test_other_bad_arguments_are_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(**({"n": 1, "n_givens": 40, "seed": 0} | changes))
+
+
+def test_no_boards_are_no_boards() -> None:
+    assert generate(0, 30, seed=0)[0].shape == (0, 9, 9)
+
+
+def test_givens_are_added_from_the_solution_up_to_the_wanted_number() -> None:
+    boards, solutions = generate(60, (24, 30), seed=3)
+    fuller = add_givens(boards, solutions, (26, 34), seed=0)
+    assert (fuller == boards)[boards > 0].all()
+    assert ((fuller == 0) | (fuller == solutions)).all()
+    assert n_givens_of(fuller).min() >= 26
+    assert n_givens_of(fuller).max() <= 34
+    assert len(set(n_givens_of(fuller))) > 4
+    assert np.array_equal(add_givens(boards[:5], solutions[:5], (26, 34), seed=0), fuller[:5])
+    assert np.array_equal(add_givens(boards, solutions, 10, seed=0), boards), "a board that has more stays as it is"

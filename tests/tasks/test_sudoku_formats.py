@@ -1,0 +1,181 @@
+"""Every public format gives the same boards, and what is wrong with a file is said by line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku import generate, read
+from attractor.tasks.sudoku.formats import files_at
+
+BOARDS, SOLUTIONS = generate(12, (30, 40), seed=0)
+
+
+def text_of(board: np.ndarray, blank: str = "0") -> str:
+    return "".join(map(str, board.ravel())).replace("0", blank)
+
+
+ROWS = [(text_of(board), text_of(solution)) for board, solution in zip(BOARDS, SOLUTIONS, strict=True)]
+
+
+def one_hot(boards: np.ndarray) -> np.ndarray:
+    return (boards[..., None] == np.arange(1, 10)).astype(np.float32)
+
+
+def write(folder: Path, name: str) -> Path:
+    """The boards in one of the formats."""
+    path = folder / name
+    contents = {
+        "header.csv": ["puzzle,solution,givens", *(f"{p},{s},30" for p, s in ROWS)],
+        "other-order.csv": ["id,Solutions,QUIZZES", *(f'{i},"{s}","{p}"' for i, (p, s) in enumerate(ROWS))],
+        "puzzles-only.csv": ["puzzle,rating", *(f"{p},1.5" for p, _ in ROWS)],
+        "one-column.csv": ["puzzle", *(p for p, _ in ROWS)],
+        "no-header.csv": [f"{p.replace('0', '.')},{s}" for p, s in ROWS],
+        "plain.txt": ["", *(p.replace("0", ".") for p, _ in ROWS), ""],
+    }
+    if name in contents:
+        path.write_text("\r\n".join(contents[name]))
+    elif name == "one-hot.npy":
+        np.save(path, one_hot(BOARDS))
+    elif name == "one-hot.npz":
+        np.savez(path, features=one_hot(BOARDS), labels=one_hot(SOLUTIONS))
+    elif name == "integers.npz":
+        np.savez(path, puzzles=BOARDS.astype(np.uint8), solutions=SOLUTIONS.astype(np.uint8))
+    return path
+
+
+@pytest.mark.parametrize("unique", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "header.csv",
+        "other-order.csv",
+        "puzzles-only.csv",
+        "one-column.csv",
+        "no-header.csv",
+        "plain.txt",
+        "one-hot.npy",
+        "one-hot.npz",
+        "integers.npz",
+    ],
+)
+def test_a_format_is_read(name: str, unique: bool, tmp_path: Path) -> None:
+    puzzles = read(write(tmp_path, name), unique=unique)
+    assert len(puzzles) == 12
+    assert puzzles.n_malformed == 0
+    assert np.array_equal(puzzles.boards, BOARDS)
+    assert np.array_equal(puzzles.solutions, SOLUTIONS)
+
+
+def test_boards_of_size_sixteen_are_read(tmp_path: Path) -> None:
+    boards, solutions = generate(2, 160, seed=1, size=16)
+    path = tmp_path / "large.txt"
+    path.write_text("\n".join("".join(".123456789abcdefg"[d] for d in board.ravel()) for board in boards))
+    assert np.array_equal(read(path).solutions, solutions)
+
+
+def test_malformed_lines_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    lines = [f"{p},{s}" for p, s in ROWS]
+    lines[2] = lines[2][1:]
+    lines[5] = "x" + lines[5][1:]
+    lines[7] = ROWS[7][0]
+    lines[9] = lines[9][:-1] + "0"
+    path = tmp_path / "broken.csv"
+    path.write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\0\n" + b"1" * 200_000 + b"\n")
+    puzzles = read(path, max_malformed=0.5)
+    assert puzzles.n_malformed == 6
+    assert puzzles.malformed == (
+        "line 3: the board has 80 characters, not 81",
+        "line 6: the board holds something else than digits and blanks",
+        "line 8: no solution",
+        "line 10: the solution holds something else than digits",
+        "line 13: the board has 3 characters, not 81",
+    )
+    assert np.array_equal(puzzles.boards, BOARDS[[0, 1, 3, 4, 6, 8, 10, 11]])
+    with pytest.raises(
+        InputError, match=r"malformed lines must be at most 1%, but 'broken.csv' has 6 of 14 \(line 3: "
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("0" * 81 + "," + ROWS[0][1], r"exactly one solution each, but bad.csv, line 3 has several"),
+        (ROWS[0][0] + "," + "1" * 81, r"solutions must keep the rules, but that of bad.csv, line 3 does not"),
+        (ROWS[0][0] + "," + ROWS[1][1], r"solutions must repeat the givens, but that of bad.csv, line 3 does not"),
+    ],
+)
+def test_a_wrong_solution_is_refused_by_its_line(row: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join(["puzzle,solution", ",".join(ROWS[2]), row, ",".join(ROWS[3])]))
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_a_board_without_a_solution_is_refused_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text(f"{ROWS[0][0]}\n11{'0' * 79}\n")
+    with pytest.raises(InputError, match=r"bad.txt, line 2 has none"):
+        read(path)
+
+
+def test_solutions_may_be_trusted_to_be_the_only_ones(tmp_path: Path) -> None:
+    path = tmp_path / "several.csv"
+    path.write_text("0" * 81 + "," + ROWS[0][1])
+    assert np.array_equal(read(path, unique=False).solutions, SOLUTIONS[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "no-column.csv",
+            "board,answer\n" + ",".join(ROWS[0]),
+            "must have a column 'puzzle', but .* has board, answer",
+        ),
+        ("empty.txt", "\n\n", "must hold boards, but 'empty.txt' has none"),
+        ("header-only.csv", "puzzle,solution\n", "must hold boards"),
+        ("boards.pt", "", "converted|convert it"),
+        ("text.npy", "not an array", "cannot be read"),
+        ("text.npz", "", "cannot be read"),
+    ],
+)
+def test_files_without_boards_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    two_digits = one_hot(BOARDS)
+    two_digits[0, 0, 0, :2] = 1
+    for arrays, message in [
+        ({"boards": BOARDS}, "must be an array 'puzzle', but 'arrays.npz' has boards"),
+        ({"puzzle": two_digits}, "one-hot cells must hold at most a single 1"),
+        ({"puzzle": BOARDS, "solution": SOLUTIONS[:3]}, "must have one shape"),
+        ({"puzzle": BOARDS.reshape(12, 81)}, "boards must have a shape"),
+        ({"puzzle": np.array([{}])}, "cannot be read"),
+    ]:
+        np.savez(path, **arrays)
+        with pytest.raises(InputError, match=message):
+            read(path)
+
+
+def test_a_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match=r"but 'nowhere.csv' is none"):
+        read("nowhere.csv")
+
+
+def test_sources_are_paths_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["plain.txt", "header.csv", "no-header.csv"]
+    plain, header, no_header = (write(tmp_path, name) for name in names)
+    assert files_at(f"{plain}, {tmp_path}/*.csv,{plain}") == [plain, header, no_header]
+    monkeypatch.chdir(tmp_path)
+    assert files_at("*header.csv") == [Path("header.csv"), Path("no-header.csv")]
+    for sources in ("*.parquet", f"{plain},nowhere.txt", " , "):
+        with pytest.raises(InputError, match="puzzles must name files"):
+            files_at(sources)

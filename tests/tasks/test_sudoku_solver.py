@@ -1,0 +1,160 @@
+"""The solver agrees with plain backtracking, whatever stands in the batch; grades say what solving takes."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku import LEVELS, count_solutions, generate, grade, solve
+from attractor.tasks.sudoku.board import candidates, digits, is_solved
+from attractor.tasks.sudoku.propagate import propagate
+from attractor.tasks.sudoku.solver import search
+
+SMALL = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), min_size=16, max_size=16)
+HARD = "100007090030020008009600500005300900010080002600004000300000010040000007007000300"
+
+
+def board_of(text: str) -> np.ndarray:
+    return np.array(list(text), dtype=int).reshape(9, 9)
+
+
+def backtrack(board: np.ndarray) -> int:
+    """The number of solutions of a 4 x 4 board, by trying everything."""
+    blanks = np.argwhere(board == 0)
+    if not len(blanks):
+        return int(is_solved(board[None])[0])
+    row, column = blanks[0]
+    box = board[row // 2 * 2 :, column // 2 * 2 :][:2, :2]
+    free = set(range(1, 5)) - set(board[row]) - set(board[:, column]) - set(box.ravel())
+    count = 0
+    for digit in free:
+        board[row, column] = digit
+        count += backtrack(board)
+    board[row, column] = 0
+    return count
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(SMALL, min_size=1, max_size=6))
+def test_solutions_are_counted_as_backtracking_counts_them(cells: list[list[int]]) -> None:
+    boards = np.array(cells).reshape(-1, 4, 4)
+    assert count_solutions(boards, limit=300).tolist() == [backtrack(board.copy()) for board in boards]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 17, 288, 289])
+def test_a_count_stops_at_its_limit(limit: int) -> None:
+    empty = np.zeros((1, 4, 4), dtype=int)
+    assert count_solutions(empty, limit).tolist() == [min(limit, 288)]
+
+
+def test_an_empty_board_has_several_solutions() -> None:
+    assert count_solutions(np.zeros((1, 9, 9), dtype=int)).tolist() == [2]
+
+
+def test_a_hard_board_is_solved() -> None:
+    board = board_of(HARD)
+    solution = solve(board)
+    assert is_solved(solution[None]).all()
+    assert np.array_equal(solution[board > 0], board[board > 0])
+
+
+@pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (9, 26), (16, 130)])
+def test_the_solution_of_a_batch_is_that_of_each_board(size: int, n_givens: int) -> None:
+    boards, solutions = generate(6, n_givens, seed=1, size=size)
+    assert np.array_equal(solve(boards), solutions)
+    assert np.array_equal(solve(boards[2]), solutions[2])
+
+
+def test_neither_neighbours_nor_the_width_of_a_round_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    boards = np.concatenate([generate(20, 25, seed=2)[0], board_of(HARD)[None]])
+    together = search(candidates(boards), limit=2)
+    alone = [search(candidates(board[None]), limit=2) for board in boards]
+    assert together.guesses.tolist() == [int(one.guesses[0]) for one in alone]
+    monkeypatch.setattr("attractor.tasks.sudoku.solver.STATES_PER_ROUND", 3)
+    narrow = search(candidates(boards), limit=2)
+    for wide, thin in zip(together, narrow, strict=True):
+        assert np.array_equal(wide, thin)
+
+
+def test_propagation_keeps_every_solution() -> None:
+    boards, solutions = generate(50, (24, 30), seed=3)
+    masks, truth = candidates(boards), candidates(solutions)
+    changed = np.array([True])
+    while changed.any():
+        masks, dead, changed = propagate(masks)
+        assert not dead.any()
+        assert ((masks & truth) == truth).all()
+
+
+@pytest.mark.parametrize("place", [(0, 5), (5, 0), (1, 1)], ids=["row", "column", "box"])
+def test_a_digit_twice_in_a_unit_leaves_no_solution(place: tuple[int, int]) -> None:
+    board = np.zeros((9, 9), dtype=int)
+    board[0, 0] = board[place] = 7
+    assert count_solutions(board[None]).tolist() == [0]
+    with pytest.raises(InputError, match="exactly one solution, but has none"):
+        solve(board)
+
+
+def test_several_solutions_are_refused_by_the_number_of_the_board() -> None:
+    boards, solutions = generate(3, 40, seed=4)
+    boards = np.where(np.arange(3)[:, None, None] == 1, 0, solutions)
+    with pytest.raises(InputError, match="board 1 has several"):
+        solve(boards)
+    with pytest.raises(InputError, match="board 1 has not"):
+        grade(boards)
+
+
+@pytest.mark.parametrize(
+    "boards", [np.zeros((2, 8, 8), int), np.zeros((9, 9), int), np.full((1, 9, 9), 10), np.zeros((1, 9, 9))]
+)
+def test_what_is_no_board_is_refused(boards: np.ndarray) -> None:
+    with pytest.raises(InputError, match="boards must"):
+        count_solutions(boards)
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(InputError, match="limit must be at least 1, got 0"):
+        count_solutions(np.zeros((1, 4, 4), int), limit=0)
+
+
+def test_no_boards_have_no_solutions() -> None:
+    nothing = np.empty((0, 9, 9), dtype=int)
+    assert solve(nothing).shape == (0, 9, 9)
+    assert grade(nothing).levels.shape == count_solutions(nothing).shape == (0,)
+
+
+# --- grades ---------------------------------------------------------------------------------------------------------
+
+
+def naked_singles_only(board: np.ndarray) -> bool:
+    """Whether writing digits where no other is possible fills the board, one cell at a time."""
+    board = board.copy()
+    progress = True
+    while progress:
+        progress = False
+        for row, column in np.argwhere(board == 0):
+            box = board[row // 3 * 3 :, column // 3 * 3 :][:3, :3]
+            free = set(range(1, 10)) - set(board[row]) - set(board[:, column]) - set(box.ravel())
+            if len(free) == 1:
+                board[row, column] = free.pop()
+                progress = True
+    return bool((board > 0).all())
+
+
+def test_levels_say_what_is_needed() -> None:
+    boards = np.concatenate([generate(30, 36, seed=5)[0], generate(30, 26, seed=5)[0], board_of(HARD)[None]])
+    levels, guesses = grade(boards)
+    assert set(levels) == {0, 1, 2} == set(range(len(LEVELS)))
+    assert [naked_singles_only(board) for board in boards] == (levels == 0).tolist()
+    assert np.array_equal(guesses > 0, levels == 2)
+    assert guesses[-1] == guesses.max()
+
+
+def test_masks_and_digits_are_inverse() -> None:
+    for a, b in product(range(1, 5), repeat=2):
+        grid = np.full((1, 4, 4), a)
+        grid[0, 1, 2] = b
+        assert np.array_equal(digits(candidates(grid)), grid)

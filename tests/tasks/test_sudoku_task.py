@@ -1,0 +1,223 @@
+"""The task: what is scored, what is held out, and what a run's seed may change."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attractor.errors import InputError
+from attractor.tasks.sudoku import Sudoku, SudokuTask, boards_right, canonical, generate, lowest_energy, repeat_starts
+from attractor.tasks.sudoku.data import load_sets
+
+SMALL = Sudoku(n_boards=40, n_valid_boards=10, ood_givens=(28, 30))
+
+
+def write(path: Path, boards: np.ndarray, solutions: np.ndarray) -> str:
+    rows = (",".join("".join(map(str, x.ravel())) for x in pair) for pair in zip(boards, solutions, strict=True))
+    path.write_text("puzzle,solution\n" + "\n".join(rows))
+    return str(path)
+
+
+def cells_of(task: SudokuTask, part: str) -> tuple[np.ndarray, np.ndarray]:
+    batches = list(task.valid_batches(4, part=part))
+    return np.concatenate([b.inputs for b in batches]), np.concatenate([b.targets for b in batches])
+
+
+def test_training_scores_every_cell_and_validation_every_blank() -> None:
+    task = SMALL.build(81, seed=0)
+    inputs, targets, real = task.train_batch(0, 8)
+    assert inputs.shape == targets.shape == (8, 81)
+    assert inputs.dtype == targets.dtype == np.int64
+    assert real is None
+    assert (targets > 0).all()
+    assert (inputs == targets)[inputs > 0].all()
+    for part in task.valid_sets:
+        inputs, targets = cells_of(task, part)
+        assert inputs.shape == (10, 81)
+        assert np.array_equal(targets == -100, inputs > 0)
+        assert ((targets >= 1) & (targets <= 9))[inputs == 0].all()
+    assert task.demands == {"vocab_size": 10, "causal": False}
+    assert task.n_tokens == 40 * 81
+
+
+def test_generated_sets_have_their_givens() -> None:
+    task = SMALL.build(81, seed=0)
+    assert task.valid_sets == ("valid", "ood")
+    n_givens = {part: (cells_of(task, part)[0] > 0).sum(axis=1) for part in task.valid_sets}
+    assert ((n_givens["valid"] >= 31) & (n_givens["valid"] <= 42)).all()
+    assert ((n_givens["ood"] >= 28) & (n_givens["ood"] <= 30)).all()
+    assert "40 training (31 to 42 givens), 10 valid" in task.describe()
+    assert Sudoku(n_boards=4, n_valid_boards=2, ood_puzzles="").build(81, seed=0).valid_sets == ("valid",)
+
+
+def test_a_board_counts_when_every_blank_is_right() -> None:
+    task = SMALL.build(81, seed=0)
+    inputs, targets = cells_of(task, "valid")
+    perfect = np.where(targets == -100, 0, targets)  # what is said about givens does not matter
+    assert task.measure(targets, perfect) == {"board_accuracy": 1.0, "cell_accuracy": 1.0}
+    predictions = perfect.copy()
+    wrong = [(board, np.flatnonzero(inputs[board] == 0)[board]) for board in (0, 3, 4)]
+    for board, cell in wrong:
+        predictions[board, cell] = predictions[board, cell] % 9 + 1
+    measured = task.measure(targets, predictions)
+    assert measured["board_accuracy"] == 0.7
+    assert measured["cell_accuracy"] == pytest.approx(1 - 3 / (inputs == 0).sum())
+    assert np.flatnonzero(~boards_right(targets, predictions)).tolist() == [0, 3, 4]
+    assert task.metric in measured
+
+
+def test_votes_count_like_single_answers() -> None:
+    """K starts: a board's answers stand in a row, and its only right one has the lowest energy."""
+    inputs, targets = cells_of(SMALL.build(81, seed=0), "valid")
+    n_starts = 3
+    answers = repeat_starts(np.zeros_like(targets), n_starts)
+    energies = np.ones(len(answers))
+    right = np.arange(len(inputs)) * n_starts + np.arange(len(inputs)) % n_starts
+    answers[right], energies[right] = targets, 0.0
+    assert boards_right(targets, lowest_energy(answers, energies, n_starts)).all()
+
+
+def test_the_seed_orders_the_boards_and_nothing_else() -> None:
+    one, other = SMALL.build(81, seed=0), SMALL.build(81, seed=1)
+    assert one.fingerprint == other.fingerprint
+    for part in one.valid_sets:
+        for mine, theirs in zip(cells_of(one, part), cells_of(other, part), strict=True):
+            assert np.array_equal(mine, theirs)
+    epochs = [np.concatenate([task.train_batch(step, 8).inputs for step in range(5)]) for task in (one, other)]
+    assert not np.array_equal(*epochs)
+    assert np.array_equal(*(np.unique(epoch, axis=0) for epoch in epochs))
+    assert len(np.unique(epochs[0], axis=0)) == 40, "an epoch visits every board once"
+    assert np.array_equal(SMALL.build(81, seed=1).train_batch(3, 8).inputs, other.train_batch(3, 8).inputs)
+
+
+def test_the_fingerprint_follows_the_data() -> None:
+    base = Sudoku(n_boards=3, n_valid_boards=2, givens=(40, 50), ood_givens=(36, 39))
+    changes = [{}, {"n_boards": 4}, {"n_valid_boards": 3}, {"ood_givens": (37, 39)}, {"givens": (41, 50)}]
+    fingerprints = [replace(base, **change).build(81, seed=0).fingerprint for change in changes]
+    assert len(set(fingerprints)) == len(changes)
+    load_sets.cache_clear()
+    assert base.build(81, seed=0).fingerprint == fingerprints[0], "made again, the data are the same"
+
+
+def test_batches_may_be_changed_without_touching_the_data() -> None:
+    task = SMALL.build(81, seed=0)
+    before = task.train_batch(0, 4)
+    kept = before.targets.copy()
+    before.targets[:] = -100
+    before.inputs[:] = 0
+    assert np.array_equal(task.train_batch(0, 4).targets, kept)
+
+
+def test_validation_can_be_cut_short() -> None:
+    task = SMALL.build(81, seed=0)
+    some = list(task.valid_batches(4, max_batches=2))
+    assert [len(batch.inputs) for batch in some] == [4, 4]
+    assert [len(batch.inputs) for batch in task.valid_batches(4)] == [4, 4, 2]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_disguises_of_held_out_boards_are_left_out_of_training(tmp_path: Path) -> None:
+    boards, solutions = generate(30, 36, seed=11)
+    relabel = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(9)])
+    twins, twin_solutions = relabel[boards].swapaxes(1, 2), relabel[solutions].swapaxes(1, 2)
+    ood_boards, ood_solutions = generate(5, 30, seed=12)
+    first = write(
+        tmp_path / "first.csv", np.concatenate([boards, ood_boards]), np.concatenate([solutions, ood_solutions])
+    )
+    write(tmp_path / "second.csv", twins, twin_solutions)
+    ood = write(tmp_path / "ood.csv", ood_boards[:, ::-1], ood_solutions[:, ::-1])
+    config = Sudoku(puzzles=f"{first},{tmp_path}/s*.csv", ood_puzzles=ood, n_boards=1000, n_valid_boards=8)
+    task = config.build(81, seed=0)
+
+    train = {grid.tobytes() for grid in canonical(task.sets.train.solutions)}
+    for part in task.sets.valid.values():
+        assert not train & {grid.tobytes() for grid in canonical(part.solutions)}
+    assert len(task.sets.valid["valid"]) == 8
+    assert len(task.sets.valid["ood"]) == 5
+    assert task.sets.n_left_out >= 5
+    assert len(task.sets.train) == 65 - 8 - task.sets.n_left_out
+    assert f"{task.sets.n_left_out} left out of training" in task.describe()
+
+
+def test_what_is_held_out_does_not_depend_on_order_or_training_size(tmp_path: Path) -> None:
+    boards, solutions = generate(30, 36, seed=13)
+    order = np.random.default_rng(0).permutation(np.r_[:30, :5])  # five boards twice
+    one = write(tmp_path / "one.csv", boards, solutions)
+    other = write(tmp_path / "other.csv", boards[order], solutions[order])
+    tasks = [
+        Sudoku(puzzles=path, ood_puzzles="", n_boards=n, n_valid_boards=10).build(81, seed=0)
+        for path, n in ((one, 100), (other, 100), (one, 5))
+    ]
+    assert tasks[0].fingerprint == tasks[1].fingerprint
+    assert len(tasks[2].sets.train) == 5
+    for task in tasks[1:]:
+        assert np.array_equal(task.sets.valid["valid"].boards, tasks[0].sets.valid["valid"].boards)
+
+
+def test_givens_fill_up_sparse_boards_and_pass_over_full_ones(tmp_path: Path) -> None:
+    sparse, full = generate(20, 26, seed=14), generate(5, 50, seed=15)
+    path = write(tmp_path / "mixed.csv", *(np.concatenate(pair) for pair in zip(sparse, full, strict=True)))
+    config = Sudoku(
+        puzzles=path, ood_puzzles=path, n_boards=100, n_valid_boards=4, givens=(30, 34), ood_givens=(17, 26)
+    )
+    task = config.build(81, seed=0)
+    train = (task.sets.train.boards > 0).sum(axis=(1, 2))
+    assert len(train) + task.sets.n_left_out == 16
+    assert (train >= 30).all()
+    assert (train <= 34).all()
+    assert ((task.sets.valid["ood"].boards > 0).sum(axis=(1, 2)) == 26).all()
+
+
+def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
+    boards, solutions = generate(4, 36, seed=16)
+    few = write(tmp_path / "few.csv", boards, solutions)
+    with pytest.raises(InputError, match=r"more boards than n_valid_boards=4, but .* gives 4"):
+        Sudoku(puzzles=few, n_valid_boards=4).build(81, seed=0)
+    twins = np.stack([boards[0], boards[0].T])
+    same = write(tmp_path / "same.csv", twins, np.stack([solutions[0], solutions[0].T]))
+    with pytest.raises(InputError, match="all 1 boards for training are symmetric"):
+        Sudoku(puzzles=same, ood_puzzles="", n_valid_boards=1).build(81, seed=0)
+    several = write(tmp_path / "several.csv", np.zeros_like(boards[:2]), solutions[:2])
+    with pytest.raises(InputError, match=r"but 0{81} has several"):
+        Sudoku(puzzles=few, ood_puzzles=several, n_valid_boards=1).build(81, seed=0)
+    small = write(tmp_path / "small.csv", *generate(4, 8, seed=0, size=4))
+    with pytest.raises(InputError, match=r"must be 9 x 9 for this task, but 'small.csv' has 4 x 4"):
+        Sudoku(puzzles=small, n_valid_boards=1).build(81, seed=0)
+
+
+# --- the config -----------------------------------------------------------------------------------------------------
+
+
+def test_a_config_survives_its_json() -> None:
+    stored = SMALL.to_dict() | {"ood_givens": [28, 30]}
+    assert stored.pop("kind") == "sudoku"
+    assert Sudoku.from_dict(stored) == SMALL
+    assert SMALL.seq_len == 81
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_boards": 0}, "n_boards must be at least 1, got 0"),
+        ({"n_valid_boards": -1}, "n_valid_boards must be at least 1"),
+        ({"givens": (42, 31)}, "givens must be two numbers from 17 to 81"),
+        ({"ood_givens": (10, 31)}, "ood_givens must be two numbers from 17 to 81"),
+        ({"puzzles": ""}, "puzzles must be 'generated' or name files"),
+    ],
+)
+def test_bad_fields_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Sudoku(**fields)
+
+
+def test_another_length_is_refused() -> None:
+    with pytest.raises(InputError, match="seq_len must be 81"):
+        SMALL.build(64, seed=0)
+
+
+def test_too_few_givens_to_dig_are_refused_when_built() -> None:
+    with pytest.raises(InputError, match="n_givens must be between 22 and 81"):
+        Sudoku(givens=(17, 30)).build(81, seed=0)
