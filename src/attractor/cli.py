@@ -22,10 +22,13 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.presets import PRESETS, preset
+from attractor.attention.stage import require
+from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, RunStopped, unknown
-from attractor.evidence.run import RunFolder, config_hash
+from attractor.evidence.run import RunFolder, config_hash, environment
 from attractor.models import SIZES, TransformerConfig
 from attractor.tasks import TASKS, TaskConfig
+from attractor.tasks.text import Text
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
 WIDTH_OF_A_LOG = 120
@@ -50,6 +53,7 @@ class Common:
 
     recipe: Annotated[str, arg(help="named settings, of which other options change single fields")] = "laptop"
     size: Annotated[str | None, arg(help="a named model in place of the recipe's")] = None
+    epochs: Annotated[float | None, arg(help="passes over the training data, in place of n_steps")] = None
     out: Annotated[Path | None, arg(help="the folder to write; by default one under runs/")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
@@ -58,9 +62,9 @@ class Common:
     telemetry_every: Annotated[int | None, arg(help="steps between bounds on the logits")] = Runtime.telemetry_every
     tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
 
-    def config(self) -> TrainConfig:
+    def config(self, attention: str | None = None) -> TrainConfig:
         """The recipe with the given options in place. What the task demands of the model is given unless it is said
-        otherwise, and refused then."""
+        otherwise, and refused then. A run that starts from another has the model of that one."""
         if self.recipe not in RECIPES:
             raise unknown("recipe", self.recipe, RECIPES, see="'attractor list' shows all")
         if self.size is not None and self.size not in SIZES:
@@ -69,16 +73,41 @@ class Common:
         if "attention" in given:
             preset(given["attention"])
         recipe = RECIPES[self.recipe]
+        if attention is not None:
+            recipe = recipe.replace(attention=attention)
         if self.size is not None:
             recipe = recipe.replace(model=SIZES[self.size])
-        if "n_steps" in given:  # a run of another length keeps its share of warm-up
-            given.setdefault("warmup_steps", recipe.warmup_steps * given["n_steps"] // recipe.n_steps)
+        if "start" in given:
+            recipe = self.continued(recipe, given)
         of_the_task = self.task_settings(given, recipe)
         if (length := of_the_task.seq_len) is not None:
             given.setdefault("seq_len", length)
-        config = recipe.replace(task=of_the_task, **given)
-        demands = config.task.build(config.seq_len, config.seed).demands
-        return config.replace(**{name: value for name, value in demands.items() if name not in given})
+        config = recipe.replace(task=of_the_task, **{name: given[name] for name in given if name != "n_steps"})
+        task = config.task.build(config.seq_len, config.seed)
+        n_steps = given.get("n_steps", recipe.n_steps)
+        if self.epochs is not None:
+            if "n_steps" in given or task.n_tokens is None:
+                why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
+                raise InputError(f"epochs must be left out {why}, got {self.epochs:g}; give n_steps alone")
+            require(self.epochs > 0, "epochs", "positive", self.epochs)
+            n_steps = max(1, round(self.epochs * task.n_tokens / config.tokens_per_step))
+        if n_steps != recipe.n_steps:  # a run of another length keeps its share of warm-up
+            warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
+            config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps)
+        return config.replace(**{name: value for name, value in task.demands.items() if name not in given})
+
+    def continued(self, recipe: TrainConfig, given: dict[str, Any]) -> TrainConfig:
+        """The recipe with the model of the run that it starts from, and for GLUE that run's tokenizer."""
+        if self.size is not None:
+            raise InputError("size must be left out with start, which brings the model of its run; leave it out")
+        folder = recipe.replace(**{name: given[name] for name in ("start", "seed") if name in given}).start_folder
+        assert folder is not None
+        source = TrainConfig.from_dict(RunFolder.open(folder).config)
+        glue = given.get("task", recipe.task.kind) == "glue"
+        if glue and isinstance(source.task, Text) and is_prepared(Path(source.task.corpus)):
+            given.setdefault("glue_tokenizer", source.task.corpus)
+        lengths = {name: given[name] for name in ("seq_len",) if name in given}  # positions may end before the recipe's
+        return recipe.replace(model=source.model, **lengths)
 
     def task_settings(self, given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:
         """The task, with the options that are its own; they are taken out of `given`."""
@@ -165,7 +194,7 @@ class List:
 
 @dataclass(frozen=True)
 class Data:
-    """Corpora on disk: `attractor data prepare`, `attractor data verify`."""
+    """Corpora on disk: `attractor data prepare`, `attractor data verify`, `attractor data describe`."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +214,20 @@ class DataPrepare:
     drop_duplicates: Annotated[bool, arg(help="leave out training documents that validation has, too")] = False
     max_bad: Annotated[float, arg(help="the share of malformed records that is put up with")] = 0.01
     workers: Annotated[int | None, arg(help="threads; by default one for each core")] = None
+
+
+@dataclass(frozen=True)
+class DataDescribe:
+    """Measure what makes a corpus coherent, on equal samples of each: a table, a figure and the numbers."""
+
+    sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names as for prepare")]
+    out: Annotated[Path, arg(help="the folder for describe.json and describe.svg")]
+    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="of a data set that has several")] = "train"
+    max_words: Annotated[str, arg(help="words drawn from each, as 250k or 1M")] = "1M"
+    piece_words: Annotated[int, arg(help="words drawn from a document")] = 125
+    order: Annotated[int, arg(help="of the n-gram model")] = 3
+    max_documents: Annotated[int | None, arg(help="read no further, as for a stream without end")] = None
 
 
 @dataclass(frozen=True)
@@ -237,13 +280,14 @@ def train(args: Any, console: Console) -> None:
     runtime = args.runtime()
     resolve_device(runtime.device)
     task = config.build_task()
-    if not RunFolder.create(path, config.to_dict() | {"data": task.fingerprint}).finished:
+    if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, plan_run(config, task).in_short)
     summary = carry_out(config, path, runtime, LiveConsole(console))
     metric = summary["metric"]
     loss = summary["valid_loss"]
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
-    console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+    if isinstance(config.task, Text):
+        console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -268,7 +312,7 @@ def plan(args: Any, console: Console) -> None:
     resolve_device(runtime.device)
     task = config.build_task()
     if len(configs) == 1:
-        refuse_place(path, configs[0].to_dict() | {"data": task.fingerprint})
+        refuse_place(path, configs[0].identity(task))
 
     def planned(config: TrainConfig) -> RunPlan:
         if not args.calibrate:
@@ -305,7 +349,7 @@ def compare(args: Any, console: Console) -> None:
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
         preset(name)
-    base = args.config()
+    base = args.config(presets[0])
     what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
     plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
     command = shlex.join(["attractor", *sys.argv[1:]])
@@ -391,6 +435,19 @@ def data_prepare(args: DataPrepare, console: Console) -> None:
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 
+def data_describe(args: DataDescribe, console: Console) -> None:
+    from attractor.corpus.describe import Settings
+    from attractor.corpus.portrait import portray_sources
+    from attractor.corpus.prepare import count_of
+
+    require(len(args.sources) >= 1, "sources", "at least one", args.sources)
+    settings = Settings(count_of(args.max_words), args.piece_words, args.order, args.max_documents)
+    provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
+    columns = tuple(column.strip() for column in args.column.split(","))
+    portray_sources(args.sources, args.out, settings, console, provenance, columns, args.split)
+    console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
 def data_verify(args: DataVerify, console: Console) -> None:
     from attractor.corpus.shards import PreparedCorpus
 
@@ -410,6 +467,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
 DATA_COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "prepare": (DataPrepare, data_prepare),
     "verify": (DataVerify, data_verify),
+    "describe": (DataDescribe, data_describe),
 }
 
 

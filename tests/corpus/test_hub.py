@@ -55,12 +55,14 @@ def test_saved_lines_of_wikitext_become_articles_too(tmp_path: Path) -> None:
     assert [source.text(record) for record in source.records()] == ["", "".join(LINES[1:6]), "".join(LINES[6:])]
 
 
-def test_flawed_lines_stand_apart_and_files_end_articles(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": " = A = "}\n{"text": 1}\n{"text": "a"}\n')
-    (tmp_path / "b.jsonl").write_text('{"text": "b"}\n')
+def test_a_flaw_is_one_of_its_article_and_a_file_ends_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": " = A = "}\n{"text": 1}\n{"text": " = B = "}\n{"text": "b"}\n')
+    (tmp_path / "c.jsonl").write_text('{"text": "c"}\n')
     source = open_source(str(tmp_path), articles=True)
     found = list(source.records())
-    assert [record.raw if isinstance(record.raw, str) else "flaw" for record in found] == ["flaw", " = A = a", "b"]
+    assert [str(record.raw) for record in found] == ["column 'text' holds no text but int", " = B = b", "c"]
+    for i, record in enumerate(found):
+        assert [rest.raw for rest in source.records(record.file, record.after)][1:] == [r.raw for r in found[i + 2 :]]
     assert source.identity != open_source(str(tmp_path)).identity
 
 

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from attractor.corpus import prepare as module
+from attractor.corpus import tokenise
 from attractor.corpus.console import LivePreparation, in_lines, print_corpus
 from attractor.corpus.prepare import Preparation, Progress, count_of, prepare
 from attractor.corpus.shards import WORK, PreparedCorpus
@@ -80,7 +81,7 @@ def test_interrupted_at_any_step_it_ends_bit_for_bit_the_same(
         )
 
     prepare(wanted("whole", 3))
-    monkeypatch.setattr(module, "BLOCK_RECORDS", 2)
+    monkeypatch.setattr(tokenise, "BLOCK_RECORDS", 2)
     n_stops = 0
     reached: set[str] = set()
     for attempt in range(200):
@@ -118,6 +119,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from attractor.corpus import prepare as module
+from attractor.corpus import tokenise
 module.BLOCK_RECORDS, module.COMMIT_SECONDS = 20, 0.0
 wanted = module.Preparation(sys.argv[1], Path(sys.argv[2]), shard_tokens=5000, max_bad=0.05)
 print("begins", flush=True)
@@ -171,7 +173,7 @@ def test_the_text_task_reads_a_prepared_folder(source: Path, tmp_path: Path) -> 
         prepare(Preparation(str(source), folder, "bpe:300", shard_tokens=shard_tokens, max_bad=0.05))
         tasks.append(Text(corpus=str(folder)).build(seq_len=64, seed=3))
     whole, pieces = tasks
-    assert whole.demands == {"vocab_size": 300}
+    assert whole.demands["vocab_size"] == 300
     assert whole.n_tokens == len(PreparedCorpus.open(tmp_path / "whole").train)
     for step in (0, 7, 100):
         for one, other in zip(whole.train_batch(step, 8)[:2], pieces.train_batch(step, 8)[:2], strict=True):
@@ -196,7 +198,7 @@ def test_a_large_corpus_is_split_by_the_share_alone(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("max_tokens", [500, 501, 5000])
 def test_a_budget_is_met_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int, block: int) -> None:
     """The validation side ends at the same document, whatever stands in one block."""
-    monkeypatch.setattr(module, "BLOCK_RECORDS", block)
+    monkeypatch.setattr(tokenise, "BLOCK_RECORDS", block)
     texts = [text(seed, 5) for seed in range(300)]
     texts[200:200] = [""] * 3
     path = write_jsonl(tmp_path / "a.jsonl", texts)

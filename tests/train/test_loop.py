@@ -34,7 +34,7 @@ Interrupt = Callable[[Iterable[int]], None]
 
 def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
     task = config.build_task()
-    return Run(config, RunFolder.create(path, config.to_dict() | {"data": task.fingerprint}), task, runtime, Silent())
+    return Run(config, RunFolder.create(path, config.identity(task)), task, runtime, Silent())
 
 
 def newest_tensors(path: Path) -> dict[str, Any]:

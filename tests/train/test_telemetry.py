@@ -94,7 +94,7 @@ def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig,
             return run_step(self, batch, share)
 
     task = config.build_task()
-    folder = RunFolder.create(tmp_path, config.to_dict() | {"data": task.fingerprint})
+    folder = RunFolder.create(tmp_path, config.identity(task))
     run = Watched(config, folder, task, replace(TELEMETRY, telemetry_every=1), Silent())
     run.model.train()
     for _ in range(3):

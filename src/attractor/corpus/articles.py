@@ -10,7 +10,7 @@ TITLE = re.compile(r" = [^=].* = \n?")
 
 
 class Articles:
-    """A source whose rows are lines, with one record for each article."""
+    """A source whose rows are lines, with one record for each article. A flaw of a row is one of its article."""
 
     def __init__(self, rows: Source) -> None:
         self.rows = rows
@@ -23,23 +23,29 @@ class Articles:
         return self.rows.identity | {"articles": True}
 
     def records(self, file: int = 0, position: int = 0) -> Iterator[Record]:
-        first = last = None
-        lines: list[str] = []
+        article: list[Record] = []
         for row in self.rows.records(file, position):
-            try:
-                line = self.rows.text(row)
-            except FlawError as flaw:
-                yield row._replace(raw=flaw)
-                continue
-            if first is not None and last is not None and (TITLE.fullmatch(line) or row.file != first.file):
-                yield last._replace(position=first.position, raw="".join(lines))
-                first, lines = None, []
-            first, last = first or row, row
-            lines.append(line)
-        if first is not None and last is not None:
-            yield last._replace(position=first.position, raw="".join(lines))
+            said = row._replace(raw=self._line(row))
+            begins = isinstance(said.raw, str) and TITLE.fullmatch(said.raw)
+            if article and (begins or row.file != article[0].file):
+                yield _joined(article)
+                article = []
+            article.append(said)
+        if article:
+            yield _joined(article)
 
     def text(self, record: Record) -> str:
         if isinstance(record.raw, FlawError):
             raise record.raw
         return record.raw
+
+    def _line(self, row: Record) -> str | FlawError:
+        try:
+            return self.rows.text(row)
+        except FlawError as flaw:
+            return flaw
+
+
+def _joined(rows: list[Record]) -> Record:
+    flaws = [row.raw for row in rows if isinstance(row.raw, FlawError)]
+    return rows[-1]._replace(position=rows[0].position, raw=flaws[0] if flaws else "".join(row.raw for row in rows))

@@ -1,20 +1,13 @@
 """From a source of documents to a prepared corpus: read, split, tokenise, look for duplicates, write shards.
 
-One thread reads and writes; as many threads as there are cores tokenise. Threads suffice because tokenizers, hashes and
-numpy do their work outside the interpreter's lock, and nothing is left behind when the process is killed. Blocks come
-back in the order in which they were read, so the result does not depend on how many threads there are.
-
 A budget of training tokens is met exactly: the document that passes it is cut, and reading ends there.
 """
 
 import json
-import os
 import re
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attractor.corpus import bpe
-from attractor.corpus.duplicates import LEAST_SHARED, NEAR, WORDS, Duplicates, find, sketch
+from attractor.corpus.duplicates import LEAST_SHARED, NEAR, WORDS, Duplicates, find
 from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts
 from attractor.corpus.shards import (
     FORMAT,
@@ -38,14 +31,13 @@ from attractor.corpus.shards import (
 )
 from attractor.corpus.sources import open_source, place_name
 from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
+from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, tokenise
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
-from attractor.corpus.work import DOCUMENT, N_SAMPLES, Part, Work, held
+from attractor.corpus.work import N_SAMPLES, Part, Work, held
 from attractor.errors import InputError
 from attractor.files import write_json, write_text
 
 PLAN = "plan.json"
-BLOCK_BYTES = 1 << 20
-BLOCK_RECORDS = 2000
 COMMIT_SECONDS = 5.0
 PEEKED_RECORDS = 1000
 PEEKED_BYTES = 64 << 20
@@ -221,57 +213,6 @@ def _training_sample(source: Source, split: Split, wanted: Preparation, watch: W
 # --- tokenising -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Tokenised:
-    """A block of records, in tokens."""
-
-    records: list[Record]
-    train: Part
-    valid: Part
-    n_empty: int
-    flaws: list[str]
-
-    def side(self, side: str) -> Part:
-        return self.valid if side == "valid" else self.train
-
-
-def tokenise(records: list[Record], source: Source, tokenizer: Tokenizer, split: Split) -> Tokenised:
-    """A function of the records alone: any thread may do it."""
-    texts: dict[str, list[bytes]] = {side: [] for side in SIDES}
-    places: dict[str, list[tuple[int, int]]] = {side: [] for side in SIDES}
-    n_empty = 0
-    flaws = []
-    for record in records:
-        try:
-            said = source.text(record)
-        except FlawError as flaw:
-            flaws.append(f"{place_name(source, record.file, record.position)}: {flaw}")
-            continue
-        if not said.encode().strip():
-            n_empty += 1
-            continue
-        for part in parts(said):
-            for is_valid, text in split.sides(part):
-                if text.strip():
-                    texts[SIDES[is_valid]].append(text)
-                    places[SIDES[is_valid]].append((record.file, record.position))
-    train, valid = (_part(texts[side], places[side], tokenizer) for side in SIDES)
-    return Tokenised(records, train, valid, n_empty, flaws)
-
-
-def _part(texts: list[bytes], places: list[tuple[int, int]], tokenizer: Tokenizer) -> Part:
-    end = np.array([tokenizer.end_of_text], dtype=id_type(tokenizer.vocab_size))
-    documents = np.zeros(len(texts), dtype=DOCUMENT)
-    if not texts:
-        return Part(end[:0], documents, np.empty(0, dtype=np.uint64), 0)
-    encoded = tokenizer.encode_batch([text.decode() for text in texts])
-    documents["key"], documents["n_hashes"], hashes = sketch(texts)
-    documents["file"], documents["position"] = np.array(places).T
-    documents["n_tokens"] = [len(ids) + 1 for ids in encoded]
-    tokens = np.concatenate([piece for ids in encoded for piece in (ids, end)])
-    return Part(tokens, documents, hashes, sum(map(len, texts)))
-
-
 def _tokenise_all(
     source: Source, tokenizer: Tokenizer, split: Split, work: Work, wanted: Preparation, watch: Watch
 ) -> None:
@@ -328,47 +269,6 @@ def _within_budget(done: Tokenised, left: int, carry_out: Callable[[list[Record]
     hashes = train.hashes[: int(documents["n_hashes"].sum())]
     done.train = Part(train.tokens[:left], documents, hashes, train.n_bytes)
     return done
-
-
-def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """About a megabyte at a time, as far as the records' sizes show."""
-    block: list[Record] = []
-    size = 0
-    for record in records:
-        block.append(record)
-        size += _size(record.raw)
-        if size >= BLOCK_BYTES or len(block) >= BLOCK_RECORDS:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _size(raw: Any) -> int:
-    if isinstance(raw, dict):
-        return sum(map(_size, raw.values()))
-    return len(raw) if isinstance(raw, str | bytes) else 0
-
-
-def in_order(
-    function: Callable[[list[Record]], Tokenised], blocks: Iterable[list[Record]], n_threads: int
-) -> Iterator[Tokenised]:
-    """The function of each block, by many threads, a few blocks ahead."""
-    waiting: deque[Future[Tokenised]] = deque()
-    with ThreadPoolExecutor(n_threads) as pool:
-        try:
-            for block in blocks:
-                waiting.append(pool.submit(function, block))
-                if len(waiting) > 2 * n_threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _share_read(source: Source, last: Record) -> float:

@@ -58,14 +58,21 @@ class Tokens:
             raise IndexError(
                 f"tokens are numbered from 0 to {len(self) - 1}, but {index.min()} or {index.max()} is not"
             )
-        if len(self._shards) == 1:
+        if len(self._shards) == 1 or not index.size:
             return self._shards[0][index]
-        found = np.empty(index.shape, dtype=self.dtype)
-        shard_of = np.searchsorted(self._ends, index, side="right")
-        for i in np.unique(shard_of):
-            here = shard_of == i
-            found[here] = self._shards[i][index[here] - self._first(i)]
-        return found
+        # Windows are rows that seldom cross into the next shard: whole rows are looked up, not single numbers.
+        rows = index.reshape(-1, index.shape[-1]) if index.ndim else index.reshape(1, 1)
+        found = np.empty(rows.shape, dtype=self.dtype)
+        bounds = rows.min(axis=1), rows.max(axis=1)
+        first, last = (np.searchsorted(self._ends, bound, side="right") for bound in bounds)
+        for i in np.unique(first):
+            here = np.flatnonzero((first == i) & (last == i))
+            found[here] = self._shards[i][rows[here] - self._first(i)]
+        for row in np.flatnonzero(first != last):
+            shard_of = np.searchsorted(self._ends, rows[row], side="right")
+            for i in np.unique(shard_of):
+                found[row, shard_of == i] = self._shards[i][rows[row, shard_of == i] - self._first(i)]
+        return found.reshape(index.shape)
 
     def documents(self) -> Iterator[np.ndarray]:
         """Each document with its end of text."""

@@ -220,7 +220,8 @@ def _refuse_mixture(label: str, runs: Sequence[RunFolder]) -> None:
     if count > 1:
         raise InputError(f"a label has one run for each seed: '{label}' has {count} of seed {seed}; remove all but one")
     differences = config_differences({str(run.path): run.config for run in runs})
-    other = [name for name in differences if not name.endswith("seed")]
+    # A run of another seed may start from the weights of another seed.
+    other = [name for name in differences if not name.endswith(("seed", "start_weights"))]
     if other:
         raise InputError(f"runs of one label may differ by their seed only: those of '{label}' differ in {other[0]}")
 

@@ -60,7 +60,7 @@ def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console,
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
     task = plan.base.build_task()
     for job in jobs:  # another configuration in any of the folders is refused before anything runs
-        RunFolder.create(job.path, job.config.to_dict() | {"data": task.fingerprint})
+        RunFolder.create(job.path, job.config.identity(task))
     plans = [plan_run(plan.base.replace(attention=label), task) for label in plan.labels]
 
     def say(text: str) -> None:

@@ -102,7 +102,7 @@ class RecallTask:
         self.level = level = config.resolved
         known = level == LEVELS[config.level]
         self.name = f"mqar:{config.level if known else f'{level.length}x{level.n_pairs}x{level.symbols}'}"
-        self.demands = {"vocab_size": level.symbols}
+        self.demands = {"vocab_size": level.symbols, "n_classes": None}
         self.n_tokens = level.n_examples * level.length or None
         self._epochs = Epochs(level.n_examples, seed) if level.n_examples else None
         self._train = config.source(FIXED, 0) if level.n_examples else config.source(ENDLESS, seed)

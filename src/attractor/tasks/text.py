@@ -56,7 +56,7 @@ class TextTask:
         self.corpus = load_corpus(corpus)
         self.seq_len = seq_len
         self.name = f"text:{self.corpus.name}"
-        self.demands = {"vocab_size": self.corpus.tokenizer.vocab_size}
+        self.demands = {"vocab_size": self.corpus.tokenizer.vocab_size, "causal": True, "n_classes": None}
         self.n_tokens = len(self.corpus.train)
         self.fingerprint = self.corpus.fingerprint
         check_length(self.corpus.train, seq_len, f"the training part of corpus '{self.corpus.name}'")

@@ -3,14 +3,17 @@
 import math
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Self
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.models import SIZES, TransformerConfig
 from attractor.tasks import TASKS, Task, TaskConfig
+from attractor.tasks.glue.task import Glue
 from attractor.tasks.text import Text
 from attractor.train.schedule import SCHEDULES
+from attractor.train.start import weights_fingerprint
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -26,6 +29,7 @@ class TrainConfig:
     model: TransformerConfig = LAPTOP
     task: TaskConfig = field(default_factory=Text)
     seed: int = 0
+    start: str | None = None  # a run whose best weights this one starts from; may hold {attention} and {seed}
     n_steps: int = 560
     batch_size: int = 8  # sequences per optimizer step
     accumulation: int = 1  # micro-batches that make up a step
@@ -58,6 +62,11 @@ class TrainConfig:
         require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", self.weight_decay)
         require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
         require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
+        try:
+            self.start_folder  # noqa: B018
+        except (KeyError, IndexError, ValueError) as error:
+            rule = "a path in which only {attention} and {seed} are filled in"
+            raise InputError(f"start must be {rule}, got '{self.start}'; write a brace twice") from error
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:
@@ -74,6 +83,15 @@ class TrainConfig:
         """What a comparison calls this run: its mechanism."""
         attention = self.model.attention
         return attention if isinstance(attention, str) else "custom"
+
+    @property
+    def start_folder(self) -> Path | None:
+        return None if self.start is None else Path(self.start.format(attention=self.label, seed=self.seed))
+
+    def identity(self, task: Task) -> dict[str, Any]:
+        """All that determines the run: this config, what is in its data, and what it starts from."""
+        weights = {} if self.start_folder is None else {"start_weights": weights_fingerprint(self.start_folder)}
+        return self.to_dict() | {"data": task.fingerprint} | weights
 
     @property
     def tokens_per_step(self) -> int:
@@ -114,7 +132,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
-        values = {key: value for key, value in stored.items() if key not in ("label", "data")}
+        values = {key: value for key, value in stored.items() if key not in ("label", "data", "start_weights")}
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
@@ -182,6 +200,20 @@ RECIPES: dict[str, TrainConfig] = {
     "small": _recipe("small", lr=6e-4, accumulation=4),
     "medium": _recipe("medium", lr=3e-4, accumulation=4, activation_checkpointing=True),
     "large": _recipe("large", lr=2e-4, accumulation=8, activation_checkpointing=True),
+    # CoupledQK, section 3.4: five epochs of SST-2 (other tasks: --epochs) at 2e-5. What it does not say is BERT's:
+    # batches of 32, decay 0.01, a tenth of warm-up (Devlin et al. 2019, appendix A); the decay here is a cosine.
+    "glue": TrainConfig(
+        task=Glue(),
+        n_steps=10_524,
+        batch_size=32,
+        seq_len=128,
+        lr=2e-5,
+        warmup_steps=1_052,
+        betas=(0.9, 0.999),
+        weight_decay=0.01,
+        eval_every=500,
+        eval_batches=None,
+    ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate or clipping; steps stand in for its epochs.
     "psiqrh": TrainConfig(
         model=SIZES["small"].replace(d_model=256, n_layers=4, d_ff=512, max_seq_len=512, attention="psiqrh"),

@@ -35,6 +35,7 @@ from attractor.train.interrupt import StopRequest
 from attractor.train.optimizer import build_optimizer
 from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
+from attractor.train.start import load_start
 from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, logit_bounds, parameter_norm
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,7 +48,7 @@ def train(
     runtime, display = runtime or Runtime(), display or Silent()
     resolve_device(runtime.device)
     task = config.build_task()
-    folder = RunFolder.create(path, config.to_dict() | {"data": task.fingerprint})
+    folder = RunFolder.create(path, config.identity(task))
     if not folder.finished:
         with folder.hold():
             if not folder.finished:  # another process may have finished it just now
@@ -90,7 +91,10 @@ class Run:
         self.device = resolve_device(self.runtime.device)
         self.memory = PeakMemory(self.device)
         torch.manual_seed(config.seed)
-        self.model: Transformer = config.model.build(config.seed).to(self.device)
+        self.model: Transformer = config.model.build(config.seed)
+        if config.start_folder is not None:
+            load_start(config.start_folder, self.model)
+        self.model.to(self.device)
         self.model.activation_checkpointing = config.activation_checkpointing
         self.loss = torch.compile(self.model.loss) if config.compile else self.model.loss
         self.optimizer = build_optimizer(self.model, config)

@@ -65,7 +65,7 @@ class SudokuTask:
             config.ood_givens,
         )
         self.name = f"sudoku:{config.puzzles}"
-        self.demands = {"vocab_size": 10, "causal": False}
+        self.demands = {"vocab_size": 10, "causal": False, "n_classes": None}
         self.n_tokens = len(self.sets.train) * N_CELLS
         self.fingerprint = self.sets.fingerprint
         self.valid_sets = tuple(self.sets.valid)

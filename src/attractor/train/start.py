@@ -1,0 +1,57 @@
+"""Starting from the weights of another run, as fine-tuning does: everything but the readout must fit.
+
+`{attention}` and `{seed}` in the run's path stand for this run's own, so that every run of a comparison starts from its
+counterpart of an earlier one.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.train import checkpoint
+
+READOUT = "head.weight"
+
+
+def chosen_checkpoint(run: Path) -> Path:
+    """The best weights of a run, or the newest where it never evaluated."""
+    folder = RunFolder.open(run)
+    best = checkpoint.best_checkpoint(folder.checkpoints)
+    path = best or checkpoint.newest_intact(folder.checkpoints, lambda text: print(text, file=sys.stderr))
+    if path is None:
+        raise InputError(f"run must have a checkpoint, and '{run}' has none yet; train it first")
+    checkpoint.verify_or_refuse(path)
+    return path
+
+
+def weights_fingerprint(run: Path) -> str:
+    """The checksum of the weights that a run would start from."""
+    manifest = json.loads((chosen_checkpoint(run) / checkpoint.MANIFEST).read_text())
+    return str(manifest["sha256"]["model.safetensors"])
+
+
+def load_start(run: Path, model: nn.Module) -> None:
+    """The run's best weights into this model; a readout of another kind keeps what it was drawn as."""
+    found = load_file(chosen_checkpoint(run) / "model.safetensors")
+    wanted = dict(model.named_parameters())
+    for name in sorted(found.keys() ^ wanted.keys()):
+        if name != READOUT:
+            where = "this model lacks it" if name in found else f"'{run}' lacks it"
+            raise InputError(f"start must be a run of the same model, but of '{name}' {where}; leave model options out")
+    for name, weights in found.items():
+        if name in wanted and weights.shape != wanted[name].shape:
+            if name == READOUT:
+                continue
+            shapes = f"{tuple(weights.shape)} in '{run}' and {tuple(wanted[name].shape)} here"
+            raise InputError(
+                f"start must be a run of the same model, but '{name}' is {shapes}; leave model options out"
+            )
+        if name in wanted:
+            with torch.no_grad():
+                wanted[name].copy_(weights)
