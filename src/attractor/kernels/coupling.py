@@ -1,4 +1,4 @@
-"""Coupled dynamics of queries and keys, integrated, keeping almost nothing for the backward pass.
+"""Coupled dynamics of queries and keys, integrated, keeping nothing but the start for the backward pass.
 
 An integrator is a program of moves; a number c is a kick:
 
@@ -7,8 +7,7 @@ An integrator is a program of moves; a number c is a kick:
     c        k <- k + c mean over the group of dt f                                                         (3)
 
 `integrate_reference` takes any force. `integrate` is the same for the two-layer force f = W_2 silu(W_1 q). It keeps the
-start, and k after each kick but the last, where autograd would keep about ten tensors a force: the backward pass goes
-through the drifts again, forms W_1 q again, and
+start alone, where autograd would keep about ten tensors a force: the backward pass goes forwards once more, and then
 
     g_f = c dt g_k / G,   g_s = g_f W_2,   g_q <- g_q + (g_s silu'(W_1 q)) W_1,   dL/d dt = (sum g_s . s) / dt    (4)
 
@@ -62,7 +61,7 @@ def integrate(
     half = autocast_dtype(q)
     if half is not None:
         inner, outer = inner.to(half), outer.to(half)
-    qn, kn, *_ = Integration.apply(program, q, k, dt, inner, outer)
+    qn, kn = Integration.apply(program, q, k, dt, inner, outer)
     return qn, kn
 
 
@@ -70,10 +69,11 @@ class Integration(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> tuple[Tensor, ...]:
-        """The end state, and k after each kick but the last, as precise as the products."""
+    def forward(
+        program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor
+    ) -> tuple[Tensor, Tensor]:
         q, k = q.to(dt.dtype), k.to(dt.dtype)
-        passed, f = [], q
+        f = q
         with without_autocast(q):
             for move in program:
                 if move == FORCE:
@@ -82,61 +82,60 @@ class Integration(torch.autograd.Function):
                     q = torch.addcmul(q, dt, k)
                 else:
                     k = _kicked(k, move, dt, f)
-                    passed.append(k)
-        return q, k, *(key.to(inner.dtype) for key in passed[:-1])
+        return q, k
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
         ctx.program, *tensors = inputs
-        ctx.save_for_backward(*tensors, *output[2:])
-        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx, grad_q: Tensor, grad_k: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
-        q, k, dt, inner, outer, *passed = ctx.saved_tensors
+    def backward(ctx, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        q, k, dt, inner, outer = ctx.saved_tensors
         with without_autocast(q):
             start = q.to(dt.dtype), k.to(dt.dtype), dt, inner, outer
             # Attention hands gradients back with heads before positions in memory.
-            found = _gradients(ctx.program, start, passed, grad_q.contiguous(), grad_k.contiguous())
+            found = _gradients(ctx.program, start, grad_q.contiguous(), grad_k.contiguous())
         return None, found[0].to(q.dtype), found[1].to(k.dtype), *found[2:]
 
 
-def _gradients(
-    program: Program, start: tuple[Tensor, ...], passed: list[Tensor], grad_q: Tensor, grad_k: Tensor
-) -> tuple[Tensor, ...]:
-    """Through the program once more for where it passed, without forces unless all is to be differentiated again; then
-    backwards, by (4)."""
+def _gradients(program: Program, start: tuple[Tensor, ...], grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor, ...]:
+    """Forwards once more, for what each move met; then backwards, by (4)."""
     q, k, dt, inner, outer = start
-    groups, later_keys = q.shape[3], iter(passed)
-    again, f = torch.is_grad_enabled(), q
-    places = []
-    for move in program:
-        places.append(k if move == DRIFT else q)
-        if move == DRIFT:
+    groups, last = q.shape[3], len(program) - 1
+    met: list[tuple[Tensor, ...]] = []
+    for number, move in enumerate(program):
+        if move == FORCE:
+            x = q.to(inner.dtype)
+            h = F.linear(x, inner)
+            latest = x, h, F.silu(h)
+            met.append(latest)
+        elif move == DRIFT:
+            met.append((k,))
             q = torch.addcmul(q, dt, k)
-        elif move == FORCE:
-            f = two_layer_force(q.to(inner.dtype), inner, outer).to(q.dtype) if again else q
         else:
-            k = _kicked(k, move, dt, f) if again else next(later_keys, k).to(k.dtype)
+            met.append(())
+            if number < last:
+                k = _kicked(k, move, dt, F.linear(latest[2], outer).to(k.dtype))
 
     grad_f, grad_inner, grad_outer = grad_k, torch.zeros_like(inner), torch.zeros_like(outer)
     by_force = by_drift = None  # their sums are the gradient of dt
-    for move, place in zip(reversed(program), reversed(places), strict=True):
+    for move in reversed(program):
+        here = met.pop()
         if move == FORCE:
-            force, place = grad_f.to(inner.dtype), place.to(inner.dtype)
-            h = F.linear(place, inner)
-            s = F.silu(h)
+            x, h, s = here
+            force = grad_f.to(inner.dtype)
             grad_s = force @ outer
             grad_h = _silu_gradient(grad_s, h)
             by_force = _sum_of_products(by_force, grad_s, s)
             grad_outer = grad_outer + _rows(force).mT @ _rows(s)
-            grad_inner = grad_inner + _rows(grad_h).mT @ _rows(place)
+            grad_inner = grad_inner + _rows(grad_h).mT @ _rows(x)
             if grad_h.dtype == grad_q.dtype:
                 grad_q = torch.addmm(_rows(grad_q), _rows(grad_h), inner).view_as(q)
             else:
                 grad_q = grad_q + grad_h @ inner
         elif move == DRIFT:
-            by_drift = _sum_of_products(by_drift, grad_q, place)
+            by_drift = _sum_of_products(by_drift, grad_q, here[0])
             grad_k = torch.addcmul(grad_k, dt, grad_q) if groups == 1 else grad_k + (dt * grad_q).sum(3, True)
         else:
             grad_f = (move / groups) * dt * grad_k
