@@ -44,7 +44,8 @@ class Rotation:
         rotated: list[Tensor] = []
         for run in x.split(self.width, dim=-1):
             first, second = run.to(wide).chunk(2, dim=-1)
-            rotated += [first * cos - second * sin, second * cos + first * sin]  # (1)
+            rotated.append(torch.addcmul(first * cos, second, sin, value=-1))  # (1)
+            rotated.append(torch.addcmul(second * cos, first, sin))
         return torch.cat(rotated, dim=-1).to(x.dtype)
 
 
