@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "train": {"models", "attention", "tasks", "evidence", "control", "tap", "kernels", "numerals", "files"},
     "report": {"evidence", "numerals", "files"},
     "study": {"train", "models", "attention", "tasks", "evidence", "report", "control", "files"},
-    "bench": {"models", "attention", "evidence", "numerals", "files"},
+    "bench": {"models", "attention", "tasks", "corpus", "evidence", "numerals", "files"},
     "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
     "cli": ANYTHING,
     "__init__": ANYTHING,

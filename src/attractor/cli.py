@@ -194,7 +194,7 @@ class List:
 
 @dataclass(frozen=True)
 class Data:
-    """Corpora on disk: `attractor data prepare`, `attractor data verify`, `attractor data describe`."""
+    """Corpora on disk: `attractor data prepare`, `verify`, `describe` and `bench`."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +228,16 @@ class DataDescribe:
     piece_words: Annotated[int, arg(help="words drawn from a document")] = 125
     order: Annotated[int, arg(help="of the n-gram model")] = 3
     max_documents: Annotated[int | None, arg(help="read no further, as for a stream without end")] = None
+
+
+@dataclass(frozen=True)
+class DataBench:
+    """Time preparing against the tokenizers library alone, loading, drawing sequences and boards, and solving."""
+
+    text: Annotated[str, arg(help="what is prepared")] = "stdlib-docs"
+    tokenizer: Annotated[str, arg(help="as for prepare, but for bytes")] = "bpe:4096"
+    puzzles: Annotated[str | None, arg(help="a file of boards to solve; by default boards drawn here")] = None
+    rounds: Annotated[int, arg(help="repetitions of each")] = 5
 
 
 @dataclass(frozen=True)
@@ -441,11 +451,20 @@ def data_describe(args: DataDescribe, console: Console) -> None:
     from attractor.corpus.prepare import count_of
 
     require(len(args.sources) >= 1, "sources", "at least one", args.sources)
-    settings = Settings(count_of(args.max_words), args.piece_words, args.order, args.max_documents)
+    settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
     provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
     columns = tuple(column.strip() for column in args.column.split(","))
     portray_sources(args.sources, args.out, settings, console, provenance, columns, args.split)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
+def data_bench(args: DataBench, console: Console) -> None:
+    from attractor.bench.data import measure_data
+
+    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
+    require(args.tokenizer != "bytes", "tokenizer", "one that merges bytes", args.tokenizer, "give bpe:4096")
+    for figure in measure_data(args.text, args.tokenizer, args.puzzles, args.rounds):
+        console.print(f"{figure.what:<64} {figure.measured}", markup=False, highlight=False, soft_wrap=True)
 
 
 def data_verify(args: DataVerify, console: Console) -> None:
@@ -468,6 +487,7 @@ DATA_COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "prepare": (DataPrepare, data_prepare),
     "verify": (DataVerify, data_verify),
     "describe": (DataDescribe, data_describe),
+    "bench": (DataBench, data_bench),
 }
 
 

@@ -90,11 +90,11 @@ class Preparation:
             raise InputError(f"workers must be at least 1, got {self.workers}; leave it out to use every core")
 
 
-def count_of(text: str) -> int:
-    """A number of tokens as people write it: 250000, 250k, 100M, 1.5G."""
+def count_of(text: str, field: str = "max_tokens") -> int:
+    """A large number as people write it: 250000, 250k, 100M, 1.5G."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
     if not match:
-        raise InputError(f"max_tokens must be a number with k, M or G behind it or nothing, got '{text}'; give 100M")
+        raise InputError(f"{field} must be a number with k, M or G behind it or nothing, got '{text}'; give 100M")
     return round(float(match[1]) * MULTIPLES[match[2]])
 
 

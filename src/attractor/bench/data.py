@@ -1,0 +1,96 @@
+"""How fast data are made and read: tokens prepared, batches loaded, sequences and boards drawn, boards solved.
+
+Without arguments everything is measured on what every Python has and on what is drawn here; a text or a file of puzzles
+may be given instead. Preparing is held against the tokenizers library's own batch encoding, alternating.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from attractor.bench.alternate import alternate
+from attractor.corpus.optional import needed
+from attractor.corpus.prepare import Preparation, prepare
+from attractor.corpus.shards import PreparedCorpus
+from attractor.corpus.sources import documents, open_source
+from attractor.tasks.order import Windows
+from attractor.tasks.recall import LEVELS, mqar
+from attractor.tasks.sudoku import generate, read, solve
+
+N_BATCHES = 300
+N_BOARDS = 1000  # drawn and solved together
+N_SEQUENCES = 512
+
+
+class Figure(NamedTuple):
+    what: str
+    measured: str
+
+
+def measure_data(text: str, tokenizer: str, puzzles: str | None, n_rounds: int) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="attractor-bench-") as folder:
+        first = prepare(Preparation(text, Path(folder) / "first", tokenizer))
+        yield from tokenising(text, first, Path(folder), n_rounds)
+        yield loading(first)
+    yield from recalling(n_rounds)
+    yield from boards(puzzles, n_rounds)
+
+
+def tokenising(text: str, first: PreparedCorpus, folder: Path, n_rounds: int) -> Iterator[Figure]:
+    """All of `attractor data prepare` against `encode_batch` alone, on all cores."""
+    texts = [raw.decode() for _, raw in documents(open_source(text))]
+    size = sum(len(text.encode()) for text in texts)
+    definition = folder / "first" / "tokenizer.json"
+    raw = needed("tokenizers").Tokenizer.from_str(definition.read_text())
+    numbers = iter(range(10**6))
+
+    def all_of_it() -> None:
+        prepare(Preparation(text, folder / f"again-{next(numbers)}", str(definition)))
+
+    cases: dict[str, Callable[[], object]] = {"encode_batch": lambda: raw.encode_batch(texts), "prepare": all_of_it}
+    timings = alternate(cases, "encode_batch", n_rounds, warm_up=1)
+    for name, timing in timings.items():
+        speed = f"{size / timing.median_seconds / 1e6:.1f} MB/s, {timing.ratio:.2f} of encode_batch"
+        yield Figure(f"{name} of {size / 1e6:.0f} MB, {first.vocab_size:,} tokens in the vocabulary", speed)
+
+
+def loading(corpus: PreparedCorpus) -> Figure:
+    windows = Windows(corpus.train, 512, seed=0)
+    windows.batch(0, 32)
+    seconds = [_seconds(lambda step=step: windows.batch(step, 32)) for step in range(N_BATCHES)]  # type: ignore[misc]
+    return Figure("a batch of 32 x 512 from shards", f"{1e3 * median(seconds):.2f} ms, median of {N_BATCHES}")
+
+
+def recalling(n_rounds: int) -> Iterator[Figure]:
+    for name, level in LEVELS.items():
+        for symbols in sorted({level.symbols, 8192}):
+
+            def draw(level=level, symbols=symbols) -> object:  # type: ignore[no-untyped-def]
+                return mqar(N_SEQUENCES, level.length, level.n_pairs, symbols, 0, gap=level.gap)
+
+            speed = N_SEQUENCES * level.length / median(_seconds(draw) for _ in range(n_rounds))
+            yield Figure(f"mqar {name}, vocabulary {symbols:,}", f"{speed / 1e6:.1f}M tok/s")
+
+
+def boards(puzzles: str | None, n_rounds: int) -> Iterator[Figure]:
+    started = time.perf_counter()
+    drawn, _ = generate(N_BOARDS, 25, seed=0)
+    yield Figure("sudoku boards with 25 givens drawn", f"{N_BOARDS / (time.perf_counter() - started):,.0f} a second")
+    what = "these boards" if puzzles is None else Path(puzzles).name
+    to_solve = drawn if puzzles is None else read(puzzles, unique=False).boards
+    parts = np.array_split(to_solve, max(1, len(to_solve) // N_BOARDS))[: max(n_rounds, 1)]
+    speeds = [len(part) / _seconds(lambda part=part: solve(part)) for part in parts]  # type: ignore[misc]
+    yield Figure(f"{what} solved, {N_BOARDS:,} at once", f"{median(speeds):,.0f} a second")
+    alone = [_seconds(lambda board=board: solve(board)) for board in to_solve[:50]]  # type: ignore[misc]
+    yield Figure(f"{what} solved one at a time", f"{1 / median(alone):,.0f} a second")
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
