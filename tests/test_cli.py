@@ -109,6 +109,10 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "number": (["train", "--lr=fast"], ["--lr must be a number, got 'fast'", "'attractor train --help' shows all"]),
     "whole number": (["train", "--n-steps=1.5"], ["--n-steps must be a whole number, got '1.5'"]),
     "pair": (["train", "--betas", "0.9"], ["--betas must be two numbers, got '0.9'"]),
+    "pair of whole numbers": (["train", "--givens", "20"], ["--givens must be two whole numbers, got '20'"]),
+    "epochs without end": (["train", "--epochs=inf"], ["epochs must be positive and finite, got inf"]),
+    "part of a name": (["train", "--start={seed[0]}"], ["only {attention} and {seed}", "'{seed[0]}'"]),
+    "field of a name": (["train", "--start={attention.x}"], ["only {attention} and {seed}", "'{attention.x}'"]),
     "yes or no": (["train", "--compile=maybe"], ["--compile", "'maybe'", "'True'"]),
     "absent number": (["train", "--seed"], ["'--seed'", "'attractor train --help' shows all"]),
     "absent run": (["generate"], ["PATH", "'attractor generate --help' shows all"]),
@@ -210,7 +214,9 @@ def test_a_damaged_configuration_cannot_be_resumed(attractor: Command, tmp_path:
     assert_refused(attractor("train", "--resume=run"))
 
 
-@pytest.mark.parametrize("option", ["--lr=0.1", "--attention=gated", "--out=elsewhere", "--size=small"])
+@pytest.mark.parametrize(
+    "option", ["--lr=0.1", "--attention=gated", "--out=elsewhere", "--size=small", "--epochs=2", "--recipe=glue"]
+)
 def test_what_a_resumed_run_could_not_obey_is_refused(attractor: Command, trained: str, option: str) -> None:
     said = attractor("train", f"--resume={trained}", option)
     assert_refused(said, option[2:].split("=")[0], "must be left out with --resume")
@@ -343,6 +349,31 @@ def test_options_change_the_recipe_and_nothing_else(attractor: Command, trained:
     changed = {name for name, value in recipe["model"].items() if stored["model"][name] != value}
     assert changed == {"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"}
     assert stored["warmup_steps"] == 0, "a tenth of the steps, as in the recipe"
+
+
+def test_a_warm_up_longer_than_the_recipe_fits_a_longer_run(attractor: Command, corpus: str) -> None:
+    n_steps = 2 * RECIPES["laptop"].n_steps
+    options = [f"--corpus={corpus}", f"--n-steps={n_steps}", f"--warmup-steps={n_steps - 1}", "--no-calibrate"]
+    (plan,) = json.loads(attractor("plan", *TINY, *options, "--json").out)["plans"]
+    assert (plan["n_steps"], plan["config"]["warmup_steps"]) == (n_steps, n_steps - 1)
+
+
+def test_a_run_starts_from_another_one_of_its_own_mechanism_and_of_a_larger_vocabulary(
+    attractor: Command, corpus: str
+) -> None:
+    """Neither a run of the recipe's mechanism nor one of the seed 0 is there."""
+    own = [f"--corpus={corpus}", "--attention=gated", "--seed=3"]
+    assert attractor("train", *TINY, *SHORT, *own, "--vocab-size=384", "--out=gated-seed3").code == 0
+    start = [f"--corpus={corpus}", "--start={attention}-seed{seed}", "--seed=3", "--n-steps=1", "--eval-batches=1"]
+    said = attractor("train", *start, "--attention=gated", "--out=tuned")
+    assert said.code == 0, said.err
+    stored = json.loads(Path("tuned/config.json").read_text())["model"]
+    assert (stored["attention"], stored["vocab_size"]) == ("gated", 384)
+    assert attractor("plan", *start, "gated", "--no-calibrate").code == 0
+    for command in ("plan", "train"):
+        said = attractor(command, *start, "--attention=gated", "--d-ff=48", "--out=other")
+        assert_refused(said, "start must be a run of the same model", "'blocks.0.mlp.down.weight'")
+    assert not Path("other").exists()
 
 
 def test_greedy_generation_is_the_same_twice_and_starts_with_the_prompt(attractor: Command, trained: str) -> None:

@@ -5,6 +5,7 @@ Every option is a field of a config and is checked there; what a person gave wro
 
 import errno
 import json
+import math
 import os
 import re
 import shlex
@@ -62,19 +63,19 @@ class Common:
     telemetry_every: Annotated[int | None, arg(help="steps between bounds on the logits")] = Runtime.telemetry_every
     tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
 
-    def config(self, attention: str | None = None) -> TrainConfig:
-        """The recipe with the given options in place. What the task demands of the model is given unless it is said
-        otherwise, and refused then. A run that starts from another has the model of that one."""
+    def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:
+        """The recipe with the given options in place, and one mechanism and seed where several are named. What the task
+        demands of the model is given unless it is said otherwise, and refused then. A run that starts from another
+        has the model of that one."""
         if self.recipe not in RECIPES:
             raise unknown("recipe", self.recipe, RECIPES, see="'attractor list' shows all")
         if self.size is not None and self.size not in SIZES:
             raise unknown("size", self.size, SIZES, see="'attractor list' shows all")
-        given = self.given()
+        one_of_several = {"attention": attention, "seed": seed}
+        given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
         if "attention" in given:
             preset(given["attention"])
         recipe = RECIPES[self.recipe]
-        if attention is not None:
-            recipe = recipe.replace(attention=attention)
         if self.size is not None:
             recipe = recipe.replace(model=SIZES[self.size])
         if "start" in given:
@@ -82,25 +83,29 @@ class Common:
         of_the_task = self.task_settings(given, recipe)
         if (length := of_the_task.seq_len) is not None:
             given.setdefault("seq_len", length)
-        config = recipe.replace(task=of_the_task, **{name: given[name] for name in given if name != "n_steps"})
+        steps = ("n_steps", "warmup_steps")
+        config = recipe.replace(task=of_the_task, **{name: given[name] for name in given if name not in steps})
         task = config.task.build(config.seq_len, config.seed)
         n_steps = given.get("n_steps", recipe.n_steps)
         if self.epochs is not None:
             if "n_steps" in given or task.n_tokens is None:
                 why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
                 raise InputError(f"epochs must be left out {why}, got {self.epochs:g}; give n_steps alone")
-            require(self.epochs > 0, "epochs", "positive", self.epochs)
+            require(0 < self.epochs < math.inf, "epochs", "positive and finite", self.epochs)
             n_steps = max(1, round(self.epochs * task.n_tokens / config.tokens_per_step))
-        if n_steps != recipe.n_steps:  # a run of another length keeps its share of warm-up
-            warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
-            config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps)
-        return config.replace(**{name: value for name, value in task.demands.items() if name not in given})
+        # A run of another length keeps its share of warm-up.
+        warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
+        # A vocabulary that is started from may be larger than the task's.
+        kept = {*given, "vocab_size"} if "start" in given else given
+        demands = {name: value for name, value in task.demands.items() if name not in kept}
+        return config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
 
     def continued(self, recipe: TrainConfig, given: dict[str, Any]) -> TrainConfig:
         """The recipe with the model of the run that it starts from, and for GLUE that run's tokenizer."""
         if self.size is not None:
             raise InputError("size must be left out with start, which brings the model of its run; leave it out")
-        folder = recipe.replace(**{name: given[name] for name in ("start", "seed") if name in given}).start_folder
+        names = ("start", "attention", "seed")
+        folder = recipe.replace(**{name: given[name] for name in names if name in given}).start_folder
         assert folder is not None
         source = TrainConfig.from_dict(RunFolder.open(folder).config)
         glue = given.get("task", recipe.task.kind) == "glue"
@@ -268,9 +273,10 @@ Compare = command_class(
 def starting_point(args: Any) -> tuple[TrainConfig, Path]:
     """The run that is asked for, and its folder."""
     if args.resume is None:
-        config = args.config()
+        config = args.config(*getattr(args, "presets", ())[:1])
         return config, folder_of(args, config)
-    for name in [*args.given(), *(name for name in ("size", "out") if getattr(args, name) is not None)]:
+    others = ("recipe", "size", "epochs", "out")
+    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(Common, name))]:
         raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
     folder = RunFolder.open(args.resume)
     return TrainConfig.from_dict(folder.config), folder.path
@@ -359,7 +365,7 @@ def compare(args: Any, console: Console) -> None:
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
         preset(name)
-    base = args.config(presets[0])
+    base = args.config(presets[0], *args.seeds[:1])
     what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
     plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
     command = shlex.join(["attractor", *sys.argv[1:]])
@@ -492,7 +498,7 @@ DATA_COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
 
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
-KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers"}
+KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
 
 
 def parse(argv: Sequence[str]) -> Any:

@@ -69,7 +69,7 @@ def test_text_cannot_forge_the_end_of_text() -> None:
 def test_training_gives_the_wanted_size_and_the_same_tokenizer_twice() -> None:
     assert TRAINED.vocab_size == 300
     assert bpe.train(iter(TEXTS), 300).definition == TRAINED.definition
-    with pytest.raises(InputError, match=r"at least 257 tokens.*'bpe:100' asks for 100"):
+    with pytest.raises(InputError, match=r"must have from 257 tokens.*, got 'bpe:100'"):
         bpe.train(iter(TEXTS), 100)
 
 

@@ -1,5 +1,6 @@
 """Preparation: the same result however often it is interrupted and by any number of threads; budgets and flaws."""
 
+import gzip
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from attractor.corpus import prepare as module
 from attractor.corpus import tokenise
 from attractor.corpus.console import LivePreparation, in_lines, print_corpus
 from attractor.corpus.prepare import Preparation, Progress, count_of, prepare
-from attractor.corpus.shards import WORK, PreparedCorpus
+from attractor.corpus.shards import WORK, PreparedCorpus, is_prepared
 from attractor.corpus.split import place
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
@@ -319,6 +320,45 @@ def test_another_corpus_is_never_written_over(source: Path, tmp_path: Path) -> N
     assert content(out) == before
     with pytest.raises(InputError, match=r"out must be a new folder, but '.*' holds other files"):
         prepare(Preparation(str(source), source))
+
+
+def test_a_folder_of_someone_else_that_is_called_like_ours_is_left_alone(source: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "drafts" / WORK / "novel.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    assert not is_prepared(tmp_path / "drafts")
+    with pytest.raises(InputError, match=r"out must be a new folder, but '.*' holds other files"):
+        prepare(Preparation(str(source), tmp_path / "drafts", max_bad=0.05))
+    assert content(tmp_path / "drafts") == {f"{WORK}/novel.txt": b"precious"}
+
+
+def test_killed_before_the_plan_was_written_it_can_begin_again(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out" / WORK
+    work.mkdir(parents=True)
+    for name in ("lock", ".plan.json.1-1.tmp"):
+        (work / name).touch()
+    assert prepare(Preparation(str(source), tmp_path / "out", max_bad=0.05)).manifest["records"] == 312
+    assert not work.exists()
+
+
+@pytest.mark.parametrize("size", [256, 10**12, 10**30])
+def test_a_vocabulary_that_cannot_be_trained_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path, size: int
+) -> None:
+    with pytest.raises(InputError, match=f"must have from 257 tokens.* to 1,048,576, got 'bpe:{size}'"):
+        prepare(Preparation(str(source), tmp_path / "out", f"bpe:{size}"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_trained_tokenizer_hears_the_end_of_a_source_too(tmp_path: Path, zipped: bool) -> None:
+    """Of a compressed file the size does not tell how much text there is."""
+    rows = [json.dumps({"text": text(seed)}) for seed in range(200)] + [json.dumps({"text": "zyzzyva " * 60})] * 20
+    path = tmp_path / ("a.jsonl.gz" if zipped else "a.jsonl")
+    raw = "\n".join(rows).encode()
+    path.write_bytes(gzip.compress(raw) if zipped else raw)
+    corpus = prepare(Preparation(str(path), tmp_path / "out", "bpe:600"))
+    assert len(corpus.tokenizer.encode(" zyzzyva")) == 1
 
 
 def test_a_second_process_is_refused(source: Path, tmp_path: Path) -> None:

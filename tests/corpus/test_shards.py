@@ -124,6 +124,9 @@ def test_what_is_no_prepared_corpus_says_so(tmp_path: Path, copied: Path) -> Non
     write_json(copied / MANIFEST, manifest | {"version": 9})
     with pytest.raises(InputError, match=r"must have version 1 of its format, but '.*' has 9"):
         PreparedCorpus.open(copied)
+    write_json(copied / MANIFEST, {key: manifest[key] for key in manifest if key != "train"})
+    with pytest.raises(InputError, match=r"manifest must be whole, but '.*' has no 'train'"):
+        PreparedCorpus.open(copied)
     (copied / MANIFEST).write_text("{}")
     with pytest.raises(InputError, match="manifest must be one of a prepared corpus"):
         PreparedCorpus.open(copied)

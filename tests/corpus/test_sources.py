@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attractor.corpus import readers, records
@@ -94,15 +94,16 @@ def test_every_format_gives_the_documents_and_goes_on_from_any(tmp_path: Path, n
 def test_blocks_do_not_matter_for_the_documents_of_a_text(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool, size: int
 ) -> None:
-    """Whatever is read at once, the documents are those between separators."""
+    """Whatever is read at once, the documents are those between separators, where none is too long."""
     whole = b"\n".join(lines) + b"\n" * ended
+    parts = SEPARATOR_LINE.split(whole)
+    assume(max(map(len, parts)) <= 100)
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_bytes(whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "READ_SIZE", size)
         patch.setattr(readers, "LONGEST_TEXT", 100)
         found = [raw for *_, raw in readers.read_text(path, 0, ())]
-    parts = SEPARATOR_LINE.split(whole)
     assert found == (parts if parts[-1] else parts[:-1])
 
 
@@ -220,6 +221,9 @@ def test_bytes_that_are_not_utf8_in_a_text_are_a_flaw(tmp_path: Path) -> None:
         ("a.parquet.gz", b"", "file type must be one of"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 9000)[:-30], "gzip file must be whole"),
         ("a.txt.gz", b"text", "gzip file must be whole"),
+        ("b.jsonl.gz", b'{"text": "not zipped"}', "gzip file must be whole"),
+        ("c.jsonl.gz", gzip.compress(b'{"text": "x"}')[:-10], "gzip file must be whole"),
+        ("a.csv", b'"id"s,text\n1,one\n', "table must begin with its columns' names, but '.*' does not"),
         ("a.parquet", b"text", "file must be parquet, but '.*' cannot be read as such"),
         ("a.arrow", b"text", "file must be arrow, but '.*' cannot be read as such"),
     ],
@@ -230,6 +234,47 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content:
     with pytest.raises(InputError, match=message) as caught:
         list(open_source(str(tmp_path / name)).records())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_arrow])
+def test_a_damaged_body_is_one_of_the_file(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / {write_parquet: "a.parquet", write_arrow: "a.arrow"}[write]
+    write(path)
+    raw = bytearray(path.read_bytes())
+    if write is write_arrow:
+        del raw[len(raw) // 2 :]
+    else:  # all pages, but not the footer, whose length stands in its last bytes
+        pages = slice(4, len(raw) - 8 - int.from_bytes(raw[-8:-4], "little"))
+        raw[pages] = b"Z" * (pages.stop - pages.start)
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=f"file must be {path.suffix[1:]}, but '.*' cannot be read as such"):
+        list(open_source(str(path)).records())
+
+
+@pytest.mark.parametrize(("name", "content"), [("state.json", '{"mine": 1}'), ("dataset_dict.json", "mine")])
+def test_a_file_called_like_one_of_a_saved_data_set_is_named(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=f"{name}' must be what save_to_disk of the datasets library writes"):
+        open_source(str(tmp_path))
+
+
+def test_lines_of_a_text_become_articles(tmp_path: Path) -> None:
+    articles = [" \n = One = \n\n = = Part = = \n one \n", " = Two = \n \n two <unk> \n"]
+    (tmp_path / "wiki.txt").write_text(articles[0][2:] + articles[1])
+    source = open_source(str(tmp_path / "wiki.txt"), articles=True)
+    first, second = source.records()
+    assert [source.text(first), source.text(second)] == [articles[0][2:], articles[1]]
+    assert list(source.records(0, first.after)) == [second]
+
+
+def test_lines_without_a_title_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attractor.corpus.articles.LONGEST_TEXT", 100)
+    (tmp_path / "a.txt").write_text("twenty signs a line\n" * 100)
+    source = open_source(str(tmp_path / "a.txt"), articles=True)
+    found = list(source.records())
+    assert max(len(record.raw) for record in found) == 120
+    assert "".join(source.text(record) for record in found) == "twenty signs a line\n" * 100
+    assert list(source.records(0, found[3].after)) == found[4:]
 
 
 def test_a_folder_without_known_files_says_what_it_has(tmp_path: Path) -> None:

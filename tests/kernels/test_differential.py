@@ -50,9 +50,13 @@ def test_what_is_subtracted_may_differ_by_token() -> None:
 def test_gradients_after_a_position_are_exactly_zero() -> None:
     inputs = case(1, 2, 2, 9)
     found = differential_attention(*inputs, SCALE)
-    for grad in torch.autograd.grad(found[:, :, 4].sum(), inputs[:3]):
+    grad_q, *before = torch.autograd.grad(found[:, :, 4].sum(), inputs[:3])
+    for grad in (grad_q, *before):
         assert (grad[:, :, 5:] == 0).all()
-        assert (grad[:, :, :4].abs().sum() > 0) or grad is not None
+    assert (grad_q[:, :, :4] == 0).all()
+    assert (grad_q[:, :, 4] != 0).all()
+    for grad in before:
+        assert (grad[:, :, :5] != 0).all()
 
 
 def test_second_derivatives_are_right() -> None:
@@ -72,8 +76,21 @@ def test_half_precision_is_near_the_exact_result() -> None:
         assert (grad - right).norm() < 0.03 * right.norm()
 
 
-def test_vmap_over_models() -> None:
-    stacked = [torch.stack([x.detach(), x.detach() * 1.5]) for x in case(2, 2, 2, 6)]
-    found = torch.func.vmap(lambda *x: differential_attention(*x, SCALE))(*stacked)
-    for i in range(2):
-        torch.testing.assert_close(found[i], differential_attention_reference(*(x[i] for x in stacked), SCALE))
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("varied", [(0, 1, 2, 3), (0,), (1,), (2,), (3,)])
+def test_vmap_over_models(varied: tuple[int, ...]) -> None:
+    """Models may differ in all that comes in, or in a part of it; values and gradients are those of each alone."""
+    inputs = [x.detach() for x in case(2, 2, 2, 6)]
+    stacked = [torch.stack([x, x * 1.5]) if i in varied else x for i, x in enumerate(inputs)]
+
+    def both(*x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        return torch.func.grad_and_value(lambda *x: differential_attention(*x, SCALE).square().sum(), (0, 1, 2, 3))(*x)
+
+    found = torch.func.vmap(both, tuple(0 if i in varied else None for i in range(4)))(*stacked)
+    for model in range(2):
+        alone = [x[model] if i in varied else x for i, x in enumerate(stacked)]
+        alone = [x.clone().requires_grad_() for x in alone]
+        expected = differential_attention_reference(*alone, SCALE).square().sum()
+        torch.testing.assert_close(found[1][model], expected)
+        wanted = torch.autograd.grad(expected, alone)
+        torch.testing.assert_close(tuple(grad[model] for grad in found[0]), wanted)

@@ -92,3 +92,10 @@ def test_samplers_keep_their_promises() -> None:
 def test_bad_requests_are_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         small("standard").generate(**{"tokens": PROMPTS} | arguments)
+
+
+@pytest.mark.parametrize(("field", "value"), [("causal", False), ("n_classes", 3)])
+def test_a_model_without_a_next_token_is_refused(field: str, value: object) -> None:
+    model = small("standard").config.replace(**{field: value}).build(0)
+    with pytest.raises(InputError, match=f"{field} must be (True|None) to generate, got {value}"):
+        model.generate(PROMPTS)

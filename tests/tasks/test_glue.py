@@ -20,7 +20,7 @@ from attractor.tasks.glue import PAPER_RECIPES, TABLE, Glue, GlueTask
 from attractor.tasks.glue.metrics import METRICS
 from attractor.tasks.glue.reading import read_examples
 from attractor.tasks.glue.table import file_names
-from attractor.tasks.glue.task import shares
+from attractor.tasks.glue.task import Part, shares
 
 OFFICIAL_FOLDERS = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"]
 NAMED_LABELS = {"mnli", "qnli", "rte"}  # those whose tsv files spell labels out
@@ -251,6 +251,7 @@ def test_malformed_lines_are_counted_in_the_description(tmp_path: Path) -> None:
         ("train.tsv", b"", "must have a column 'sentence', but has none"),
         ("train.tsv", b"sentence\tlabel\n", "must hold examples, but is empty; fetch it again"),
         ("train.tsv", b"sentence\tidx\nx\t1\n", "must have a column 'label', but has sentence, idx; rename one"),
+        ("train.csv", b'"sentence"s,label\nx,1\n', "must begin with its columns' names, but does not"),
         ("train.csv", b"phrase,label\nx,1\n", "must have a column 'sentence', but has phrase, label"),
         ("train.csv", b'sentence,label\n"x" y,1\n', r"1 of 1: line 2 \(.*\); mend or remove"),
         ("train.jsonl", b"[1]\n", "must have a column 'sentence', but has none"),
@@ -261,12 +262,14 @@ def test_malformed_lines_are_counted_in_the_description(tmp_path: Path) -> None:
         ("train.json", b'{"sentence": "x"}', "must be a JSON array of objects, but is not; write one object a line"),
         ("train.json", b"[", "must be a JSON array of objects, but is not"),
         ("train.parquet", b"PAR1", "must be parquet, but cannot be read as such"),
+        ("dataset_dict.json", b"{}", "must be a saved data set, but cannot be read"),
         ("train.txt", b"x", r"must hold a file 'train' \(.tsv, .* for 'sst2', but '.*' has train.txt; add it"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+    for suffix, package in (("parquet", "pyarrow"), ("dict.json", "datasets")):
+        if name.endswith(suffix):
+            pytest.importorskip(package)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         read_examples("sst2", str(tmp_path), "train")
@@ -417,6 +420,11 @@ def test_a_width_never_passes_seq_len(tmp_path: Path) -> None:
     assert batch.real is not None
     assert batch.real.sum(axis=1).tolist() == [3, 21]
     assert "50.0% cut to 21" in built.describe()
+
+
+def test_a_text_of_which_the_tokenizer_makes_nothing_still_has_a_last_token() -> None:
+    part = Part(ids=np.array([7, 8]), bounds=np.array([[0, 2], [2, 2]]), labels=np.array([0, 1]), n_malformed=0)
+    assert [part.sequence(i, 8, END_OF_TEXT).tolist() for i in range(2)] == [[7, 8], [END_OF_TEXT]]
 
 
 def test_regression_targets_are_numbers(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_every_level_builds_what_it_names(level: str) -> None:
     assert inputs.shape == targets.shape == (2, named.length)
     assert ((targets != NOT_SCORED).sum(axis=1) == named.n_pairs).all()
     assert real is None
-    assert task.demands == {"vocab_size": named.symbols}
+    assert task.demands == {"vocab_size": named.symbols, "n_classes": None}
     assert task.n_tokens == (named.n_examples * named.length or None)
     assert task.name == f"mqar:{level}"
     assert f"{named.n_pairs} pairs" in task.describe()
@@ -206,7 +206,7 @@ def test_fields_override_the_level() -> None:
     config = Recall(level="hard", length=100, n_pairs=3, symbols=20, gap="power", n_examples=7)
     task = config.build(100, seed=0)
     assert task.name == "mqar:100x3x20"
-    assert task.demands == {"vocab_size": 20}
+    assert task.demands == {"vocab_size": 20, "n_classes": None}
     assert task.n_tokens == 700
     assert task.train_batch(0, 4).inputs.shape == (4, 100)
     assert Recall(level="zoology-64", n_examples=0).build(64, 0).n_tokens is None

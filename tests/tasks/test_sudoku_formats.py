@@ -165,6 +165,13 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
             read(path)
 
 
+@pytest.mark.parametrize("first", ["# drawn, by hand", "quizzes", "Puzzle"])
+def test_a_comment_or_the_name_of_a_single_column_is_no_board(first: str, tmp_path: Path) -> None:
+    path = tmp_path / "boards.txt"
+    path.write_text("\n".join([first, *(row for row, _ in ROWS)]))
+    assert np.array_equal(read(path).boards, BOARDS)
+
+
 def test_a_file_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match=r"but 'nowhere.csv' is none"):
         read("nowhere.csv")
@@ -176,6 +183,6 @@ def test_sources_are_paths_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert files_at(f"{plain}, {tmp_path}/*.csv,{plain}") == [plain, header, no_header]
     monkeypatch.chdir(tmp_path)
     assert files_at("*header.csv") == [Path("header.csv"), Path("no-header.csv")]
-    for sources in ("*.parquet", f"{plain},nowhere.txt", " , "):
+    for sources in ("*.parquet", f"{plain},nowhere.txt", " , ", ".", "/"):
         with pytest.raises(InputError, match="puzzles must name files"):
             files_at(sources)

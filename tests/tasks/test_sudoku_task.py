@@ -37,7 +37,7 @@ def test_training_scores_every_cell_and_validation_every_blank() -> None:
         assert inputs.shape == (10, 81)
         assert np.array_equal(targets == -100, inputs > 0)
         assert ((targets >= 1) & (targets <= 9))[inputs == 0].all()
-    assert task.demands == {"vocab_size": 10, "causal": False}
+    assert task.demands == {"vocab_size": 10, "causal": False, "n_classes": None}
     assert task.n_tokens == 40 * 81
 
 
@@ -186,6 +186,8 @@ def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
     small = write(tmp_path / "small.csv", *generate(4, 8, seed=0, size=4))
     with pytest.raises(InputError, match=r"must be 9 x 9 for this task, but 'small.csv' has 4 x 4"):
         Sudoku(puzzles=small, n_valid_boards=1).build(81, seed=0)
+    with pytest.raises(InputError, match=r"boards with at most 20 givens, but '.*few.csv' has none"):
+        Sudoku(puzzles=few, ood_puzzles=few, n_valid_boards=1, ood_givens=(17, 20)).build(81, seed=0)
 
 
 # --- the config -----------------------------------------------------------------------------------------------------

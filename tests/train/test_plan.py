@@ -37,6 +37,12 @@ def test_flops_are_three_times_two_for_each_weight_and_each_causal_product() -> 
     assert training_flops_per_token(SMALL.build(0), seq_len=7) == 3 * sum(by_hand.values())
 
 
+def test_a_token_that_sees_both_ways_sees_all_keys() -> None:
+    """7 of 7, where a causal one sees 4 on average."""
+    causal = forward_flops(SMALL, 7)
+    assert forward_flops(SMALL.replace(causal=False), 7) == causal | {"score": causal["score"] * 7 / 4}
+
+
 def test_two_layers_double_what_is_inside_them() -> None:
     one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
     assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}

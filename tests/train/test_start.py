@@ -71,6 +71,8 @@ def test_another_model_is_refused_by_name(config: TrainConfig, pretrained: Path)
     wider = config.model.replace(d_ff=48).build(0)
     with pytest.raises(InputError, match=r"start must be a run of the same model, but 'blocks.0.mlp.down.weight' is"):
         load_start(pretrained, wider)
+    with pytest.raises(InputError, match="start must be a run of the same model"):  # before there is a folder
+        config.replace(start=str(pretrained), d_ff=48).identity(config.build_task())
     deeper = config.model.replace(n_layers=config.model.n_layers + 1).build(0)
     with pytest.raises(InputError, match="start must be a run of the same model, but of 'blocks"):
         load_start(pretrained, deeper)

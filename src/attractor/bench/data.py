@@ -33,12 +33,13 @@ class Figure(NamedTuple):
 
 
 def measure_data(text: str, tokenizer: str, puzzles: str | None, n_rounds: int) -> Iterator[Figure]:
+    to_solve = None if puzzles is None else read(puzzles, unique=False).boards  # refused before anything is measured
     with tempfile.TemporaryDirectory(prefix="attractor-bench-") as folder:
         first = prepare(Preparation(text, Path(folder) / "first", tokenizer))
         yield from tokenising(text, first, Path(folder), n_rounds)
         yield loading(first)
     yield from recalling(n_rounds)
-    yield from boards(puzzles, n_rounds)
+    yield from boards(to_solve, "these boards" if puzzles is None else Path(puzzles).name, n_rounds)
 
 
 def tokenising(text: str, first: PreparedCorpus, folder: Path, n_rounds: int) -> Iterator[Figure]:
@@ -77,12 +78,11 @@ def recalling(n_rounds: int) -> Iterator[Figure]:
             yield Figure(f"mqar {name}, vocabulary {symbols:,}", f"{speed / 1e6:.1f}M tok/s")
 
 
-def boards(puzzles: str | None, n_rounds: int) -> Iterator[Figure]:
+def boards(to_solve: np.ndarray | None, what: str, n_rounds: int) -> Iterator[Figure]:
     started = time.perf_counter()
     drawn, _ = generate(N_BOARDS, 25, seed=0)
     yield Figure("sudoku boards with 25 givens drawn", f"{N_BOARDS / (time.perf_counter() - started):,.0f} a second")
-    what = "these boards" if puzzles is None else Path(puzzles).name
-    to_solve = drawn if puzzles is None else read(puzzles, unique=False).boards
+    to_solve = drawn if to_solve is None else to_solve
     parts = np.array_split(to_solve, max(1, len(to_solve) // N_BOARDS))[: max(n_rounds, 1)]
     speeds = [len(part) / _seconds(lambda part=part: solve(part)) for part in parts]  # type: ignore[misc]
     yield Figure(f"{what} solved, {N_BOARDS:,} at once", f"{median(speeds):,.0f} a second")

@@ -4,13 +4,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attractor.corpus.records import FlawError, Record, Source
+from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source
 
 TITLE = re.compile(r" = [^=].* = \n?")
 
 
 class Articles:
-    """A source whose rows are lines, with one record for each article. A flaw of a row is one of its article."""
+    """A source whose rows are lines, with one record for each article. A flaw of a row is one of its article.
+
+    Lines without any title, as in a file that is no such source, are cut into records that fit into memory.
+    """
 
     def __init__(self, rows: Source) -> None:
         self.rows = rows
@@ -24,13 +27,15 @@ class Articles:
 
     def records(self, file: int = 0, position: int = 0) -> Iterator[Record]:
         article: list[Record] = []
+        size = 0
         for row in self.rows.records(file, position):
             said = row._replace(raw=self._line(row))
             begins = isinstance(said.raw, str) and TITLE.fullmatch(said.raw)
-            if article and (begins or row.file != article[0].file):
+            if article and (begins or row.file != article[0].file or size > LONGEST_TEXT):
                 yield _joined(article)
-                article = []
+                article, size = [], 0
             article.append(said)
+            size += len(said.raw) if isinstance(said.raw, str) else 0
         if article:
             yield _joined(article)
 

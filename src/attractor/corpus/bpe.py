@@ -27,6 +27,8 @@ from attractor.errors import InputError
 GPT2 = "gpt2"
 GPT2_REPOSITORY = "openai-community/gpt2"
 GPT2_FOLDER = "ATTRACTOR_GPT2"  # an environment variable: where the pair lies on a machine without network
+SMALLEST = 257  # every byte and the end of text
+LARGEST = 1 << 20  # the library sets memory aside for as many at once
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 PADS = ("<|pad|>", "<pad>", "[PAD]")
@@ -142,12 +144,7 @@ def from_pair(vocabulary: Path, merges: Path, name: str) -> BytePairs:
 def train(texts: Iterator[str], vocab_size: int) -> BytePairs:
     """A byte-pair encoding of these texts: 256 bytes, the end of text, and merges by frequency."""
     library = needed("tokenizers")
-    smallest = 257
-    if vocab_size < smallest:
-        raise InputError(
-            f"tokenizer must have at least {smallest} tokens, every byte and the end of text, but 'bpe:{vocab_size}' "
-            f"asks for {vocab_size}; ask for more"
-        )
+    check_size(vocab_size)
     made = _byte_level(library.models.BPE())
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -157,6 +154,14 @@ def train(texts: Iterator[str], vocab_size: int) -> BytePairs:
     )
     made.train_from_iterator(texts, trainer)
     return BytePairs(made.to_str().encode(), f"bpe:{vocab_size}")
+
+
+def check_size(vocab_size: int) -> None:
+    if not SMALLEST <= vocab_size <= LARGEST:
+        raise InputError(
+            f"tokenizer must have from {SMALLEST} tokens, every byte and the end of text, to {LARGEST:,}, got "
+            f"'bpe:{vocab_size}'; ask for another number"
+        )
 
 
 def gpt2_folder() -> Path:

@@ -36,7 +36,8 @@ class LivePreparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self.console.is_terminal:
+            self._bar.stop()
 
     def __call__(self, progress: "prepare.Progress") -> None:
         if progress.stage != self._stage:

@@ -4,6 +4,7 @@ A budget of training tokens is met exactly: the document that passes it is cut, 
 """
 
 import json
+import math
 import re
 import shutil
 import time
@@ -21,6 +22,7 @@ from attractor.corpus.shards import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
+    PLAN,
     SIDES,
     TOKENIZER,
     WORK,
@@ -33,11 +35,10 @@ from attractor.corpus.sources import open_source, place_name
 from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
 from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, tokenise
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
-from attractor.corpus.work import N_SAMPLES, Part, Work, held
+from attractor.corpus.work import LOCK, N_SAMPLES, Part, Work, held
 from attractor.errors import InputError
 from attractor.files import write_json, write_text
 
-PLAN = "plan.json"
 COMMIT_SECONDS = 5.0
 PEEKED_RECORDS = 1000
 PEEKED_BYTES = 64 << 20
@@ -103,6 +104,8 @@ def prepare(wanted: Preparation, watch: Watch = lambda progress: None) -> Prepar
     wanted.check()
     source = open_source(wanted.source, wanted.columns, wanted.split, wanted.articles)
     trained = TRAINED.fullmatch(wanted.tokenizer)
+    if trained:
+        bpe.check_size(int(trained[1]))
     given = None if trained else load_tokenizer(wanted.tokenizer)
     plan = {
         "source": source.identity,
@@ -140,7 +143,7 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
         found = read_manifest(out)["plan"]
     elif (out / WORK / PLAN).is_file():
         found = json.loads((out / WORK / PLAN).read_text(encoding="utf-8"))
-    elif out.is_dir() and any(below.name != WORK for below in out.iterdir()):
+    elif out.is_dir() and not _is_fresh(out):
         raise InputError(f"out must be a new folder, but '{out}' holds other files; choose another")
     else:
         return
@@ -151,6 +154,16 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
                 f"out must be a new folder or hold this corpus, but '{out}' holds one with another {key}{shown}; "
                 "choose another folder, or remove that one"
             )
+
+
+def _is_fresh(out: Path) -> bool:
+    """Whether it holds at most what a preparation leaves that was killed before it had written its plan. Whatever else
+    lies there is someone's own, a folder that happens to be called like ours included: ours is removed in the end."""
+    work = out / WORK
+    inside = work.iterdir() if work.is_dir() else ()
+    return {below.name for below in out.iterdir()} <= {WORK} and all(
+        below.name == LOCK or below.name.startswith(f".{PLAN}.") for below in inside
+    )
 
 
 # --- before tokenising ----------------------------------------------------------------------------------------------
@@ -185,10 +198,10 @@ def _trained(source: Source, split: Split, path: Path, wanted: Preparation, watc
 
 def _training_sample(source: Source, split: Split, wanted: Preparation, watch: Watch) -> Iterator[str]:
     """Training texts all over the source, of `TRAINING_BYTES` at most: a hash of each decides, so every part of a large
-    source is heard. Where nobody knows its size, or a budget ends reading early, those that come first."""
-    size = sum(source.sizes) if source.sizes else TRAINING_BYTES
-    if wanted.max_tokens is not None:
-        size = min(size, wanted.max_tokens * BYTES_PER_TOKEN)
+    source is heard. Where nobody knows its size, or a budget ends reading early, those that come first. Of compressed
+    files only the compressed size is known: more texts are taken, and the last ones of a large source are not heard."""
+    most = math.inf if wanted.max_tokens is None else wanted.max_tokens * BYTES_PER_TOKEN
+    size = min(sum(source.sizes) if source.sizes else TRAINING_BYTES, most)
     rate = min(1.0, TRAINING_BYTES / max(size, 1))
     n_read = n_taken = n_documents = 0
     for record in source.records():
@@ -206,7 +219,7 @@ def _training_sample(source: Source, split: Split, wanted: Preparation, watch: W
                     n_documents += 1
                     yield side.decode()
         watch(Progress("training the tokenizer", min(n_read / max(size, 1), 1.0), 0, n_documents))
-        if n_taken >= TRAINING_BYTES or n_read >= size:
+        if n_taken >= TRAINING_BYTES or n_read >= most:
             return
 
 

@@ -85,6 +85,15 @@ def _separator(text: bytearray, begin: int) -> re.Match[bytes] | None:
 
 def read_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Lines that are not blank; positions are byte offsets."""
+    return (line for line in read_text_lines(path, start, columns) if not _is_blank(line[-1]))
+
+
+def _is_blank(raw: Any) -> bool:
+    return isinstance(raw, bytes) and raw.isspace()
+
+
+def read_text_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
+    """All lines, with what ends them; positions are byte offsets."""
     with Opened(path) as opened:
         file = opened.file
         file.seek(start)
@@ -97,8 +106,7 @@ def read_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple
                     after += len(rest)
                     if rest.endswith(b"\n"):
                         break
-            if raw is not line or not line.isspace():
-                yield start, after, opened.read, raw
+            yield start, after, opened.read, raw
             start = after
 
 
@@ -110,7 +118,10 @@ def read_table(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple
         # Bytes that are not UTF-8 become lone surrogates here, and a flaw of their row later.
         lines = io.TextIOWrapper(opened.file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        header = next(rows, [])
+        try:
+            header = next(rows, [])
+        except csv.Error as error:
+            raise InputError(f"table must begin with its columns' names, but '{path}' does not ({error})") from error
         check_columns(path, header, columns)
         row_number = 0
         while True:
@@ -199,16 +210,20 @@ class Format:
 
 
 TEXT = Format(read_text, parse_text)
+TEXT_LINES = Format(read_text_lines, parse_text)
 LINES = Format(read_lines, parse_line)
 TABLE = Format(read_table, parse_row)
+PARQUET = Format(read_parquet, parse_row)
+ARROW = Format(read_arrow, parse_row)
+ARROWS = (PARQUET, ARROW)
 FORMATS = {
     ".txt": TEXT,
     ".md": TEXT,
     ".jsonl": LINES,
     ".csv": TABLE,
     ".tsv": TABLE,
-    ".parquet": Format(read_parquet, parse_row),
-    ".arrow": Format(read_arrow, parse_row),
+    ".parquet": PARQUET,
+    ".arrow": ARROW,
 }
 GZIPPED = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 

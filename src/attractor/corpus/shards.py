@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 WORK = "unfinished"  # what a preparation under way keeps there
+PLAN = "plan.json"  # within that: what is wanted, so that the folder is known as ours
 SIDES = ("train", "valid")
 START_TYPE = np.dtype("<u8")
 BLOCK = 1 << 22
@@ -163,7 +164,7 @@ def id_type(vocab_size: int) -> np.dtype:
 
 def is_prepared(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a prepared corpus, finished or under way, rather than texts."""
-    return (Path(folder) / MANIFEST).is_file() or (Path(folder) / WORK).is_dir()
+    return (Path(folder) / MANIFEST).is_file() or (Path(folder) / WORK / PLAN).is_file()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -185,6 +186,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"prepared corpus must have version {FORMAT_VERSION} of its format, but '{folder}' has {found[1]}; "
             "prepare it anew"
         )
+    missing = [key for key in ("source", "tokenizer", "dtype", *SIDES, "plan") if key not in manifest]
+    if missing:
+        raise InputError(f"manifest must be whole, but '{folder / MANIFEST}' has no '{missing[0]}'; prepare it anew")
     return manifest
 
 

@@ -5,7 +5,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,28 @@ from typing import Any
 from attractor.corpus.articles import Articles
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.hub import ALIASES, hub_source
-from attractor.corpus.readers import FORMATS, LINES, check_columns, format_of, has_known_suffix, read_lines
+from attractor.corpus.readers import (
+    ARROWS,
+    FORMATS,
+    LINES,
+    TEXT,
+    TEXT_LINES,
+    Format,
+    check_columns,
+    format_of,
+    has_known_suffix,
+    read_lines,
+)
 from attractor.corpus.records import FlawError, Record, Source, decoded, parts
 from attractor.errors import InputError, unknown
 
 
 def open_source(name: str, columns: Sequence[str] = ("text",), split: str = "train", articles: bool = False) -> Source:
     """A file, a folder, a pattern, a dump, the name of a built-in corpus, or `name:config:column` on the Hub; with
-    `articles`, the rows of tables are lines of longer documents."""
+    `articles`, the rows of tables and the lines of texts are lines of longer documents."""
     source = _open(name, columns, split)
+    if articles and isinstance(source, FileSource):
+        source = replace(source, by_line=True)
     return Articles(source) if articles and not isinstance(source, Articles) else source
 
 
@@ -68,6 +82,8 @@ class FileSource:
     sizes: tuple[int, ...]
     columns: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    by_line: bool = False
+    """Whether each line of a text is a record, rather than each text."""
 
     @classmethod
     def at(cls, name: str, path: Path, columns: Sequence[str], split: str) -> "FileSource":
@@ -75,12 +91,12 @@ class FileSource:
         if path.is_file():
             return cls.of(name, [path], [path.name], columns)
         if (path / "dataset_dict.json").is_file():
-            splits = json.loads((path / "dataset_dict.json").read_text())["splits"]
+            splits = _listed(path / "dataset_dict.json", "splits")
             if split not in splits:
                 raise unknown("split", split, splits)
             path = path / split
         if (path / "state.json").is_file():
-            saved = [entry["filename"] for entry in json.loads((path / "state.json").read_text())["_data_files"]]
+            saved = [str(entry["filename"]) for entry in _listed(path / "state.json", "_data_files")]
             return cls.of(name, [path / each for each in saved], saved, columns)
         below = sorted(found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file())
         shown = [found for found in below if not any(part.startswith(".") for part in found.split("/"))]
@@ -119,34 +135,28 @@ class FileSource:
     def records(self, file: int = 0, position: int = 0) -> Iterator[Record]:
         for number in range(file, len(self.paths)):
             path = self.paths[number]
-            kind = format_of(path.name)
-            assert kind is not None
-            try:
-                for record in kind.read(path, position if number == file else 0, self.columns):
+            with _readable(path):
+                for record in self._format(path).read(path, position if number == file else 0, self.columns):
                     yield Record(number, *record)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise InputError(f"gzip file must be whole, but '{path}' is not ({error}); fetch it again") from error
-            except ValueError as error:
-                if type(error).__module__.startswith("pyarrow"):
-                    said = str(error).splitlines()[0]
-                    raise InputError(
-                        f"file must be {path.suffix[1:]}, but '{path}' cannot be read as such ({said}); fetch it again"
-                    ) from error
-                raise
 
     def text(self, record: Record) -> str:
         if isinstance(record.raw, FlawError):
             raise record.raw
-        kind = format_of(self.paths[record.file].name)
+        return self._format(self.paths[record.file]).parse(record.raw, self.columns)
+
+    def _format(self, path: Path) -> Format:
+        kind = format_of(path.name)
         assert kind is not None
-        return kind.parse(record.raw, self.columns)
+        return TEXT_LINES if self.by_line and kind is TEXT else kind
 
     def _check_first_object(self) -> None:
         """Tables name their columns; of lines, the first that is an object shows them."""
         for path in self.paths[:1]:
             if format_of(path.name) is not LINES:
                 continue
-            for *_, raw in islice(read_lines(path, 0, self.columns), 100):
+            with _readable(path):
+                first = [raw for *_, raw in islice(read_lines(path, 0, self.columns), 100)]
+            for raw in first:
                 try:
                     row = json.loads(raw)
                 except (TypeError, ValueError, RecursionError):
@@ -154,6 +164,34 @@ class FileSource:
                 if isinstance(row, dict):
                     check_columns(path, list(row), self.columns)
                     return
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What the libraries say of a damaged file, in one line."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"gzip file must be whole, but '{path}' is not ({error}); fetch it again") from error
+    except (ValueError, OSError, NotImplementedError) as error:
+        # What arrow finds wrong with the content may be any of these; what the system refuses has a number.
+        if format_of(path.name) not in ARROWS or isinstance(error, InputError) or getattr(error, "errno", None):
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"file must be {path.suffix[1:]}, but '{path}' cannot be read as such ({said}); fetch it again"
+        ) from error
+
+
+def _listed(path: Path, key: str) -> list[Any]:
+    """What a file beside a saved data set lists under that name."""
+    try:
+        return list(json.loads(path.read_bytes())[key])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"'{path}' must be what save_to_disk of the datasets library writes, but has no '{key}'; save the data set "
+            "again, or move that file elsewhere if it belongs to none"
+        ) from error
 
 
 class BuiltIn:

@@ -11,8 +11,8 @@ start alone, where autograd would keep about ten tensors a force: the backward p
 
     g_f = c dt g_k / G,   g_s = g_f W_2,   g_q <- g_q + (g_s silu'(W_1 q)) W_1,   dL/d dt = (sum g_s . s) / dt    (4)
 
-q: B T J G K (G queries for each of J keys), k: B T J 1 K, dt: J G 1. Positions come before heads, as the projections
-leave them in memory, so that every product runs over contiguous rows.
+q: B T J G K (G queries for each of J keys), k: B T J 1 K, dt: J G 1 and above zero. Positions come before heads, as the
+projections leave them in memory, so that every product runs over contiguous rows.
 """
 
 from collections.abc import Callable

@@ -36,8 +36,6 @@ def differential_attention(q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor,
 
 
 class DifferentialAttention(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float) -> Tensor:
         context = _positions_first(v.new_empty, q.shape[0], q.shape[1] // 2, q.shape[2], v.shape[-1])
@@ -51,6 +49,19 @@ class DifferentialAttention(torch.autograd.Function):
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
         *tensors, ctx.scale = inputs
         ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:  # type: ignore[no-untyped-def]
+        """Models side by side are a longer batch: torch's own rule cannot write a block that differs between them into
+        room that does not."""
+        *tensors, scale = inputs
+        n_models = info.batch_size
+        stacked = (
+            x.expand(n_models, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(tensors, in_dims[:-1], strict=True)
+        )
+        context = DifferentialAttention.apply(*(x.flatten(0, 1) for x in stacked), scale)
+        return context.unflatten(0, (n_models, -1)), 0
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]

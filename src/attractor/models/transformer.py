@@ -267,6 +267,8 @@ class Transformer(nn.Module):
         return [cast(nn.Linear, output).weight for output in outputs]
 
     def new_cache(self) -> TransformerCache:
+        require(self.config.causal, "causal", "True to generate", False)
+        require(self.config.n_classes is None, "n_classes", "None to generate", self.config.n_classes)
         return TransformerCache(self.config.n_layers)
 
     generate = generate

@@ -59,8 +59,9 @@ def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console,
     resolve_device(runtime.device)
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
     task = plan.base.build_task()
-    for job in jobs:  # another configuration in any of the folders is refused before anything runs
-        RunFolder.create(job.path, job.config.identity(task))
+    identities = [job.config.identity(task) for job in jobs]
+    for job, identity in zip(jobs, identities, strict=True):
+        RunFolder.create(job.path, identity)  # another configuration in any of the folders is refused before all runs
     plans = [plan_run(plan.base.replace(attention=label), task) for label in plan.labels]
 
     def say(text: str) -> None:

@@ -9,12 +9,7 @@ from attractor.tasks.sudoku.task import Sudoku
 from attractor.tasks.task import Batch, Task, TaskConfig
 from attractor.tasks.text import Text
 
-KINDS: tuple[type[TaskConfig], ...] = (
-    Text,
-    Recall,
-    Sudoku,
-    Glue,
-)  # fmt: skip
+KINDS: tuple[type[TaskConfig], ...] = (Text, Recall, Sudoku, Glue)
 TASKS = {kind.kind: kind for kind in KINDS}
 
 __all__ = ["TASKS", "Batch", "Task", "TaskConfig"]

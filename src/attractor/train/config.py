@@ -64,7 +64,7 @@ class TrainConfig:
         require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
         try:
             self.start_folder  # noqa: B018
-        except (KeyError, IndexError, ValueError) as error:
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
             rule = "a path in which only {attention} and {seed} are filled in"
             raise InputError(f"start must be {rule}, got '{self.start}'; write a brace twice") from error
         if self.schedule not in SCHEDULES:
@@ -90,7 +90,8 @@ class TrainConfig:
 
     def identity(self, task: Task) -> dict[str, Any]:
         """All that determines the run: this config, what is in its data, and what it starts from."""
-        weights = {} if self.start_folder is None else {"start_weights": weights_fingerprint(self.start_folder)}
+        start = self.start_folder
+        weights = {} if start is None else {"start_weights": weights_fingerprint(start, self.model)}
         return self.to_dict() | {"data": task.fingerprint} | weights
 
     @property

@@ -65,7 +65,8 @@ def forward_flops(config: TransformerConfig, seq_len: int) -> dict[str, float]:
     flops["mlp"] = inside("mlp")
     flops["readout"] = counted["Global"] - sum(flops.values())
     by_weights = inside(r"attention\.score\.\w+")  # a linear map inside the stage knows no pairs
-    flops["score"] = by_weights + (flops["score"] - by_weights) * (seq_len + 1) / (2 * seq_len)  # (2)
+    seen = (seq_len + 1) / (2 * seq_len) if config.causal else 1.0  # (2)
+    flops["score"] = by_weights + (flops["score"] - by_weights) * seen
     return {part: n / seq_len for part, n in flops.items()}
 
 

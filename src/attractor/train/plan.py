@@ -111,7 +111,8 @@ def print_plans(console: Console, plans: Sequence[RunPlan]) -> None:
     n_fitting = max(1, (console.width - NAME_WIDTH) // width)
     for first in range(0, len(plans), n_fitting):
         _print_costs(console, plans[first : first + n_fitting])
-    _say(console, "A backward pass is twice a forward one; a token sees (seq_len + 1) / 2 keys on average.")
+    keys = "(seq_len + 1) / 2 keys on average" if plans[0].config["model"]["causal"] else "seq_len keys"
+    _say(console, f"A backward pass is twice a forward one; a token sees {keys}.")
     for plan in plans:
         if plan.failure is not None:
             _say(console, f"{plan.label}: no estimate, since its first steps failed: {plan.failure}")

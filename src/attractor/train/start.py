@@ -14,6 +14,7 @@ from torch import nn
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
+from attractor.models import TransformerConfig
 from attractor.train import checkpoint
 
 READOUT = "head.weight"
@@ -30,15 +31,19 @@ def chosen_checkpoint(run: Path) -> Path:
     return path
 
 
-def weights_fingerprint(run: Path) -> str:
-    """The checksum of the weights that a run would start from."""
-    manifest = json.loads((chosen_checkpoint(run) / checkpoint.MANIFEST).read_text())
+def weights_fingerprint(run: Path, config: TransformerConfig) -> str:
+    """The checksum of the weights that a run would start from; a model that they do not fit is refused."""
+    with torch.device("meta"):
+        model = config.build()
+    manifest = json.loads((load_start(run, model) / checkpoint.MANIFEST).read_text())
     return str(manifest["sha256"]["model.safetensors"])
 
 
-def load_start(run: Path, model: nn.Module) -> None:
-    """The run's best weights into this model; a readout of another kind keeps what it was drawn as."""
-    found = load_file(chosen_checkpoint(run) / "model.safetensors")
+def load_start(run: Path, model: nn.Module) -> Path:
+    """The run's best weights into this model, and the checkpoint that they are from; a readout of another kind keeps
+    what it was drawn as."""
+    path = chosen_checkpoint(run)
+    found = load_file(path / "model.safetensors")
     wanted = dict(model.named_parameters())
     for name in sorted(found.keys() ^ wanted.keys()):
         if name != READOUT:
@@ -55,3 +60,4 @@ def load_start(run: Path, model: nn.Module) -> None:
         if name in wanted:
             with torch.no_grad():
                 wanted[name].copy_(weights)
+    return path

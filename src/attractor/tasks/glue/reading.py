@@ -190,7 +190,10 @@ def _tsv(path: Path, entry: GlueEntry) -> Table:
 
 def _csv(path: Path, entry: GlueEntry) -> Table:
     reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
-    header = next(reader, [])
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise InputError(f"'{path}' must begin with its columns' names, but does not ({error}); mend it") from error
     return Table(str(path), "line", header, list(_csv_rows(reader, header)))
 
 
@@ -274,7 +277,7 @@ def _saved(folder: Path, part: str) -> Table:
     datasets = needed("datasets")
     try:
         splits = datasets.load_from_disk(str(folder))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, KeyError, TypeError) as error:
         said = str(error).splitlines()[0]
         raise InputError(f"'{folder}' must be a saved data set, but cannot be read ({said}); save it again") from error
     for name in file_names(part):

@@ -131,8 +131,8 @@ class Part:
     def sequence(self, example: int, seq_len: int, end_of_text: int) -> np.ndarray:
         bounds = self.bounds[example]
         texts = [self.ids[begin:end] for begin, end in pairwise(bounds)]
-        if len(texts) == 1:
-            return texts[0][:seq_len]
+        if len(texts) == 1:  # a tokenizer may make nothing of a text, but what is read from a sequence is some token's
+            return texts[0][:seq_len] if len(texts[0]) else np.array([end_of_text])
         first, second = texts
         n_first, n_second = shares(len(first), len(second), seq_len - 1)
         return np.concatenate([first[:n_first], [end_of_text], second[:n_second]])

@@ -110,6 +110,11 @@ def _from_files(sources: str, givens: tuple[int, int] | None, n: int, seed: int)
     boards, solutions = (np.concatenate([getattr(part, name) for part in found]) for name in ("boards", "solutions"))
     if givens:
         sparse = np.count_nonzero(boards, axis=(1, 2)) <= givens[1]
+        if not sparse.any():
+            raise InputError(
+                f"puzzles must have boards with at most {givens[1]} givens, but '{sources}' has none; name other files "
+                "or raise the range of givens"
+            )
         boards, solutions = boards[sparse], solutions[sparse]
     chosen = _in_order_of_hash(boards)[:n]
     boards, solutions = boards[chosen], solutions[chosen]

@@ -1,8 +1,9 @@
 """Readers of the public formats of boards.
 
 Text has one board a line, 0 or . for a blank (and A to G for 10 to 16): CSV with a header that names its columns, CSV
-without one (board, then solution), or boards alone. Arrays (.npy, or .npz that names them) are n x size x size integers
-or one-hot n x size x size x size, where a blank has no digit. A solution that is not given is computed.
+without one (board, then solution), or boards alone; # begins a comment. Arrays (.npy, or .npz that names them) are
+n x size x size integers or one-hot n x size x size x size, where a blank has no digit. A solution that is not given is
+computed.
 """
 
 import csv
@@ -81,7 +82,8 @@ def files_at(sources: str) -> list[Path]:
         if path.is_file():
             matches = [path]
         else:
-            matches = sorted(m for m in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if m.is_file())
+            below = path.relative_to(path.anchor)  # nothing for '.' and '/', which are no pattern
+            matches = sorted(m for m in Path(path.anchor).glob(str(below)) if m.is_file()) if below.parts else []
         if not matches:
             raise InputError(f"puzzles must name files, but '{source}' matches none; give paths or globs")
         found |= dict.fromkeys(matches)
@@ -122,10 +124,10 @@ def _solved(puzzles: Puzzles) -> Puzzles:
 
 
 def _read_text(file: Path, max_malformed: float) -> Puzzles:
-    lines = [(number, fields) for number, fields in _rows(file) if any(fields)]
+    lines = [(number, fields) for number, fields in _rows(file) if any(fields) and not fields[0].startswith("#")]
     first = lines[0][1] if lines else []
     puzzle, solution = 0, 1 if len(first) > 1 else None
-    if first[:1] == ["puzzle"] or (len(first) > 1 and not any(map(_is_board, first))):
+    if (first and first[0].lower() in PUZZLE_NAMES) or (len(first) > 1 and not any(map(_is_board, first))):
         puzzle, solution = _columns(file, lines.pop(0)[1])
     size = next((_size(row[puzzle]) for _, row in lines if puzzle < len(row) and _is_board(row[puzzle])), 9)
     board = re.compile(f"[0.{SYMBOLS[1 : size + 1]}]{{{size * size}}}")
