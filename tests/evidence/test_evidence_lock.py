@@ -65,6 +65,15 @@ def test_runs_are_created_side_by_side_in_one_folder(tmp_path):
             assert run.summary() == {"by": run.config["seed"]}
 
 
+def test_a_folder_that_becomes_a_run_while_it_is_looked_at_is_no_stranger(tmp_path, monkeypatch):
+    """Between the first look for config.json and the listing, another process created the run."""
+    RunFolder.create(tmp_path, CONFIG).append({"step": 0, "tokens": 0})
+    answers = iter([False])
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: next(answers, None) is not False and exists(path))
+    assert RunFolder.create(tmp_path, CONFIG).metrics() == [{"step": 0, "tokens": 0}]
+
+
 def write_comparison(number: int, path: Path) -> None:
     for _ in range(8):
         write_json(path, {"by": number, "rows": [number] * 2000})

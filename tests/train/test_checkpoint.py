@@ -382,7 +382,7 @@ def unsafe_reads(source: str) -> list[int]:
         if isinstance(node, ast.Call):
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             bad |= ast.unparse(node.func) in ("torch.load", "load") and given.get("weights_only") != "True"
-            bad |= "allow_pickle" in given
+            bad |= given.get("allow_pickle", "False") != "False"
         if bad:
             lines.append(node.lineno)
     return lines
@@ -402,6 +402,8 @@ def test_the_search_finds_what_it_is_for() -> None:
         "torch.load(path)",
         "torch.load(path, weights_only=False)",
         "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=trusted)",
     ]
     assert [unsafe_reads(line) for line in bad] == [[1]] * len(bad)
     assert unsafe_reads("torch.load(path, map_location=device, weights_only=True)") == []
+    assert unsafe_reads("np.load(path, allow_pickle=False)") == []

@@ -201,5 +201,6 @@ def _refuse_foreign_folder(path: Path) -> None:
     """Never mix a run into somebody's files. Hidden ones do not count: an interrupted start leaves such a one."""
     if path.exists() and not path.is_dir():
         raise InputError(f"a run needs a folder, and '{path}' is a file; choose another name")
-    if path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir()):
+    inhabited = path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir())
+    if inhabited and not (path / "config.json").exists():  # asked last: of a run it is the first file to appear
         raise InputError(f"'{path}' holds files but no config.json, so it is no run; choose a new or empty folder")
