@@ -24,6 +24,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.presets import PRESETS, preset
 from attractor.attention.stage import require
+from attractor.corpus.located import located
 from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, RunStopped, unknown
 from attractor.evidence.run import RunFolder, config_hash, environment
@@ -109,7 +110,7 @@ class Common:
         assert folder is not None
         source = TrainConfig.from_dict(RunFolder.open(folder).config)
         glue = given.get("task", recipe.task.kind) == "glue"
-        if glue and isinstance(source.task, Text) and is_prepared(Path(source.task.corpus)):
+        if glue and isinstance(source.task, Text) and is_prepared(located(source.task.corpus)):
             given.setdefault("glue_tokenizer", source.task.corpus)
         lengths = {name: given[name] for name in ("seq_len",) if name in given}  # positions may end before the recipe's
         return recipe.replace(model=source.model, **lengths)

@@ -8,12 +8,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from attractor.corpus import bpe
+from attractor.corpus.located import located
 from attractor.errors import InputError, unknown
 
 N_BYTES = 256
@@ -96,7 +96,7 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
             f"tokenizer '{name_or_path}' must first be trained on a corpus; 'attractor data prepare' does so, and its "
             "folder holds the tokenizer"
         )
-    path = Path(name_or_path).expanduser()
+    path = located(name_or_path)
     if path.exists():
         return bpe.from_path(path)
     if name_or_path == bpe.GPT2:

@@ -1,1 +1,21 @@
-"""Many runs: the comparisons that vary one axis and hold everything else fixed."""
+"""Many runs: comparisons that vary named axes and hold everything else fixed."""
+
+from attractor.evidence.study import ACCURACY, PERPLEXITY, Published, Quantity
+from attractor.study.budget import match_parameters
+from attractor.study.scales import language, mechanisms
+from attractor.study.study import Axis, Scale, Study, axis, load_study
+
+__all__ = [
+    "ACCURACY",
+    "PERPLEXITY",
+    "Axis",
+    "Published",
+    "Quantity",
+    "Scale",
+    "Study",
+    "axis",
+    "language",
+    "load_study",
+    "match_parameters",
+    "mechanisms",
+]

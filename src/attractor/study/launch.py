@@ -38,10 +38,11 @@ IN_USE = 75  # the exit code of a run that another process carries out: nothing 
 class Job:
     config: TrainConfig
     path: Path
+    label: str = ""  # what the run is called; by default its mechanism
 
     @property
     def name(self) -> str:
-        return f"{self.config.label} seed {self.config.seed}"
+        return f"{self.label or self.config.label} seed {self.config.seed}"
 
     @property
     def finished(self) -> bool:
@@ -101,8 +102,9 @@ def launch(
             while waiting or running:
                 while waiting and len(running) < n_workers and stop.signal_number is None:
                     job = waiting.pop(0)
-                    running[job] = context.Process(target=_carry_out, args=(job, runtime))
-                    running[job].start()
+                    started = context.Process(target=_carry_out, args=(job, runtime))
+                    started.start()
+                    running[job] = started
                 watch(list(running), ended)
                 time.sleep(POLL_SECONDS)
                 if stop.signal_number is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from attractor.corpus.documents import CORPORA, Document, documents_at
+from attractor.corpus.located import located
 from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
@@ -82,19 +83,20 @@ def load_corpus(name_or_path: str | PathLike[str]) -> Corpus:
     name = str(name_or_path)
     if name in CORPORA:
         return _load(name, None)
-    path = Path(name).expanduser().resolve()
+    path = located(name).resolve()
     if is_prepared(path):
         return _open(path)
     if path.exists():
         return _load(name, path)
     if re.fullmatch(r"[\w-]+", name):
-        raise unknown("corpus", name, CORPORA, "or give the path of a text file or folder")
+        elsewhere = "or give the path of a text file or folder, or the name of one in the folder ATTRACTOR_DATA"
+        raise unknown("corpus", name, CORPORA, elsewhere)
     raise InputError(f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}")
 
 
 def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
     """What a corpus of that name or path is written in, without reading the corpus."""
-    folder = Path(corpus).expanduser()
+    folder = located(corpus)
     return PreparedCorpus.open(folder).tokenizer if is_prepared(folder) else ByteTokenizer()
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
+from attractor.corpus.located import located
 from attractor.corpus.tokenizer import Tokenizer, load_tokenizer
 from attractor.errors import InputError, unknown
 from attractor.tasks.epochs import Epochs
@@ -53,7 +53,7 @@ class GlueTask:
             )
         self.seq_len = seq_len
         self.tokenizer = load_tokenizer(config.glue_tokenizer)
-        data = config.glue_data if config.glue_data == HUB else str(Path(config.glue_data).expanduser().resolve())
+        data = config.glue_data if config.glue_data == HUB else str(located(config.glue_data).resolve())
         self.parts = _load(config.glue_task, data, config.glue_tokenizer)
         self.name = f"glue:{config.glue_task}"
         self.demands = {"vocab_size": self.tokenizer.vocab_size, "n_classes": self.entry.n_classes}

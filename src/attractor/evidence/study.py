@@ -1,0 +1,260 @@
+"""What a study found: the cells of its table, each with its runs by seed.
+
+A study's folder holds `study.json`: the design and, for every cell and seed, the key of a run in the pool of runs that
+lies beside it. `StudyRecord.read` joins the two; `to_dict` is the small object that is kept under results/, and
+`from_dict` reads it back, so that tables, pages and verdicts need no run folder once a record is stored.
+
+    ROOT/runs/KEY/           a run folder; KEY is a hash of all that determines the run
+    ROOT/STUDY-SCALE/        study.json, and the report
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from attractor.errors import InputError
+from attractor.evidence.configuration import config_differences, dotted_fields
+from attractor.evidence.run import RunFolder
+
+POOL = "runs"
+STUDY_FILE = "study.json"
+PROBES_FILE = "probes.json"
+FORMAT = 1
+BUDGETS = {
+    "tokens": "equal tokens",
+    "flops": "equal FLOPs",
+    "wall": "equal wall clock",
+    "parameters": "equal parameters and tokens",
+    "free": "unequal budgets",
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure of a run: a dotted path into its outcome. A list under the path has one entry for each layer."""
+
+    name: str
+    path: str
+    better: str | None = None  # "lower", "higher", or None where neither is
+    relative_to: str | None = None  # a row: shown as the ratio to that row's mean
+
+    def of(self, outcome: Mapping[str, Any]) -> Any:
+        """The value, or None where the run has none."""
+        value: Any = outcome
+        for name in self.path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+
+PERPLEXITY = Quantity("perplexity", "metric.value", "lower")
+ACCURACY = Quantity("accuracy", "metric.value", "higher")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure as a paper prints it; `sd` and `n` where it says them."""
+
+    row: str
+    column: str
+    mean: float
+    sd: float | None = None
+    n: int | None = None
+    quantity: str = ""  # the first of the design, unless said
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is compared with what. Rows and columns are labels in the order of the table."""
+
+    name: str
+    title: str
+    question: str
+    source: str  # the table or figure of a paper that it fills
+    scale: str
+    rows_name: str
+    rows: tuple[str, ...]
+    columns_name: str
+    columns: tuple[str, ...]  # ("",) where the table has one
+    seeds: tuple[int, ...]
+    baseline: str
+    control: str | None  # the attention-free twin, where the task is language
+    budget: str
+    quantities: tuple[Quantity, ...]
+    published: tuple[Published, ...] = ()
+    claims: tuple[str, ...] = ()
+    command: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        values = dict(stored)
+        values["quantities"] = tuple(Quantity(**each) for each in stored["quantities"])
+        values["published"] = tuple(Published(**each) for each in stored["published"])
+        for name in ("rows", "columns", "seeds", "claims"):
+            values[name] = tuple(stored[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished run."""
+
+    seed: int
+    key: str
+    summary: dict[str, Any]
+    probes: dict[str, Any]
+    curve: tuple[tuple[int, float], ...]  # tokens and validation loss
+
+    def value(self, quantity: Quantity) -> Any:
+        return quantity.of(self.summary | {"probes": self.probes})
+
+
+@dataclass(frozen=True)
+class Cell:
+    row: str
+    column: str
+    config: dict[str, Any]  # of one of its runs; empty where there is none
+    outcomes: tuple[Outcome, ...]
+    missing: tuple[int, ...]  # seeds without a finished run
+
+    def by_seed(self, quantity: Quantity) -> dict[int, float]:
+        """The values of a quantity that is one number; a run that diverged counts as not a number."""
+        values = {outcome.seed: outcome.value(quantity) for outcome in self.outcomes}
+        return {seed: math.nan if value is None else float(value) for seed, value in values.items()}
+
+    @property
+    def losses(self) -> dict[int, float]:
+        return self.by_seed(Quantity("validation loss", "valid_loss", "lower"))
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    design: Design
+    cells: tuple[Cell, ...]
+    environments: dict[str, list[str]] = field(default_factory=dict)  # each field with every value that runs had
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """From a study's folder and the pool beside it."""
+        folder = Path(folder)
+        design, keys = read_study(folder)
+        pool = folder.parent / POOL
+        environments: dict[str, set[str]] = {}
+        cells = []
+        for row in design.rows:
+            for column in design.columns:
+                runs = {seed: pool / key for seed, key in keys.get((row, column), {}).items()}
+                found = {seed: run for seed, path in runs.items() if (run := finished(path)) is not None}
+                for run in found.values():
+                    for name, value in dotted_fields(run.environment).items():
+                        if value is not None and name != "time":
+                            environments.setdefault(name, set()).add(str(value))
+                config = next((run.config for run in found.values()), {})
+                outcomes = tuple(outcome(seed, run) for seed, run in found.items())
+                missing = tuple(seed for seed in design.seeds if seed not in found)
+                cells.append(Cell(row, column, config, outcomes, missing))
+        record = cls(design, tuple(cells), {name: sorted(values) for name, values in sorted(environments.items())})
+        record.refuse_unequal_budgets()
+        return record
+
+    def cell(self, row: str, column: str = "") -> Cell:
+        return next(cell for cell in self.cells if (cell.row, cell.column) == (row, column))
+
+    def column(self, column: str = "") -> Iterator[Cell]:
+        return (cell for cell in self.cells if cell.column == column)
+
+    @property
+    def finished(self) -> int:
+        return sum(len(cell.outcomes) for cell in self.cells)
+
+    @property
+    def differing(self) -> dict[str, dict[str, Any]]:
+        """The fields in which the cells' configurations differ, with each cell's value."""
+        configs = {" · ".join(filter(None, (cell.row, cell.column))): cell.config for cell in self.cells if cell.config}
+        settings = {
+            name: {key: value for key, value in config.items() if key not in ("label", "seed", "data", "start_weights")}
+            for name, config in configs.items()
+        }
+        return config_differences(settings) if len(settings) > 1 else {}
+
+    def refuse_unequal_budgets(self) -> None:
+        """Runs of one column saw equally many tokens, unless the design says that they need not."""
+        if self.design.budget in ("flops", "wall", "free"):
+            return
+        for column in self.design.columns:
+            seen = {o.summary.get("tokens"): cell.row for cell in self.column(column) for o in cell.outcomes}
+            if len(seen) > 1:
+                listed = ", ".join(f"'{row}' saw {tokens:,} tokens" for tokens, row in seen.items())
+                raise InputError(
+                    f"budget must be equal within a table: {listed}; compare runs of one budget, or give the study "
+                    "budget='free', which is said in every table"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "design": self.design.to_dict()} | {
+            "cells": [asdict(cell) for cell in self.cells],
+            "environments": self.environments,
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        if stored.get("format") != FORMAT:
+            raise InputError(f"format of a study's record must be {FORMAT}, got {stored.get('format')}")
+        cells = tuple(
+            Cell(
+                cell["row"],
+                cell["column"],
+                cell["config"],
+                tuple(
+                    Outcome(**(each | {"curve": tuple((tokens, loss) for tokens, loss in each["curve"])}))
+                    for each in cell["outcomes"]
+                ),
+                tuple(cell["missing"]),
+            )
+            for cell in stored["cells"]
+        )
+        return cls(Design.from_dict(stored["design"]), cells, dict(stored["environments"]))
+
+
+Keys = dict[tuple[str, str], dict[int, str]]
+
+
+def read_study(folder: Path) -> tuple[Design, Keys]:
+    path = folder / STUDY_FILE
+    if not path.exists():
+        raise InputError(
+            f"a study's folder must hold {STUDY_FILE}, and '{folder}' does not; give the folder of a study"
+        )
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    keys = {
+        (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
+        for cell in stored["cells"]
+    }
+    return Design.from_dict(stored["design"]), keys
+
+
+def study_as_dict(design: Design, keys: Keys) -> dict[str, Any]:
+    cells = [
+        {"row": row, "column": column, "runs": {str(seed): key for seed, key in runs.items()}}
+        for (row, column), runs in keys.items()
+    ]
+    return {"format": FORMAT, "design": design.to_dict(), "cells": cells}
+
+
+def finished(path: Path) -> RunFolder | None:
+    if not (path / "config.json").exists():
+        return None
+    run = RunFolder.open(path)
+    return run if run.finished else None
+
+
+def outcome(seed: int, run: RunFolder) -> Outcome:
+    probes_file = run.path / PROBES_FILE
+    probes = json.loads(probes_file.read_text(encoding="utf-8")) if probes_file.exists() else {}
+    curve = {r["tokens"]: r["valid_loss"] for r in run.metrics() if r.get("valid_loss") is not None}
+    return Outcome(seed, run.path.name, run.summary() or {}, probes, tuple(sorted(curve.items())))

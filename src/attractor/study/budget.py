@@ -1,0 +1,96 @@
+"""What is held equal between the rows of a study.
+
+    tokens       every row trains for the same steps of the same batches
+    flops        n_steps = n_steps of the baseline x its FLOPs a token / the row's                          (1)
+    wall         n_steps = n_steps of the baseline x its seconds a step / the row's, as measured            (2)
+    parameters   equal tokens, and one field of the model resized until the counts agree                    (3)
+    free         as the axes say; every table says that budgets differ
+
+A row with another number of steps keeps its share of warm-up and of evaluations, so its schedule has the same shape.
+"""
+
+from collections.abc import Callable, Mapping
+
+from attractor.attention.stage import require
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+from attractor.train.config import TrainConfig
+from attractor.train.parts import forward_flops, without_data
+
+TOLERANCE = 0.001  # of the parameters
+
+
+def balanced(
+    configs: Mapping[str, TrainConfig],
+    baseline: str,
+    budget: str,
+    seconds_per_step: Callable[[str], float],
+    resize: str = "d_ff",
+) -> dict[str, TrainConfig]:
+    """The rows of one column under the budget; `seconds_per_step` is asked for a row only where time is matched."""
+    reference = configs[baseline]
+    if budget == "parameters":
+        target = n_parameters(reference.model)
+        return {
+            row: config if row == baseline else config.replace(model=match_parameters(config.model, target, resize))
+            for row, config in configs.items()
+        }
+    if budget == "flops":
+        cost = {row: flops_per_step(config) for row, config in configs.items()}  # (1)
+    elif budget == "wall":
+        cost = {row: seconds_per_step(row) for row in configs}  # (2)
+    else:
+        return dict(configs)
+    return {row: with_steps(config, reference.n_steps * cost[baseline] / cost[row]) for row, config in configs.items()}
+
+
+def with_steps(config: TrainConfig, n_steps: float) -> TrainConfig:
+    """The config with another number of steps, its warm-up and evaluations at the same shares of the run."""
+    steps = max(1, round(n_steps))
+    share = steps / config.n_steps
+    return config.replace(
+        n_steps=steps,
+        warmup_steps=min(round(config.warmup_steps * share), steps - 1),
+        eval_every=max(1, round(config.eval_every * share)),
+    )
+
+
+def flops_per_step(config: TrainConfig) -> float:
+    return sum(forward_flops(config.model, config.seq_len).values()) * config.tokens_per_step
+
+
+def n_parameters(model: TransformerConfig) -> int:
+    return sum(parameter.numel() for parameter in without_data(model).parameters())
+
+
+def match_parameters(
+    model: TransformerConfig, target: int, field: str = "d_ff", tolerance: float = TOLERANCE
+) -> TransformerConfig:
+    """The model with `field` (d_ff or d_model) such that its parameters agree with `target` (3).
+
+    Both fields are searched in the steps that the model allows: any d_ff, and a d_model that its heads divide evenly
+    enough for RoPE and for two sub-heads.
+    """
+    require(field in ("d_ff", "d_model"), "field", "d_ff or d_model", field)
+    require(target >= 1, "target", "at least 1", target)
+    step = 1 if field == "d_ff" else 4 * model.n_heads
+
+    def count(n: int) -> int:
+        return n_parameters(model.replace(**{field: n * step}))
+
+    low, high = 1, 1
+    while count(high) < target:
+        low, high = high, 2 * high
+    while high - low > 1:  # the count grows with n
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(middle) <= target else (low, middle)
+    nearest = min((low, high), key=lambda n: abs(count(n) - target))
+    found = model.replace(**{field: nearest * step})
+    apart = n_parameters(found) / target - 1
+    if abs(apart) > tolerance:
+        other = "d_ff" if field == "d_model" else "d_model"
+        raise InputError(
+            f"{field} must make {target:,} parameters within {tolerance:.1%}, and the nearest, {field}="
+            f"{nearest * step}, makes {n_parameters(found):,} ({apart:+.2%}); resize {other}, or change the baseline"
+        )
+    return found

@@ -1,0 +1,182 @@
+"""`attractor study run`: from a study's file to finished runs, their measures, and a report.
+
+    plan      every cell and seed becomes a configuration; its hash is the key of a run in the pool
+    run       what is not finished, by a launcher; what failed is told and stops nothing else
+    probe     attention maps of what is finished, where the study asks for them
+    report    the record, read from the folders alone
+
+The pool is shared: studies that need the same run have it once. Runs are split over machines by `part`, and brought
+together by copying folders into one pool.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attractor.attention.stage import require
+from attractor.errors import InputError, unknown
+from attractor.evidence.run import config_hash
+from attractor.evidence.study import POOL, STUDY_FILE, Design, Keys, StudyRecord, study_as_dict
+from attractor.files import write_json
+from attractor.study.budget import balanced
+from attractor.study.launch import Job, share_machine
+from attractor.study.study import Study
+from attractor.study.watch import Watch
+from attractor.train.calibrate import calibrate
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.console import print_line
+from attractor.train.hardware import resolve_device
+
+SPEEDS = "speeds.json"  # measured once, since they decide configurations: a study resumed must not become another one
+EARLIER = "earlier"  # what a study was before it was edited
+LAUNCHERS = {
+    "local": "attractor.study.launch",
+    "stacked": "attractor.study.stacked",
+    "ray": "attractor.study.on_ray",
+    "torchrun": "attractor.study.torchrun",
+}
+Launch = Callable[[Sequence[Job], int, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """How a study is carried out: nothing here changes what any of its runs computes."""
+
+    scale: str = "smoke"
+    root: Path = Path("runs")
+    launcher: str = "local"
+    workers: int | None = None
+    seeds: tuple[int, ...] | None = None  # in place of the scale's
+    part: str = "1/1"  # which share of the runs this machine carries out
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.launcher not in LAUNCHERS:
+            raise unknown("launcher", self.launcher, LAUNCHERS)
+        share_of(self.part)
+
+
+def share_of(part: str) -> tuple[int, int]:
+    """`2/3`: the second of three shares, as an index from 0 and a number of shares."""
+    index, _, number = part.partition("/")
+    good = index.isdigit() and number.isdigit() and 1 <= int(index) <= int(number)
+    require(good, "part", "a share as 2/3", part)
+    return int(index) - 1, int(number)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study on one scale: every run, and which cell it belongs to."""
+
+    design: Design
+    folder: Path
+    jobs: tuple[Job, ...]  # each once, although several cells may have it
+    keys: Keys
+
+
+def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
+    """All runs of the study. One seed after the other, so that whole pairs are there as early as possible."""
+    seeds = conduct.seeds or study.on(conduct.scale).seeds
+    design = study.design(conduct.scale, seeds, conduct.command)
+    folder = conduct.root / f"{study.name}-{conduct.scale}"
+    jobs: dict[str, Job] = {}
+    keys: Keys = {}
+    for seed in seeds:
+        cells = dict(study.configs(conduct.scale, seed))
+        for column in design.columns:
+            configs = {row: cells[row, column] for row in design.rows}
+            speed = speeds(folder, column, configs, runtime)
+            for row, config in balanced(configs, design.baseline, design.budget, speed, study.resize).items():
+                key = key_of(config)
+                label = " · ".join(filter(None, (row, column)))
+                jobs.setdefault(key, Job(config, conduct.root / POOL / key, label))
+                keys.setdefault((row, column), {})[seed] = key
+    return Planned(design, folder, tuple(jobs.values()), keys)
+
+
+def key_of(config: TrainConfig) -> str:
+    """Of all that determines the run. Where a run starts from counts by its weights, not by its place."""
+    identity = config.identity(_task_of(config))
+    return config_hash({name: value for name, value in identity.items() if name != "start"})
+
+
+@lru_cache(maxsize=64)
+def _task_of(config: TrainConfig) -> Any:
+    return config.build_task()
+
+
+def speeds(folder: Path, column: str, configs: Mapping[str, TrainConfig], runtime: Runtime) -> Callable[[str], float]:
+    """Seconds a step of a row, from the file where they are kept once they are measured."""
+
+    def seconds(row: str) -> float:
+        path = folder / SPEEDS
+        known = json.loads(path.read_text()) if path.exists() else {}
+        name = " · ".join(filter(None, (row, column)))
+        if name not in known:
+            known[name] = calibrate(configs[row], runtime).step_seconds
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, known)
+        return float(known[name])
+
+    return seconds
+
+
+def write_plan(planned: Planned) -> list[str]:
+    """Write study.json; what it was before, if the study has been edited, is kept beside it. Returns what to say."""
+    path = planned.folder / STUDY_FILE
+    now = study_as_dict(planned.design, planned.keys)
+    said = []
+    if path.exists():
+        before = json.loads(path.read_text())
+        keys_before = {key for cell in before["cells"] for key in cell["runs"].values()}
+        gone = keys_before - {key for runs in planned.keys.values() for key in runs.values()}
+        if gone:
+            kept = planned.folder / EARLIER / f"{config_hash(before)}.json"
+            kept.parent.mkdir(exist_ok=True)
+            write_json(kept, before)
+            said.append(
+                f"the study has changed since it was last run: {len(gone)} of its earlier runs are not part of it "
+                f"any more; they are kept, and what it was is in '{kept}'"
+            )
+    planned.folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, now)
+    return said
+
+
+def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
+    """Carry out what is not finished; returns what is known now, and what failed."""
+    resolve_device(runtime.device)
+
+    def say(text: str) -> None:
+        print_line(console, text)
+
+    planned = plan_study(study, conduct, runtime)
+    for line in write_plan(planned):
+        say(line)
+    index, number = share_of(conduct.part)
+    jobs = planned.jobs[index::number]
+    n_workers, runtime = share_machine(len(jobs), conduct.workers, runtime)
+    n_before = sum(job.finished for job in jobs)
+    share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
+    say(f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}, {n_before} of them finished before")
+    failures: dict[str, str] = {}
+    if n_before < len(jobs):
+        say(f"{n_workers} side by side by launcher '{conduct.launcher}', in {conduct.root / POOL}")
+        launch: Launch = import_module(LAUNCHERS[conduct.launcher]).launch
+        with Watch(console, jobs) as watch:
+            failures = launch(jobs, n_workers, runtime, watch)
+    for name, why in failures.items():
+        say(f"failed: {name}: {why.strip()}")
+    if study.probes:
+        from attractor.study.probe import probe_runs
+
+        probe_runs(jobs, runtime, console)
+    if not any(job.finished for job in planned.jobs):
+        raise InputError("no run finished, so there is nothing to report; mend what the lines above name")
+    return StudyRecord.read(planned.folder), failures

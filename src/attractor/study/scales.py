@@ -1,0 +1,48 @@
+"""The settings that studies of language models share, by scale, so that their runs can be shared, too.
+
+    smoke    minutes on two cores; the corpora that every Python brings along; says nothing about any claim
+    laptop   an hour on two cores: many seeds of a small model on real text, in bytes, where context matters early
+    bench    one GPU, a run within 25 minutes: the 60M model, 5,000 steps of 32 x 512 tokens
+    paper    as CoupledQK publishes it
+
+Corpora but smoke's are names in the folder ATTRACTOR_DATA, each made by `attractor data prepare ... --out NAME`: in bytes
+on a laptop, in GPT-2's tokens above that.
+"""
+
+from typing import Any
+
+from attractor.train.config import RECIPES, TrainConfig
+
+# Learning rates by the pilot of studies/learning-rates.py; what is not named has the base's.
+TUNED: dict[str, float] = {}
+
+
+def language(scale: str, **changes: Any) -> TrainConfig:
+    """The base of a study of language models."""
+    return _BASES[scale].replace(**changes)
+
+
+def mechanisms(*names: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    """Values of an axis: each mechanism by its name, with further fields changed alike."""
+    return {name: {"attention": name} | changes for name in names}
+
+
+_LAPTOP = RECIPES["laptop"].replace(
+    corpus="encyclopedic",
+    n_steps=800,
+    warmup_steps=80,
+    batch_size=8,
+    seq_len=128,
+    lr=4e-3,
+    eval_every=100,
+    eval_batches=128,
+)
+
+_BASES: dict[str, TrainConfig] = {
+    "smoke": RECIPES["laptop"].replace(n_steps=240, warmup_steps=24, eval_every=60),
+    "laptop": _LAPTOP,
+    "bench": RECIPES["small"].replace(
+        corpus="encyclopedic-gpt2", n_steps=5_000, warmup_steps=350, accumulation=1, compile=True, eval_batches=64
+    ),
+    "paper": RECIPES["small"].replace(corpus="wikitext-103"),
+}

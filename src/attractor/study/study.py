@@ -1,0 +1,189 @@
+"""A study as data: what is compared, on which scale, with which seeds and budget. A file in studies/ holds one.
+
+    runs = rows x columns x seeds, all with the base's configuration but for what the axes name             (1)
+
+Rows and columns are axes: labels, each with the fields of the configuration that it sets. Nothing else differs between
+runs, so a difference between rows has one cause.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from attractor.attention.presets import preset
+from attractor.attention.stage import require
+from attractor.errors import InputError, unknown
+from attractor.evidence.study import BUDGETS, PERPLEXITY, Design, Published, Quantity
+from attractor.models import TransformerConfig
+from attractor.tasks import TASKS
+from attractor.train.config import TrainConfig
+
+CONTROL = "uniform"
+SCALES = ("smoke", "laptop", "bench", "paper")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Labels, and the fields of the configuration that each sets."""
+
+    name: str
+    values: Mapping[str, Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        require(len(self.values) >= 1, f"axis '{self.name}'", "of at least one value", "none")
+        known = known_fields()
+        for label, changes in self.values.items():
+            for key in changes:
+                if key not in known:
+                    raise unknown(f"field of axis '{self.name}' at '{label}'", key, known)
+            if isinstance(changes.get("attention"), str):
+                preset(changes["attention"])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.values)
+
+    @property
+    def changed(self) -> set[str]:
+        return {name for changes in self.values.values() for name in changes}
+
+
+def axis(field_name: str, *values: Any, **labelled: Any) -> Axis:
+    """An axis along one field: `axis("attention", "standard", "gated")`, `axis("lr", low=1e-3, high=1e-2)`."""
+    named = {str(value): value for value in values} | labelled
+    require(len(named) == len(values) + len(labelled), f"axis '{field_name}'", "without repetition", values)
+    return Axis(field_name, {label: {field_name: value} for label, value in named.items()})
+
+
+def known_fields() -> set[str]:
+    parts = (TrainConfig, TransformerConfig, *TASKS.values())
+    return {f.name for part in parts for f in fields(part)} - {"model", "seed"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the runs are. An axis here stands in for the study's own, as corpora differ between scales."""
+
+    base: TrainConfig
+    seeds: tuple[int, ...]
+    rows: Axis | None = None
+    columns: Axis | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", "without repetition", " ".join(map(str, self.seeds)))
+
+
+@dataclass(frozen=True)
+class Study:
+    title: str
+    question: str
+    source: str  # the table or figure of a paper that it fills
+    rows: Axis
+    baseline: str
+    scales: Mapping[str, Scale]
+    columns: Axis | None = None
+    control: bool = True  # language: the attention-free twin is among the runs
+    budget: str = "tokens"
+    resize: str = "d_ff"  # under equal parameters: the field that makes them equal
+    quantities: tuple[Quantity, ...] = (PERPLEXITY,)
+    probes: bool = False  # attention maps of the finished runs are measured
+    trains: bool = True  # False: costs alone are counted and timed
+    published: tuple[Published, ...] = ()
+    claims: tuple[str, ...] = ()
+    name: str = field(default="", compare=False)  # the file's
+
+    def __post_init__(self) -> None:
+        if self.budget not in BUDGETS:
+            raise unknown("budget", self.budget, BUDGETS)
+        for name in self.scales:
+            if name not in SCALES:
+                raise unknown("scale", name, SCALES)
+        if not self.scales:
+            raise InputError("scales must name at least one scale, and there is none; give smoke")
+        for scale in self.scales:
+            rows, columns = self.axes(scale)
+            if self.baseline not in rows.labels:
+                raise unknown("baseline", self.baseline, rows.labels)
+            twice = sorted(rows.changed & columns.changed)
+            if twice:
+                raise InputError(
+                    f"axes must name different fields, but '{rows.name}' and '{columns.name}' both set {twice[0]}; "
+                    "leave it out of one"
+                )
+
+    def axes(self, scale: str) -> tuple[Axis, Axis]:
+        """Rows and columns on that scale, the control among the rows where the study has one."""
+        chosen = self.scales[scale]
+        rows, columns = chosen.rows or self.rows, chosen.columns or self.columns or Axis("", {"": {}})
+        if self.control and CONTROL not in rows.labels:
+            rows = Axis(rows.name, dict(rows.values) | {CONTROL: {"attention": CONTROL}})
+        return rows, columns
+
+    def on(self, scale: str) -> Scale:
+        if scale not in self.scales:
+            raise unknown(f"scale of study '{self.name}'", scale, self.scales)
+        return self.scales[scale]
+
+    def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:
+        """(1) for one seed, by row and column."""
+        base = self.on(scale).base
+        rows, columns = self.axes(scale)
+        for column, changed_by_column in columns.values.items():
+            for row, changed_by_row in rows.values.items():
+                changes = dict(changed_by_column) | dict(changed_by_row)
+                yield (row, column), fitted(base.replace(seed=seed, **changes), changes)
+
+    def design(self, scale: str, seeds: tuple[int, ...], command: str) -> Design:
+        rows, columns = self.axes(scale)
+        return Design(
+            name=self.name,
+            title=self.title,
+            question=self.question,
+            source=self.source,
+            scale=scale,
+            rows_name=rows.name,
+            rows=rows.labels,
+            columns_name=columns.name,
+            columns=columns.labels,
+            seeds=seeds,
+            baseline=self.baseline,
+            control=CONTROL if self.control else None,
+            budget=self.budget,
+            quantities=self.quantities,
+            published=self.published,
+            claims=self.claims,
+            command=command,
+        )
+
+
+def fitted(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
+    """The config with what its task demands of the model (a vocabulary, say) where the axes do not set it."""
+    length = config.task.seq_len
+    if length is not None and "seq_len" not in given:
+        config = config.replace(seq_len=length)
+    demands = config.task.build(config.seq_len, config.seed).demands
+    return config.replace(**{name: value for name, value in demands.items() if name not in given})
+
+
+def load_study(path: str | Path) -> Study:
+    """The study that a file defines as STUDY. The file is Python, and is executed."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"study must be a Python file, and '{path}' is none; 'ls studies' shows ours")
+    spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from error
+    except SyntaxError as error:
+        raise InputError(f"study must be valid Python, but '{path}' line {error.lineno}: {error.msg}") from error
+    study = getattr(module, "STUDY", None)
+    if not isinstance(study, Study):
+        raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see studies/")
+    return replace(study, name=path.stem)

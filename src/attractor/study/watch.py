@@ -1,0 +1,59 @@
+"""The live view of many runs: one bar for all, one for each that runs now, read from the run folders."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from attractor.evidence.run import RunFolder
+from attractor.study.launch import Job
+from attractor.train.console import in_numbers, print_line, run_progress, shown
+
+
+class Watch:
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self.console, self.jobs = console, jobs
+        self.progress = run_progress(console)
+        self.overall = self.progress.add_task("all steps", total=sum(job.config.n_steps for job in jobs), numbers="")
+        self.bars = {
+            job: self.progress.add_task(job.name, total=job.config.n_steps, visible=False, numbers="") for job in jobs
+        }
+        self.told = {job for job in jobs if job.finished}
+
+    def __enter__(self) -> "Watch":
+        if self.console.is_terminal:
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, running: Sequence[Job], ended: Sequence[Job]) -> None:
+        steps = sum(job.config.n_steps for job in ended)
+        for job in running:
+            latest = self._latest(job)
+            steps += latest.get("step", 0)
+            self.progress.update(
+                self.bars[job],
+                completed=latest.get("step", 0),
+                visible=True,
+                numbers=in_numbers(latest) if latest else "starting",
+            )
+        for job in ended:
+            self.progress.update(self.bars[job], visible=False)
+            if job not in self.told:
+                self.told.add(job)
+                self._tell(job)
+        self.progress.update(self.overall, completed=steps, numbers=f"{len(ended)} of {len(self.jobs)} runs")
+
+    def _latest(self, job: Job) -> dict[str, Any]:
+        records = RunFolder.open(job.path).metrics() if (job.path / "config.json").exists() else []
+        return next((record for record in reversed(records) if "loss" in record), {})
+
+    def _tell(self, job: Job) -> None:
+        summary = RunFolder.open(job.path).summary() if job.finished else None
+        outcome = "failed" if summary is None else f"{summary['metric']['name']} {shown(summary['metric']['value'])}"
+        for note in job.notes():
+            print_line(self.console, f"{job.name}: {note}")
+        n_all = len(self.jobs)
+        print_line(self.console, f"[{len(self.told):>{len(str(n_all))}}/{n_all}] {job.name}: {outcome}")

@@ -1,0 +1,23 @@
+"""A pilot: every mechanism's best learning rate on one shared grid, and whether the setting can tell them apart.
+
+A comparison at a single rate compares rates as well. The rates found here are those of the other studies at this scale.
+"""
+
+from attractor.study import Axis, Scale, Study, axis, language, mechanisms
+
+STUDY = Study(
+    title="Learning rates on a shared grid",
+    question="Which learning rate is best for each mechanism, and is the setting sensitive there?",
+    source="no table: the pilot that CLAIMS asks for before C1, C4 and C8",
+    rows=Axis(
+        "attention",
+        mechanisms("standard", "gqa", "differential", "mlp-only", "coupled-euler", "coupled-hamiltonian", "gated"),
+    ),
+    columns=axis("lr", 2e-3, 4e-3, 8e-3),
+    baseline="standard",
+    scales={
+        "smoke": Scale(language("smoke"), seeds=(0,)),
+        "laptop": Scale(language("laptop"), seeds=(100, 101)),
+        "bench": Scale(language("bench"), seeds=(100,), columns=axis("lr", 6e-4, 1.2e-3, 2.4e-3)),
+    },
+)
