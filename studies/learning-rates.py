@@ -13,7 +13,7 @@ STUDY = Study(
         "attention",
         mechanisms("standard", "gqa", "differential", "mlp-only", "coupled-euler", "coupled-hamiltonian", "gated"),
     ),
-    columns=axis("lr", 2e-3, 4e-3, 8e-3),
+    columns=axis("lr", 1e-3, 2e-3, 4e-3),
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0,)),

@@ -5,8 +5,8 @@
     bench    one GPU, a run within 25 minutes: the 60M model, 5,000 steps of 32 x 512 tokens
     paper    as CoupledQK publishes it
 
-Corpora but smoke's are names in the folder ATTRACTOR_DATA, each made by `attractor data prepare ... --out NAME`: in bytes
-on a laptop, in GPT-2's tokens above that.
+Corpora but smoke's are names in the folder ATTRACTOR_DATA, each made by `attractor data prepare ... --out NAME`: in
+bytes on a laptop, in GPT-2's tokens above that.
 """
 
 from typing import Any
