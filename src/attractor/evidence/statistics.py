@@ -1,4 +1,11 @@
-"""Means over seeds, with t intervals. Where the data allow no interval, none is invented."""
+"""Means over seeds, with t intervals. Where the data allow no interval, none is invented.
+
+An estimate m of n values with standard error e has, at confidence L and with d degrees of freedom,
+
+    m ± t_d((1 + L) / 2) e                                                                                  (1)
+
+as its interval. For a mean, e = s / √n and d = n - 1.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from attractor.errors import InputError
+
+Values = Sequence[float] | Mapping[int, float]
+"""Plain numbers, or numbers by seed."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a published "mean ± std over n seeds" tells; `standard_deviation` (n - 1) is None for a single value."""
+
+    mean: float
+    standard_deviation: float | None
+    n: int
 
 
 @dataclass(frozen=True)
@@ -29,38 +48,91 @@ class Interval:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """The mean with Student's t interval: mean ± t(n - 1) s / √n. Equal values give an interval of width zero."""
-    if not len(values):
+@dataclass(frozen=True)
+class Estimate:
+    """A number that follows Student's distribution around the truth; no standard error for a single value."""
+
+    value: float
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    n: int
+
+    def interval(self, level: float) -> Interval:
+        if self.standard_error is None or self.degrees_of_freedom is None:
+            return Interval(self.value, None, None, self.n, level)
+        if not math.isfinite(self.value + self.standard_error):
+            return Interval(self.value, math.nan, math.nan, self.n, level)
+        from scipy.special import stdtrit  # the t quantile; scipy.stats would take a second to import
+
+        half_width = float(stdtrit(self.degrees_of_freedom, (1 + level) / 2) * self.standard_error)  # (1)
+        return Interval(self.value, self.value - half_width, self.value + half_width, self.n, level)
+
+    def statistic(self, truth: float = 0.0) -> float | None:
+        """t: how many standard errors the value lies above `truth`. None where that has no answer, 0 / 0 included."""
+        if self.standard_error is None or not math.isfinite(self.value + self.standard_error):
+            return None
+        distance = self.value - truth
+        if self.standard_error == 0:
+            return math.copysign(math.inf, distance) if distance else None
+        return distance / self.standard_error
+
+    def chance_above(self, statistic: float) -> float:
+        """P(T >= statistic) if the truth is what the statistic was held against."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.degrees_of_freedom, -statistic))
+
+
+def as_array(values: Values) -> np.ndarray:
+    return np.asarray(list(values.values()) if isinstance(values, Mapping) else values, dtype=float)
+
+
+def summary(values: Values) -> Summary:
+    """Mean, standard deviation and count. One value that is no number makes mean and deviation so, too."""
+    array = as_array(values)
+    n = len(array)
+    if not n:
         raise InputError("a mean needs at least one value, and there is none; give at least one finished run")
-    n = len(values)
-    finite = bool(np.isfinite(values).all())
-    mean = float(np.mean(values)) if finite else math.nan
+    finite = bool(np.isfinite(array).all())
+    mean = float(array.mean()) if finite else math.nan
     if n == 1:
-        return Interval(mean, None, None, n, level)
-    if not finite:
-        return Interval(mean, math.nan, math.nan, n, level)
-    from scipy.special import stdtrit  # the t quantile; scipy.stats would take a second to import
-
-    half_width = float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / math.sqrt(n))
-    return Interval(mean, mean - half_width, mean + half_width, n, level)
+        return Summary(mean, None, n)
+    return Summary(mean, float(array.std(ddof=1)) if finite else math.nan, n)
 
 
-def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:
-    """`of - against` over the seeds that both have.
+def mean_estimate(values: Values) -> Estimate:
+    found = summary(values)
+    if found.standard_deviation is None:
+        return Estimate(found.mean, None, None, found.n)
+    return Estimate(found.mean, found.standard_deviation / math.sqrt(found.n), found.n - 1, found.n)
+
+
+def mean_interval(values: Values, level: float = 0.95) -> Interval:
+    """The mean with Student's t interval: mean ± t(n - 1) s / √n. Equal values give an interval of width zero."""
+    return mean_estimate(values).interval(level)
+
+
+def seed_differences(of: Mapping[int, float], against: Mapping[int, float]) -> dict[int, float]:
+    """`of - against` for every seed that both have: what the paired tests and the sequential one take.
 
     Two runs of one seed see the same data in the same order, so most of the noise between seeds cancels.
     """
     seeds = sorted(of.keys() & against.keys())
     if not seeds:
         raise InputError(f"a paired difference needs common seeds: {sorted(of)} and {sorted(against)} share none")
-    return mean_interval([of[seed] - against[seed] for seed in seeds], level)
+    return {seed: of[seed] - against[seed] for seed in seeds}
 
 
-def smallest_detectable(differences: Sequence[float], level: float = 0.95) -> float | None:
+def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:
+    """The mean of `of - against` over the seeds that both have."""
+    return mean_interval(seed_differences(of, against), level)
+
+
+def smallest_detectable(differences: Values, level: float = 0.95) -> float | None:
     """The smallest mean difference that this many values with this spread would have shown; None for a single value.
 
     It is the half width of the interval: a measured mean beyond it excludes zero, one within it does not. It speaks of
-    the measured mean; a true difference of just this size would be found about every second time.
+    the measured mean; a true difference of just this size would be found about every second time. For one that is
+    found with a chance you name, see `detectable_with_power`.
     """
     return mean_interval(differences, level).half_width

@@ -196,10 +196,12 @@ class StudyRecord:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "design": self.design.to_dict()} | {
-            "cells": [asdict(cell) for cell in self.cells],
-            "environments": self.environments,
-        }
+        """All but the pictured maps, which would outweigh everything else: they stay with their runs."""
+        cells = [asdict(cell) for cell in self.cells]
+        for stored in (each for cell in cells for each in cell["outcomes"]):
+            stored["probes"].pop("heatmaps", None)
+        environments = self.environments
+        return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:

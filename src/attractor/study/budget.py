@@ -26,13 +26,15 @@ def balanced(
     budget: str,
     seconds_per_step: Callable[[str], float],
     resize: str = "d_ff",
+    sized_by: str = "",
 ) -> dict[str, TrainConfig]:
     """The rows of one column under the budget; `seconds_per_step` is asked for a row only where time is matched."""
     reference = configs[baseline]
     if budget == "parameters":
-        target = n_parameters(reference.model)
+        sized_by = sized_by or baseline
+        target = n_parameters(configs[sized_by].model)
         return {
-            row: config if row == baseline else config.replace(model=match_parameters(config.model, target, resize))
+            row: config if row == sized_by else config.replace(model=match_parameters(config.model, target, resize))
             for row, config in configs.items()
         }
     if budget == "flops":

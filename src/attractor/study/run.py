@@ -25,6 +25,7 @@ from attractor.evidence.run import config_hash
 from attractor.evidence.study import POOL, STUDY_FILE, Design, Keys, StudyRecord, study_as_dict
 from attractor.files import write_json
 from attractor.study.budget import balanced
+from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
 from attractor.study.study import Study
 from attractor.study.watch import Watch
@@ -89,21 +90,43 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
     keys: Keys = {}
     for seed in seeds:
         cells = dict(study.configs(conduct.scale, seed))
+        if study.pretrained is not None:
+            cells = started_from(study.pretrained, cells, conduct, seed)
         for column in design.columns:
             configs = {row: cells[row, column] for row in design.rows}
             speed = speeds(folder, column, configs, runtime)
-            for row, config in balanced(configs, design.baseline, design.budget, speed, study.resize).items():
-                key = key_of(config)
+            for row, config in balanced(
+                configs, design.baseline, design.budget, speed, study.resize, study.sized_by
+            ).items():
+                key = key_of(config, study.kind)
                 label = " · ".join(filter(None, (row, column)))
                 jobs.setdefault(key, Job(config, conduct.root / POOL / key, label))
                 keys.setdefault((row, column), {})[seed] = key
     return Planned(design, folder, tuple(jobs.values()), keys)
 
 
-def key_of(config: TrainConfig) -> str:
-    """Of all that determines the run. Where a run starts from counts by its weights, not by its place."""
+def key_of(config: TrainConfig, kind: str = "training") -> str:
+    """Of all that determines the run. Where a run starts from counts by its weights, not by its place; costs have no
+    data."""
+    if kind != "training":
+        return config_hash(config.to_dict() | {"kind": kind})
     identity = config.identity(_task_of(config))
     return config_hash({name: value for name, value in identity.items() if name != "start"})
+
+
+def started_from(
+    pretrained: Study, cells: Mapping[tuple[str, str], TrainConfig], conduct: Conduct, seed: int
+) -> dict[tuple[str, str], TrainConfig]:
+    """Each cell with the model, and from the run, of its row in the study that came before."""
+    before = {row: config for (row, _), config in pretrained.configs(conduct.scale, seed)}
+    starts = {row: conduct.root / POOL / key_of(config) for row, config in before.items()}
+    found = {}
+    for (row, column), config in cells.items():
+        model = before[row].model
+        demands = config.task.build(config.seq_len, seed).demands
+        fitting = model.replace(**{name: value for name, value in demands.items() if name != "vocab_size"})
+        found[row, column] = config.replace(model=fitting, start=str(starts[row]))
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -152,27 +175,19 @@ def write_plan(planned: Planned) -> list[str]:
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out what is not finished; returns what is known now, and what failed."""
     resolve_device(runtime.device)
-
-    def say(text: str) -> None:
-        print_line(console, text)
-
+    if study.pretrained is not None:
+        rows = study.pretrained.rows.only(study.rows.labels)
+        before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
+        print_line(console, f"first the runs that it starts from, those of {study.pretrained.name}")
+        carry_out(before.jobs, "training", conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
     for line in write_plan(planned):
-        say(line)
+        print_line(console, line)
     index, number = share_of(conduct.part)
     jobs = planned.jobs[index::number]
-    n_workers, runtime = share_machine(len(jobs), conduct.workers, runtime)
-    n_before = sum(job.finished for job in jobs)
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
-    say(f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}, {n_before} of them finished before")
-    failures: dict[str, str] = {}
-    if n_before < len(jobs):
-        say(f"{n_workers} side by side by launcher '{conduct.launcher}', in {conduct.root / POOL}")
-        launch: Launch = import_module(LAUNCHERS[conduct.launcher]).launch
-        with Watch(console, jobs) as watch:
-            failures = launch(jobs, n_workers, runtime, watch)
-    for name, why in failures.items():
-        say(f"failed: {name}: {why.strip()}")
+    print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
+    failures = carry_out(jobs, study.kind, conduct, runtime, console)
     if study.probes:
         from attractor.study.probe import probe_runs
 
@@ -180,3 +195,23 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     if not any(job.finished for job in planned.jobs):
         raise InputError("no run finished, so there is nothing to report; mend what the lines above name")
     return StudyRecord.read(planned.folder), failures
+
+
+def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:
+    """What is not finished of these runs; returns what failed, by name."""
+    n_before = sum(job.finished for job in jobs)
+    if n_before:
+        print_line(console, f"{n_before} of {len(jobs)} runs were finished before")
+    if n_before == len(jobs):
+        return {}
+    if kind != "training":
+        carry_out_costs(kind, jobs, runtime, console)
+        return {}
+    n_workers, runtime = share_machine(len(jobs), conduct.workers, runtime)
+    print_line(console, f"{n_workers} at once by launcher '{conduct.launcher}', in {conduct.root / POOL}")
+    launch: Launch = import_module(LAUNCHERS[conduct.launcher]).launch
+    with Watch(console, jobs) as watch:
+        failures = launch(jobs, n_workers, runtime, watch)
+    for name, why in failures.items():
+        print_line(console, f"failed: {name}: {why.strip()}")
+    return failures

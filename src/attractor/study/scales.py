@@ -22,6 +22,12 @@ def language(scale: str, **changes: Any) -> TrainConfig:
     return _BASES[scale].replace(**changes)
 
 
+def longer(config: TrainConfig, factor: float) -> dict[str, Any]:
+    """Fields of an axis that trains for more steps, at the same shares of warm-up."""
+    steps = round(config.n_steps * factor)
+    return {"n_steps": steps, "warmup_steps": round(config.warmup_steps * factor)}
+
+
 def mechanisms(*names: str, **changes: Any) -> dict[str, dict[str, Any]]:
     """Values of an axis: each mechanism by its name, with further fields changed alike."""
     return {name: {"attention": name} | changes for name in names}

@@ -7,7 +7,7 @@ runs, so a difference between rows has one cause.
 """
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from attractor.tasks import TASKS
 from attractor.train.config import TrainConfig
 
 CONTROL = "uniform"
+KINDS = ("training", "counts", "timing")
 SCALES = ("smoke", "laptop", "bench", "paper")
 
 
@@ -45,6 +46,9 @@ class Axis:
     def labels(self) -> tuple[str, ...]:
         return tuple(self.values)
 
+    def only(self, labels: Collection[str]) -> "Axis":
+        return Axis(self.name, {label: changes for label, changes in self.values.items() if label in labels})
+
     @property
     def changed(self) -> set[str]:
         return {name for changes in self.values.values() for name in changes}
@@ -59,7 +63,7 @@ def axis(field_name: str, *values: Any, **labelled: Any) -> Axis:
 
 def known_fields() -> set[str]:
     parts = (TrainConfig, TransformerConfig, *TASKS.values())
-    return {f.name for part in parts for f in fields(part)} - {"model", "seed"}
+    return {f.name for part in parts for f in fields(part)} - {"seed"}
 
 
 @dataclass(frozen=True)
@@ -88,16 +92,20 @@ class Study:
     control: bool = True  # language: the attention-free twin is among the runs
     budget: str = "tokens"
     resize: str = "d_ff"  # under equal parameters: the field that makes them equal
+    sized_by: str = ""  # and the row that keeps its size; by default the baseline
     quantities: tuple[Quantity, ...] = (PERPLEXITY,)
     probes: bool = False  # attention maps of the finished runs are measured
-    trains: bool = True  # False: costs alone are counted and timed
+    kind: str = "training"  # or "counts" (what a model has, without running it) or "timing" (what a step costs)
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
+    pretrained: "Study | None" = None  # its run of the same row, seed and scale is where a run starts from
     name: str = field(default="", compare=False)  # the file's
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
             raise unknown("budget", self.budget, BUDGETS)
+        if self.kind not in KINDS:
+            raise unknown("kind of study", self.kind, KINDS)
         for name in self.scales:
             if name not in SCALES:
                 raise unknown("scale", name, SCALES)
@@ -105,8 +113,9 @@ class Study:
             raise InputError("scales must name at least one scale, and there is none; give smoke")
         for scale in self.scales:
             rows, columns = self.axes(scale)
-            if self.baseline not in rows.labels:
-                raise unknown("baseline", self.baseline, rows.labels)
+            for field_name in ("baseline", "sized_by"):
+                if (label := getattr(self, field_name)) and label not in rows.labels:
+                    raise unknown(field_name, label, rows.labels)
             twice = sorted(rows.changed & columns.changed)
             if twice:
                 raise InputError(
@@ -134,7 +143,8 @@ class Study:
         for column, changed_by_column in columns.values.items():
             for row, changed_by_row in rows.values.items():
                 changes = dict(changed_by_column) | dict(changed_by_row)
-                yield (row, column), fitted(base.replace(seed=seed, **changes), changes)
+                config = base.replace(seed=seed, **changes)
+                yield (row, column), fitted(config, changes) if self.kind == "training" else config
 
     def design(self, scale: str, seeds: tuple[int, ...], command: str) -> Design:
         rows, columns = self.axes(scale)

@@ -11,11 +11,13 @@ from attractor.errors import InputError, unknown
 from attractor.models import SIZES, TransformerConfig
 from attractor.tasks import TASKS, Task, TaskConfig
 from attractor.tasks.glue.task import Glue
+from attractor.tasks.recall import Recall
 from attractor.tasks.text import Text
 from attractor.train.schedule import SCHEDULES
 from attractor.train.start import weights_fingerprint
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+PARALLEL = ("ddp", "fsdp")
 
 # Learns to use its context within seconds on one core, so that a comparison on a laptop can tell mechanisms apart. With
 # learned positions it does not: the twin without attention was then as good (LOG.md).
@@ -166,6 +168,7 @@ class Runtime:
     keep: int = 2  # newest checkpoints kept, beside the best
     telemetry_every: int | None = 100  # steps between bounds on the logits; None: none
     tensorboard: bool = False  # write TensorBoard's files, too
+    parallel: str = "ddp"  # under torchrun: every process holds the whole model, or (fsdp) a part of every tensor
 
     def __post_init__(self) -> None:
         for field_name in ("log_every", "save_every", "keep", "telemetry_every"):
@@ -177,6 +180,8 @@ class Runtime:
                 "pip install 'attractor[tensorboard]', or leave the option out"
             )
         require(self.threads is None or self.threads >= 1, "threads", "at least 1", self.threads)
+        if self.parallel not in PARALLEL:
+            raise unknown("parallel", self.parallel, PARALLEL)
 
 
 def _recipe(size: str, **changes: Any) -> TrainConfig:
@@ -201,6 +206,18 @@ RECIPES: dict[str, TrainConfig] = {
     "small": _recipe("small", lr=6e-4, accumulation=4),
     "medium": _recipe("medium", lr=3e-4, accumulation=4, activation_checkpointing=True),
     "large": _recipe("large", lr=2e-4, accumulation=8, activation_checkpointing=True),
+    # CoupledQK, appendix B: AdamW, 10K to 20K steps of 64 sequences, whose length is the level's (--level).
+    "mqar": TrainConfig(
+        model=SIZES["tiny"],
+        task=Recall(),
+        n_steps=20_000,
+        batch_size=64,
+        lr=3e-4,
+        warmup_steps=500,
+        weight_decay=0.01,
+        eval_every=1_000,
+        eval_batches=None,
+    ),
     # CoupledQK, section 3.4: five epochs of SST-2 (other tasks: --epochs) at 2e-5. What it does not say is BERT's:
     # batches of 32, decay 0.01, a tenth of warm-up (Devlin et al. 2019, appendix A); the decay here is a cosine.
     "glue": TrainConfig(

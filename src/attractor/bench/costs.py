@@ -1,0 +1,77 @@
+"""What configurations cost: counted without running anything, or timed side by side in one process.
+
+Times are medians over rounds in which every case has its turn, so that whatever drifts drifts for all alike. Peak
+memory is that of a training step in a process of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attractor.bench.alternate import alternate
+from attractor.bench.cases import training_step
+from attractor.train.calibrate import calibrate
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.hardware import resolve_device
+from attractor.train.parts import forward_flops, parameters_by_part, without_data
+
+N_ROUNDS = 9
+
+
+def counts(config: TrainConfig) -> dict[str, Any]:
+    """Parameters and forward FLOPs a token, by part and in all."""
+    parameters = parameters_by_part(without_data(config.model))
+    flops = forward_flops(config.model, config.seq_len)
+    return {
+        "n_parameters": sum(parameters.values()),
+        "parameters": parameters,
+        "n_attention": sum(parameters[part] for part in ("project", "couple", "score", "output")),
+        "forward_flops_per_token": sum(flops.values()),
+    }
+
+
+def timings(
+    configs: Mapping[str, TrainConfig], runtime: Runtime, n_rounds: int = N_ROUNDS
+) -> dict[str, dict[str, Any]]:
+    """Throughput forwards and of whole steps, and peak memory, of a micro-batch of each configuration."""
+    device = resolve_device(runtime.device)
+    if runtime.threads is not None:
+        torch.set_num_threads(runtime.threads)
+    forward, step, tokens = {}, {}, {}
+    for key, config in configs.items():
+        shape = (config.batch_size // config.accumulation, config.seq_len + 1)
+        drawn = torch.randint(0, config.model.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(device)
+        model = config.model.build(seed=0).to(device)
+        model.activation_checkpointing = config.activation_checkpointing
+        precision = "fp32" if config.precision == "fp32" else "bf16"
+
+        def loss(drawn: torch.Tensor, model: Any = model) -> torch.Tensor:
+            return model.loss(drawn[:, :-1], drawn[:, 1:])[0]
+
+        step[key] = training_step(model, loss, drawn, precision)
+        forward[key] = forward_pass(model, drawn, precision)
+        tokens[key] = drawn[:, 1:].numel()
+    baseline = next(iter(configs))
+    forwards, steps = (alternate(cases, baseline, n_rounds) for cases in (forward, step))
+    return {
+        key: counts(config)
+        | {
+            "forward_tokens_per_second": tokens[key] / forwards[key].median_seconds,
+            "tokens_per_second": tokens[key] / steps[key].median_seconds,
+            "forward_seconds": forwards[key].seconds,
+            "step_seconds": steps[key].seconds,
+            "peak_memory_bytes": calibrate(config, runtime).peak_memory_bytes,
+        }
+        for key, config in configs.items()
+    }
+
+
+def forward_pass(model: Any, tokens: torch.Tensor, precision: str) -> Any:
+    def run() -> None:
+        with torch.no_grad(), torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            model.loss(tokens[:, :-1], tokens[:, 1:])
+        if tokens.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return run

@@ -1,0 +1,86 @@
+"""What a paired comparison can find: the chance of a true difference to be shown by the t test of n pairs.
+
+With standard deviation s of the differences, true difference D and critical value c = t_{n-1}(1 - α/2),
+
+    power = P(|T| > c),   T ~ noncentral t with n - 1 degrees of freedom, centred at D √n / s                (1)
+
+Limits: power is α at D = 0 and 1 as D or n grows. A spread that is no finite number gives no answer.
+`level` is here the error rate α, 0.05 and not 0.95.
+"""
+
+import math
+
+from attractor.errors import InputError
+
+
+def power_of_pairs(sd: float, difference: float, n: int, level: float = 0.05) -> float | None:
+    """The probability that n pairs show this true difference; None for one pair, which shows nothing."""
+    require_error_rate(level)
+    _require_spread(sd)
+    if n < 2 or not math.isfinite(sd):
+        return None
+    return _power(abs(difference) / sd * math.sqrt(n), n, level)
+
+
+def detectable_with_power(sd: float, n: int, power: float = 0.8, level: float = 0.05) -> float | None:
+    """The true difference that a paired t test of n pairs finds with probability `power`; None for one pair.
+
+    It is larger than `smallest_detectable`, which speaks of a measured difference: at a power of 0.8 and
+    many pairs, 1.4 times as large.
+    """
+    require_error_rate(level)
+    _require_power(power, level)
+    _require_spread(sd)
+    if n < 2 or not math.isfinite(sd):
+        return None
+    from scipy.optimize import brentq
+
+    far = 1.0
+    while _power(far, n, level) < power:
+        far *= 2
+    return float(brentq(lambda centre: _power(centre, n, level) - power, 0.0, far, xtol=1e-10)) * sd / math.sqrt(n)
+
+
+def pairs_needed(sd: float, difference: float, power: float = 0.8, level: float = 0.05) -> int | None:
+    """The fewest pairs that find this true difference with probability `power`; None where the spread is no number."""
+    require_error_rate(level)
+    _require_power(power, level)
+    _require_spread(sd)
+    if not 0 < abs(difference) < math.inf:
+        raise InputError(f"difference must be a number other than zero: {difference}; name the one that matters")
+    if not math.isfinite(sd):
+        return None
+
+    def enough(n: int) -> bool:
+        return _power(abs(difference) / sd * math.sqrt(n), n, level) >= power
+
+    few, many = 1, 2
+    while not enough(many):
+        few, many = many, 2 * many
+    while many - few > 1:  # power grows with n
+        middle = (few + many) // 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    return many
+
+
+def require_error_rate(level: float) -> None:
+    if not 0 < level < 0.5:
+        raise InputError(f"level must lie between 0 and 0.5: {level}; it is an error rate here: 0.05, not 0.95")
+
+
+def _power(centre: float, n: int, level: float) -> float:
+    from scipy.special import ncfdtr, stdtrit
+
+    critical = stdtrit(n - 1, 1 - level / 2)
+    # (1) by way of T², which is noncentral F: scipy's noncentral t is NaN in the far tail.
+    return float(1 - ncfdtr(1, n - 1, centre**2, critical**2))
+
+
+def _require_power(power: float, level: float) -> None:
+    if not level < power < 1:
+        raise InputError(f"power must lie between level ({level}) and 1: {power}; 0.8 is usual")
+
+
+def _require_spread(sd: float) -> None:
+    if sd <= 0:
+        raise InputError(f"sd must be above zero: {sd}; take the standard deviation of differences that do differ")

@@ -1,0 +1,32 @@
+"""CoupledQK, table 2: does the number of integration steps matter?"""
+
+from attractor.attention.presets import preset
+from attractor.study import Axis, Published, Scale, Study, language, mechanisms
+
+LEAPFROG = preset("coupled-hamiltonian")
+
+STUDY = Study(
+    title="Steps of integration",
+    question="Does coupled attention gain anything from more than one step?",
+    source="CoupledQK, table 2",
+    rows=Axis(
+        "attention",
+        mechanisms("standard")
+        | {f"leapfrog, n = {n}": {"attention": LEAPFROG.replace(n_steps=n)} for n in (1, 5, 7)}
+        | {"leapfrog, n = 3": {"attention": "coupled-hamiltonian"}, "euler, n = 1": {"attention": "coupled-euler"}},
+    ),
+    baseline="standard",
+    scales={
+        "smoke": Scale(language("smoke"), seeds=(0, 1)),
+        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "bench": Scale(language("bench"), seeds=(0, 1)),
+        "paper": Scale(language("paper"), seeds=(0, 1, 2)),
+    },
+    published=(
+        Published("leapfrog, n = 1", "", 22.58, 0.05, 3),
+        Published("leapfrog, n = 3", "", 22.62, 0.04, 3),
+        Published("leapfrog, n = 5", "", 22.56, 0.03, 3),
+        Published("leapfrog, n = 7", "", 22.61, 0.04, 3),
+    ),
+    claims=("C4",),
+)

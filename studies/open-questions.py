@@ -1,0 +1,30 @@
+"""What CoupledQK leaves open (its future work): linear coupling, coupling with differential attention. And the rival
+that an engineer would choose today, gated attention, with and without coupling."""
+
+from attractor.study import Axis, Scale, Study, language, mechanisms
+
+STUDY = Study(
+    title="Coupling made simpler, and combined",
+    question="Is linear coupling enough, and do coupled and differential or gated attention add up?",
+    source="CoupledQK, future work (section 5)",
+    rows=Axis(
+        "attention",
+        mechanisms(
+            "standard",
+            "coupled-euler",
+            "coupled-linear",
+            "differential",
+            "coupled-differential",
+            "gated",
+            "coupled-gated",
+        ),
+    ),
+    baseline="standard",
+    scales={
+        "smoke": Scale(language("smoke"), seeds=(0, 1)),
+        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "bench": Scale(language("bench"), seeds=(0, 1)),
+        "paper": Scale(language("paper"), seeds=(0, 1, 2)),
+    },
+    claims=("C17", "C18"),
+)
