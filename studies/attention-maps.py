@@ -3,7 +3,7 @@
 The runs are those of coupling-ablation.py: whichever of the two studies is run first trains them.
 """
 
-from attractor.study import Axis, Published, Quantity, Scale, Study, language, mechanisms
+from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
 
 RANK = "effective rank"
 LAYERS_OF_STANDARD = (28.6, 179.5, 200.0, 176.8, 104.1, 100.1, 80.1, 40.4)
@@ -25,7 +25,7 @@ STUDY = Study(
     ),
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": Scale(language("laptop"), seeds=tuple(range(8))),
+        "laptop": laptop(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

@@ -4,7 +4,7 @@ Encyclopedic, scientific and heterogeneous text stand where the paper has WikiTe
 figures are shown beside ours, and were measured on other text.
 """
 
-from attractor.study import Axis, Published, Scale, Study, axis, language, mechanisms
+from attractor.study import Axis, Published, Scale, Study, axis, language, laptop, mechanisms
 
 TABLE = {
     "standard": ((24.22, 0.12), (16.84, 0.09), (40.64, 0.23)),
@@ -22,7 +22,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1), columns=axis("corpus", "stdlib-code", "stdlib-docs")),
-        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "laptop": laptop(5),
         "bench": Scale(
             language("bench"),
             seeds=(0, 1),

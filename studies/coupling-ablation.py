@@ -5,7 +5,7 @@ tested.
 """
 
 from attractor.attention.presets import preset
-from attractor.study import Axis, Published, Scale, Study, language, mechanisms
+from attractor.study import Axis, Published, Scale, Study, language, laptop, mechanisms
 
 ROWS = Axis(
     "attention",
@@ -23,7 +23,7 @@ STUDY = Study(
     probes=True,
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": Scale(language("laptop"), seeds=tuple(range(8))),
+        "laptop": laptop(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=tuple(range(10))),
     },

@@ -1,7 +1,7 @@
 """CoupledQK, table 2: does the number of integration steps matter?"""
 
 from attractor.attention.presets import preset
-from attractor.study import Axis, Published, Scale, Study, language, mechanisms
+from attractor.study import Axis, Published, Scale, Study, language, laptop, mechanisms
 
 LEAPFROG = preset("coupled-hamiltonian")
 
@@ -18,7 +18,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "laptop": laptop(5),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

@@ -1,7 +1,7 @@
 """What CoupledQK leaves open (its future work): linear coupling, coupling with differential attention. And the rival
 that an engineer would choose today, gated attention, with and without coupling."""
 
-from attractor.study import Axis, Scale, Study, language, mechanisms
+from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
 
 STUDY = Study(
     title="Coupling made simpler, and combined",
@@ -22,7 +22,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "laptop": laptop(5),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

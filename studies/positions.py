@@ -1,6 +1,6 @@
 """CoupledQK, table 13: does coupling compose with rotary positions?"""
 
-from attractor.study import Axis, Published, Scale, Study, axis, language, mechanisms
+from attractor.study import Axis, Published, Scale, Study, axis, language, laptop, mechanisms
 
 STUDY = Study(
     title="Learned and rotary positions",
@@ -11,7 +11,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": Scale(language("laptop"), seeds=(0, 1, 2, 3, 4)),
+        "laptop": laptop(5),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

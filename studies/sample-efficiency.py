@@ -4,7 +4,9 @@ The paper's 2.4 times contain a factor of two for gradient accumulation on an 11
 matched budget is 1.22 times. Both are here, and budgets differ by design.
 """
 
-from attractor.study import Axis, Published, Quantity, Scale, Study, language, mechanisms
+from dataclasses import replace
+
+from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
 from attractor.study.scales import longer
 from attractor.train.config import TrainConfig
 
@@ -36,7 +38,7 @@ STUDY = Study(
     ),
     scales={
         "smoke": scale("smoke", (0, 1)),
-        "laptop": scale("laptop", (0, 1, 2, 3, 4)),
+        "laptop": replace(laptop(5), rows=rows(language("laptop"))),
         "bench": scale("bench", (0, 1)),
         "paper": scale("paper", (0, 1, 2)),
     },

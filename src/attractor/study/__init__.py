@@ -2,7 +2,7 @@
 
 from attractor.evidence.study import ACCURACY, PERPLEXITY, Published, Quantity
 from attractor.study.budget import match_parameters
-from attractor.study.scales import language, mechanisms
+from attractor.study.scales import language, laptop, mechanisms
 from attractor.study.study import Axis, Scale, Study, axis, load_study
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Study",
     "axis",
     "language",
+    "laptop",
     "load_study",
     "match_parameters",
     "mechanisms",

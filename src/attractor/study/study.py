@@ -74,6 +74,7 @@ class Scale:
     seeds: tuple[int, ...]
     rows: Axis | None = None
     columns: Axis | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)  # rows whose own learning rate a pilot has found
 
     def __post_init__(self) -> None:
         require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
@@ -138,11 +139,12 @@ class Study:
 
     def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:
         """(1) for one seed, by row and column."""
-        base = self.on(scale).base
+        base, rates = self.on(scale).base, self.on(scale).rates
         rows, columns = self.axes(scale)
         for column, changed_by_column in columns.values.items():
             for row, changed_by_row in rows.values.items():
-                changes = dict(changed_by_column) | dict(changed_by_row)
+                tuned = {"lr": rates[row]} if row in rates else {}
+                changes = tuned | dict(changed_by_column) | dict(changed_by_row)
                 config = base.replace(seed=seed, **changes)
                 yield (row, column), fitted(config, changes) if self.kind == "training" else config
 

@@ -1,0 +1,51 @@
+"""The command line: one thin function per command.
+
+Every option is a field of a config and is checked there; what a person gave wrongly ends in one line and exit code 2.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from attractor.cli import data, evidence, runs, study
+from attractor.cli.parsing import parse_among
+from attractor.errors import InputError, RunStopped
+
+WIDTH_OF_A_LOG = 120
+COMMANDS = runs.COMMANDS | evidence.COMMANDS
+GROUPS = {"data": (data.Data, data.COMMANDS), "study": (study.Studies, study.COMMANDS)}  # of several words
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """The command's arguments."""
+    if argv[0] in GROUPS:
+        _, commands = GROUPS[argv[0]]
+        return parse_among({name: made for name, (made, _) in commands.items()}, f"attractor {argv[0]}", argv[1:])
+    words = {name: made for name, (made, _) in COMMANDS.items()} | {name: made for name, (made, _) in GROUPS.items()}
+    return parse_among(words, "attractor", argv)
+
+
+def main() -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG)
+    try:
+        args = parse(sys.argv[1:] or ["--help"])
+        every = [*COMMANDS.values(), *(each for _, commands in GROUPS.values() for each in commands.values())]
+        run = next(run for made, run in every if type(args) is made)
+        run(args, console)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RunStopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:  # before the first step, or a second time
+        print("interrupted; the same command goes on from what is saved", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe went away
+        sys.exit(1)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        place = f" '{error.filename}'" if error.filename else ""
+        print(f"error: {error.strerror or error}:{place}; make room there or choose another place", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,120 @@
+"""Commands about corpora on disk: data prepare, verify, describe, bench."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.attention.stage import require
+from attractor.evidence.run import environment
+
+
+@dataclass(frozen=True)
+class Data:
+    """Corpora on disk: `attractor data prepare`, `verify`, `describe` and `bench`."""
+
+
+@dataclass(frozen=True)
+class DataPrepare:
+    """Turn text into token shards; interrupted at any moment, the same command continues."""
+
+    source: Annotated[
+        Positional[str], arg(help="a file, folder, pattern, saved data set, or owner/name:config:column of the Hub")
+    ]
+    out: Annotated[Path, arg(help="the folder to write")]
+    tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:8192 (trained on the corpus), or a path")] = "bytes"
+    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="of a data set that has several")] = "train"
+    articles: Annotated[bool, arg(help="rows are lines as in WikiText, where ' = Title = ' begins a document")] = False
+    max_tokens: Annotated[str | None, arg(help="training tokens at most, as 250k, 100M or 1.5G")] = None
+    valid_share: Annotated[float, arg(help="the share of documents held out")] = 0.1
+    drop_duplicates: Annotated[bool, arg(help="leave out training documents that validation has, too")] = False
+    max_bad: Annotated[float, arg(help="the share of malformed records that is put up with")] = 0.01
+    workers: Annotated[int | None, arg(help="threads; by default one for each core")] = None
+
+
+@dataclass(frozen=True)
+class DataDescribe:
+    """Measure what makes a corpus coherent, on equal samples of each: a table, a figure and the numbers."""
+
+    sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names as for prepare")]
+    out: Annotated[Path, arg(help="the folder for describe.json and describe.svg")]
+    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="of a data set that has several")] = "train"
+    max_words: Annotated[str, arg(help="words drawn from each, as 250k or 1M")] = "1M"
+    piece_words: Annotated[int, arg(help="words drawn from a document")] = 125
+    order: Annotated[int, arg(help="of the n-gram model")] = 3
+    max_documents: Annotated[int | None, arg(help="read no further, as for a stream without end")] = None
+
+
+@dataclass(frozen=True)
+class DataBench:
+    """Time preparing against the tokenizers library alone, loading, drawing sequences and boards, and solving."""
+
+    text: Annotated[str, arg(help="what is prepared")] = "stdlib-docs"
+    tokenizer: Annotated[str, arg(help="as for prepare, but for bytes")] = "bpe:4096"
+    puzzles: Annotated[str | None, arg(help="a file of boards to solve; by default boards drawn here")] = None
+    rounds: Annotated[int, arg(help="repetitions of each")] = 5
+
+
+@dataclass(frozen=True)
+class DataVerify:
+    """Read all of a prepared corpus: checksums, and ids within the vocabulary."""
+
+    folder: Annotated[Positional[Path], arg(help="a folder that `attractor data prepare` wrote")]
+
+
+def data_prepare(args: DataPrepare, console: Console) -> None:
+    from attractor.corpus.console import LivePreparation, print_corpus
+    from attractor.corpus.prepare import Preparation, count_of, prepare
+
+    given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
+    columns = tuple(column.strip() for column in args.column.split(","))
+    max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
+    with LivePreparation(console) as live:
+        corpus = prepare(Preparation(**given, columns=columns, max_tokens=max_tokens), live)
+    print_corpus(console, corpus)
+    console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
+def data_describe(args: DataDescribe, console: Console) -> None:
+    from attractor.corpus.describe import Settings
+    from attractor.corpus.portrait import portray_sources
+    from attractor.corpus.prepare import count_of
+
+    require(len(args.sources) >= 1, "sources", "at least one", args.sources)
+    settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
+    provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
+    columns = tuple(column.strip() for column in args.column.split(","))
+    portray_sources(args.sources, args.out, settings, console, provenance, columns, args.split)
+    console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
+def data_bench(args: DataBench, console: Console) -> None:
+    from attractor.bench.data import measure_data
+
+    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
+    require(args.tokenizer != "bytes", "tokenizer", "one that merges bytes", args.tokenizer, "give bpe:4096")
+    for figure in measure_data(args.text, args.tokenizer, args.puzzles, args.rounds):
+        console.print(f"{figure.what:<64} {figure.measured}", markup=False, highlight=False, soft_wrap=True)
+
+
+def data_verify(args: DataVerify, console: Console) -> None:
+    from attractor.corpus.shards import PreparedCorpus
+
+    corpus = PreparedCorpus.open(args.folder)
+    corpus.verify()
+    console.print(f"{len(corpus.train) + len(corpus.valid):,} tokens are as they were written", highlight=False)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "prepare": (DataPrepare, data_prepare),
+    "verify": (DataVerify, data_verify),
+    "describe": (DataDescribe, data_describe),
+    "bench": (DataBench, data_bench),
+}

@@ -1,0 +1,98 @@
+"""Commands about what was found: report, claims, advise."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.errors import InputError
+from attractor.train.config import Runtime
+
+RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the report of a study anew, from its folder or from a stored record: page, tables, LaTeX, figures."""
+
+    source: Annotated[Positional[Path], arg(help="the folder of a study, as STUDY-SCALE under runs/, or a record.json")]
+    out: Annotated[Path | None, arg(help="where to; by default the folder itself")] = None
+    formats: Annotated[tuple[str, ...], arg(help="of the figures: png, pdf, svg")] = ("png", "pdf", "svg")
+    store: Annotated[Path | None, arg(help="keep the record there too, as results/study-NAME-SCALE.json")] = None
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Hold what the papers claim against stored runs: published, ours, and a verdict by a rule written before."""
+
+    ids: Annotated[Positional[tuple[str, ...]], arg(help="claims to show in full, as C1 C3; none: a table of all")] = ()
+    results: Annotated[Path, arg(help="a folder of stored records, study-*.json")] = RESULTS
+    root: Annotated[Path | None, arg(help="studies that were run here, as well")] = None
+    write: Annotated[Path | None, arg(help="a markdown file to write the ledger to")] = None
+
+
+@dataclass(frozen=True)
+class Advise:
+    """Run the smallest pilot on a corpus that can decide, and say which mechanism to use, and how sure that is."""
+
+    corpus: Annotated[str, arg(help="a corpus by name, a text file, or a prepared folder")]
+    budget: Annotated[str, arg(help="wall clock on this machine, as 90s, 10m or 2h")] = "10m"
+    margin: Annotated[float, arg(help="the smallest difference that matters, in nats")] = 0.01
+    alpha: Annotated[float, arg(help="the chance of a wrong answer, over all looks and rivals")] = 0.05
+    max_seeds: int = 8
+    rivals: Annotated[tuple[str, ...], arg(help="mechanisms to hold against standard")] = (
+        "coupled-euler",
+        "differential",
+    )
+    workers: Annotated[int | None, arg(help="runs side by side")] = None
+    out: Annotated[Path | None, arg(help="the folder to write; by default one under runs/")] = None
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+
+
+def report(args: Report, console: Console) -> None:
+    from attractor.evidence.ledger import read_record
+    from attractor.evidence.study import StudyRecord
+    from attractor.files import plain, write_text
+    from attractor.report.study_report import write_report
+
+    record = read_record(args.source) if args.source.is_file() else StudyRecord.read(args.source)
+    if args.out is None and args.source.is_file():
+        raise InputError(f"out must be given where the source is a file, got '{args.source}'; name a folder")
+    page = write_report(record, args.out or args.source, args.formats)
+    if args.store is not None:
+        write_text(args.store, json.dumps(plain(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+
+
+def claims(args: Claims, console: Console) -> None:
+    from attractor.evidence.ledger import find_records, ledger
+    from attractor.report.ledger import print_ledger, write_ledger
+
+    entries = ledger(find_records(args.results, args.root))
+    print_ledger(console, entries, args.ids)
+    if args.write is not None:
+        write_ledger(args.write, entries)
+        console.print(str(args.write), markup=False, highlight=False, soft_wrap=True)
+
+
+def advise(args: Advise, console: Console) -> None:
+    from attractor.study.advise import Advise as Options
+    from attractor.study.advise import advise as carry_out
+    from attractor.study.advise import seconds_of
+
+    given = {name: value for name, value in vars(args).items() if name not in ("budget", "device")}
+    command = shlex.join(["attractor", *sys.argv[1:]])
+    carry_out(Options(**given, budget=seconds_of(args.budget), command=command), Runtime(args.device), console)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "report": (Report, report),
+    "claims": (Claims, claims),
+    "advise": (Advise, advise),
+}

@@ -1,0 +1,263 @@
+"""Commands about runs: train, plan, compare, generate, bench, list."""
+
+import errno
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.attention.presets import PRESETS, preset
+from attractor.cli.options import Common, command_class
+from attractor.errors import InputError, unknown
+from attractor.evidence.run import RunFolder, config_hash
+from attractor.tasks.text import Text
+from attractor.train.config import Runtime, TrainConfig
+
+
+@dataclass(frozen=True)
+class TrainBase(Common):
+    resume: Annotated[Path | None, arg(help="a run folder to continue, whose own configuration is used")] = None
+
+
+@dataclass(frozen=True)
+class PlanBase(TrainBase):
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms side by side; by default the recipe's")] = ()
+    calibrate: Annotated[bool, arg(help="measure about two seconds of each, for estimates of time and memory")] = True
+    json: Annotated[bool, arg(help="print one JSON object, for programs")] = False
+
+
+@dataclass(frozen=True)
+class CompareBase(Common):
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms; the first is the baseline")] = ()
+    seeds: Annotated[tuple[int, ...], arg(help="each mechanism runs once with each")] = (0, 1, 2, 3)
+    workers: Annotated[int | None, arg(help="runs side by side; by default one for each core, or one on a GPU")] = None
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue a prompt with the model of a run."""
+
+    run: Annotated[Positional[Path], arg(help="a run folder")]
+    prompt: Annotated[str, arg(help="text to continue; empty starts a new document")] = ""
+    max_new_tokens: int = 200
+    temperature: Annotated[float, arg(help="0 is greedy")] = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    device: str = Runtime.device
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time training steps and decoding, alternating in one process, as ratios with their spread."""
+
+    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms to time against 'standard'; none: all")] = ()
+    precision: Annotated[tuple[str, ...], arg(help="fp32, bf16 or both")] = ("fp32", "bf16")
+    rounds: Annotated[int, arg(help="measured steps of each case")] = 15
+    decode: Annotated[int, arg(help="tokens of the decoding benchmark; 0 leaves it out")] = 256
+    device: str = Runtime.device
+    out: Annotated[Path | None, arg(help="a JSON file for every measured second")] = None
+
+
+@dataclass(frozen=True)
+class List:
+    """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
+
+
+Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
+Plan = command_class(
+    "Plan", PlanBase, "Show what a run amounts to before it runs: parameters, FLOPs, tokens, time and memory."
+)
+Compare = command_class(
+    "Compare",
+    CompareBase,
+    "Train mechanisms x seeds under one budget, paired by seed; ends with a table, a verdict and a page.",
+    without="attention",
+)
+
+
+def starting_point(args: Any) -> tuple[TrainConfig, Path]:
+    """The run that is asked for, and its folder."""
+    if args.resume is None:
+        config = args.config(*getattr(args, "presets", ())[:1])
+        return config, folder_of(args, config)
+    others = ("recipe", "size", "epochs", "out")
+    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(Common, name))]:
+        raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
+    folder = RunFolder.open(args.resume)
+    return TrainConfig.from_dict(folder.config), folder.path
+
+
+def folder_of(args: Any, config: TrainConfig) -> Path:
+    return args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
+
+
+def train(args: Any, console: Console) -> None:
+    from attractor.train.console import LiveConsole, print_line, shown
+    from attractor.train.hardware import resolve_device
+    from attractor.train.loop import train as carry_out
+    from attractor.train.plan import plan_run
+
+    config, path = starting_point(args)
+    runtime = args.runtime()
+    resolve_device(runtime.device)
+    task = config.build_task()
+    if not RunFolder.create(path, config.identity(task)).finished:
+        print_line(console, plan_run(config, task).in_short)
+    summary = carry_out(config, path, runtime, LiveConsole(console))
+    metric = summary["metric"]
+    loss = summary["valid_loss"]
+    console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
+    if isinstance(config.task, Text):
+        console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+    console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def plan(args: Any, console: Console) -> None:
+    from attractor.train.calibrate import CalibrationError, calibrate
+    from attractor.train.hardware import resolve_device
+    from attractor.train.plan import RunPlan, differences, plan_run, print_plans
+
+    config, path = starting_point(args)
+    configs = [config]
+    if args.presets:
+        for name in ("attention", "resume"):
+            if getattr(args, name) is not None:
+                raise InputError(f"{name} must be left out where mechanisms are named; give one or the other")
+        if len(set(args.presets)) < len(args.presets):
+            raise InputError(f"presets must be without repetition, got '{' '.join(args.presets)}'; name each once")
+        for name in args.presets:
+            preset(name)
+        configs = [config.replace(attention=name) for name in args.presets]
+        path = folder_of(args, configs[0])
+    runtime = args.runtime()
+    resolve_device(runtime.device)
+    task = config.build_task()
+    if len(configs) == 1:
+        refuse_place(path, configs[0].identity(task))
+
+    def planned(config: TrainConfig) -> RunPlan:
+        if not args.calibrate:
+            return plan_run(config, task)
+        try:
+            return plan_run(config, task, estimate=calibrate(config, runtime))
+        except CalibrationError as failed:
+            return plan_run(config, task, failure=str(failed))
+
+    watched = console.is_terminal and args.calibrate and not args.json
+    with console.status("taking the first steps, to measure time and memory") if watched else nullcontext():
+        plans = [planned(config) for config in configs]
+    if args.json:
+        print(json.dumps({"plans": [each.to_dict() for each in plans], "differences": differences(plans)}, indent=2))
+    else:
+        print_plans(console, plans)
+
+
+def refuse_place(path: Path, config: dict[str, Any]) -> None:
+    """Refuse what a run in this place would be refused for, without starting one there."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        RunFolder.create(path, config)
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def compare(args: Any, console: Console) -> None:
+    from attractor.study.compare import DEFAULT_PRESETS, Plan
+    from attractor.study.compare import compare as carry_out
+
+    presets = args.presets or DEFAULT_PRESETS
+    for name in presets:
+        preset(name)
+    base = args.config(presets[0], *args.seeds[:1])
+    what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
+    plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
+    command = shlex.join(["attractor", *sys.argv[1:]])
+    page = carry_out(plan, args.workers, args.runtime(), console, command)
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+
+
+def generate(args: Generate, console: Console) -> None:
+    import torch
+
+    from attractor.tasks.text import Text, tokenizer_of
+    from attractor.train import checkpoint
+    from attractor.train.hardware import resolve_device
+
+    folder = RunFolder.open(args.run)
+    config = TrainConfig.from_dict(folder.config)
+    if not isinstance(config.task, Text):
+        raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task.kind}'; give another run")
+    if args.checkpoint not in ("best", "last"):
+        raise unknown("checkpoint", args.checkpoint, ("best", "last"))
+    found = checkpoint.best_checkpoint(folder.checkpoints) if args.checkpoint == "best" else None
+    path = found or checkpoint.newest_intact(folder.checkpoints, lambda text: print(text, file=sys.stderr))
+    if path is None:
+        raise InputError(f"run must have a checkpoint, and '{args.run}' has none yet; train it first")
+    device = resolve_device(args.device)
+    model = config.model.build(config.seed)
+    checkpoint.load_weights(path, model)
+    tokenizer = tokenizer_of(config.task.corpus)
+    prompt = tokenizer.encode(args.prompt).astype("int64")
+    tokens = (
+        model.to(device)
+        .generate(
+            [torch.from_numpy(prompt) if len(prompt) else [tokenizer.end_of_text]],
+            args.max_new_tokens,
+            args.temperature,
+            args.top_k,
+            args.top_p,
+            stop_token=tokenizer.end_of_text,
+            pad_token=tokenizer.pad,
+            generator=torch.Generator(device).manual_seed(args.seed),
+        )[0]
+        .cpu()
+    )
+    continuation = tokens[max(len(prompt), 1) :].numpy()
+    # A model hardly trained also draws ids that mean nothing.
+    continuation = continuation[(continuation < tokenizer.n_spelled) & (continuation != tokenizer.pad)]
+    console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
+
+
+def bench(args: Bench, console: Console) -> None:
+    from attractor.attention.stage import require
+    from attractor.bench.cases import PRECISIONS
+    from attractor.bench.run import bench_all
+    from attractor.train.hardware import resolve_device
+
+    for name in args.presets:
+        preset(name)
+    for precision in args.precision:
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
+    require(args.decode >= 0, "decode", "at least 0", args.decode)
+    device = resolve_device(args.device)
+    bench_all(args.presets or tuple(PRESETS), args.precision, args.rounds, args.decode, device, console, args.out)
+
+
+def show_list(args: List, console: Console) -> None:
+    from attractor.catalogue import print_catalogue
+
+    print_catalogue(console)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "compare": (Compare, compare),
+    "train": (Train, train),
+    "plan": (Plan, plan),
+    "generate": (Generate, generate),
+    "bench": (Bench, bench),
+    "list": (List, show_list),
+}

@@ -1,0 +1,127 @@
+"""Commands about studies: study run, list, plan."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional, arg
+
+from attractor.train.config import Runtime
+
+STUDIES = Path("studies")
+
+
+@dataclass(frozen=True)
+class Studies:
+    """Controlled comparisons from files: `attractor study run`, `plan` and `list`."""
+
+
+@dataclass(frozen=True)
+class StudyList:
+    """Show the studies of a folder: what each asks, which table it fills, and its scales."""
+
+    folder: Annotated[Positional[Path], arg(help="a folder of study files")] = STUDIES
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """Show every run of a study on one scale: configurations, parameters, budgets, what is finished."""
+
+    file: Annotated[Positional[Path], arg(help="a study file, as in studies/; it is Python and is executed")]
+    scale: Annotated[str, arg(help="smoke, laptop, bench or paper")] = "smoke"
+    root: Annotated[Path, arg(help="where runs and reports lie")] = Path("runs")
+    seeds: Annotated[tuple[int, ...] | None, arg(help="in place of the scale's")] = None
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+
+
+@dataclass(frozen=True)
+class StudyRun(StudyPlan):
+    """Carry out what is not finished, and write the report; interrupted at any moment, the same command continues."""
+
+    launcher: Annotated[str, arg(help="local, stacked, ray or torchrun")] = "local"
+    workers: Annotated[int | None, arg(help="runs side by side; under torchrun the processes of one run")] = None
+    threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
+    part: Annotated[str, arg(help="the share of the runs that this machine carries out, as 2/3")] = "1/1"
+    save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
+    parallel: Annotated[str, arg(help="under torchrun: ddp or fsdp")] = Runtime.parallel
+
+
+def study_run(args: StudyRun, console: Console) -> None:
+    from attractor.report.judged import Judged
+    from attractor.report.study_report import write_report
+    from attractor.report.study_table import console_table, tables
+    from attractor.study.run import Conduct, run_study
+    from attractor.study.study import load_study
+    from attractor.train.console import print_line
+
+    study = load_study(args.file)
+    command = shlex.join(["attractor", *sys.argv[1:]])
+    conduct = Conduct(args.scale, args.root, args.launcher, args.workers, args.seeds, args.part, command)
+    runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
+    record, failures = run_study(study, conduct, runtime, console)
+    page = write_report(record, args.root / f"{study.name}-{args.scale}")
+    for table in tables(Judged(record)):
+        console.print(console_table(table))
+        for line in table.caption:
+            print_line(console, line)
+    if failures:
+        console.print(f"{len(failures)} runs failed; the same command tries them again", highlight=False)
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+
+
+def study_plan(args: StudyPlan, console: Console) -> None:
+    from attractor.numerals import with_prefix
+    from attractor.study.budget import flops_per_step, n_parameters
+    from attractor.study.run import Conduct, plan_study
+    from attractor.study.study import load_study
+
+    study = load_study(args.file)
+    conduct = Conduct(args.scale, args.root, seeds=args.seeds)
+    planned = plan_study(study, conduct, Runtime(args.device))
+    console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key"):
+        table.add_column(heading, justify="left" if heading in ("run", "key") else "right", no_wrap=True)
+    for job in planned.jobs:
+        config = job.config
+        table.add_row(
+            Text(job.name),
+            f"{n_parameters(config.model):,}",
+            f"{config.n_steps:,}",
+            with_prefix(config.n_steps * config.tokens_per_step),
+            with_prefix(3 * config.n_steps * flops_per_step(config)),
+            "yes" if job.finished else "",
+            job.path.name,
+        )
+    console.print(table)
+    left = sum(not job.finished for job in planned.jobs)
+    console.print(f"{len(planned.jobs)} runs, {left} to do; budget: {study.budget}", highlight=False)
+
+
+def study_list(args: StudyList, console: Console) -> None:
+    from attractor.errors import InputError
+    from attractor.study.study import load_study
+
+    files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []
+    if not files:
+        raise InputError(f"folder must hold study files, and '{args.folder}' holds none; give that of the repository")
+    for file in files:
+        study = load_study(file)
+        claims = f"; claims {', '.join(study.claims)}" if study.claims else ""
+        console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
+        console.print(Text(f"  {study.question}"), soft_wrap=True)
+        console.print(Text(f"  {study.source}; scales {', '.join(study.scales)}{claims}"), soft_wrap=True)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "run": (StudyRun, study_run),
+    "plan": (StudyPlan, study_plan),
+    "list": (StudyList, study_list),
+}
