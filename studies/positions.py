@@ -11,7 +11,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
-        "laptop": laptop(5),
+        "laptop": laptop(3),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

@@ -36,7 +36,7 @@ STUDY = Study(
     ),
     scales={
         "smoke": Scale(language("smoke", **SMALL), seeds=(0, 1)),
-        "laptop": Scale(language("laptop", **SMALL), seeds=(0, 1, 2, 3)),
+        "laptop": Scale(language("laptop", **SMALL), seeds=(0, 1, 2)),
         "bench": Scale(RECIPES["psiqrh"].replace(corpus="encyclopedic-gpt2", n_steps=5_000), seeds=(0, 1)),
         "paper": Scale(RECIPES["psiqrh"].replace(corpus="wikitext-103"), seeds=(0, 1, 2)),
     },

@@ -50,8 +50,8 @@ _LAPTOP = RECIPES["laptop"].replace(
     batch_size=8,
     seq_len=128,
     lr=2e-3,
-    eval_every=100,
-    eval_batches=128,
+    eval_every=160,
+    eval_batches=64,
 )
 
 _BASES: dict[str, TrainConfig] = {
