@@ -3,8 +3,11 @@
 import csv
 import json
 import math
+import os
+import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from attractor.errors import InputError
 from attractor.tasks.glue import PAPER_RECIPES, TABLE, Glue, GlueTask
 from attractor.tasks.glue.metrics import METRICS
 from attractor.tasks.glue.reading import read_examples
+from attractor.tasks.glue.stdlib import SHAPES, _examples, sources, stdlib_examples
 from attractor.tasks.glue.table import file_names
 from attractor.tasks.glue.task import Part, shares
 
@@ -491,3 +495,119 @@ def test_the_config_survives_storage() -> None:
     config = Glue(glue_task="mnli", glue_data="folder", glue_tokenizer="gpt2")
     assert Glue.from_dict({key: value for key, value in config.to_dict().items() if key != "kind"}) == config
     assert config.seq_len is None
+
+
+# --- without GLUE ---------------------------------------------------------------------------------------------------
+
+STDLIB_PARTS = [(task, part) for task in SHAPES for part in ("train", *TABLE[task].valid_sets)]
+
+
+@pytest.mark.parametrize(("task", "part"), STDLIB_PARTS)
+def test_labels_of_the_standard_library_are_equally_frequent(task: str, part: str) -> None:
+    texts, labels, _ = stdlib_examples(task, part)
+    n_labels = len(TABLE[task].labels)
+    assert np.bincount(labels).tolist() == [len(labels) / n_labels] * n_labels
+    assert len(labels) >= (2_000 if part == "train" else 200)
+    assert all(len(each) == len(TABLE[task].texts) and all(map(str.strip, each)) for each in texts)
+
+
+@pytest.mark.parametrize(("task", "positions"), [("qnli", (0, 1)), ("mnli", (0,))])
+def test_one_text_of_a_pair_does_not_tell_its_label(task: str, positions: tuple[int, ...]) -> None:
+    texts, labels, _ = stdlib_examples(task, "train")
+    for position in positions:
+        counts: dict[str, list[int]] = {}
+        for each, label in zip(texts, labels, strict=True):
+            counts.setdefault(each[position], [0] * len(TABLE[task].labels))[label] += 1
+        assert all(len(set(of_a_text)) == 1 for of_a_text in counts.values())
+
+
+@pytest.mark.parametrize("task", SHAPES)
+def test_no_example_and_no_file_is_there_twice(task: str) -> None:
+    parts = ("train", *TABLE[task].valid_sets)
+    texts = [stdlib_examples(task, part).texts for part in parts]
+    names = [{source.name for source in sources(part)} for part in parts]
+    assert all(len(set(each)) == len(each) for each in texts)
+    assert all(
+        not names[0] & held_out and not set(texts[0]) & set(each)
+        for held_out, each in zip(names[1:], texts[1:], strict=True)
+    )
+
+
+def test_the_mismatched_set_is_from_packages_and_all_else_from_modules() -> None:
+    assert all("/" in source.name for source in sources("mismatched"))
+    assert not any("/" in source.name for part in ("train", "valid", "matched") for source in sources(part))
+
+
+@pytest.fixture
+def spelled_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A standard library in which every line says whose it is."""
+
+    def function(file: int, number: int) -> str:
+        name = f"file_{file}_function_{number}"
+        statements = "".join(f"    {name}_statement_{i} = [\n        {i}]\n" for i in range(6))
+        return f'def {name}(argument):\n    """Documents {name}.\n\n    And more.\n    """\n{statements}'
+
+    files = [(f"{file}.py", "\f\n".join(function(file, i) for i in range(6)).encode()) for file in range(8)]
+    monkeypatch.setattr("attractor.tasks.glue.stdlib.stdlib_code", lambda: files)
+    monkeypatch.setattr("attractor.tasks.glue.stdlib.SHORTEST", 1)
+    for cached in (sources, _examples):
+        cached.cache_clear()
+    yield
+    for cached in (sources, _examples):
+        cached.cache_clear()
+
+
+def owners(texts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """File, function and statement (nothing in a function's first line) of each text."""
+    return [re.search(r"file_(\d+)_function_(\d+)(?:_statement_(\d+))?", text).groups("-1") for text in texts]
+
+
+@pytest.mark.usefixtures("spelled_out")
+def test_labels_of_the_standard_library_are_true() -> None:
+    for (text,), label in zip(*stdlib_examples("sst2", "train")[:2], strict=True):
+        assert label == text.startswith(("Documents", "And more"))
+        assert label == 1 or text.startswith("def") or text.endswith("= [")
+    for texts, label in zip(*stdlib_examples("qnli", "train")[:2], strict=True):
+        (file, function, _), (other_file, other_function, _) = owners(texts)
+        assert file == other_file
+        assert label == (function != other_function)
+    for texts, label in zip(*stdlib_examples("mnli", "train")[:2], strict=True):
+        (file, function, statement), (other_file, other_function, other_statement) = owners(texts)
+        assert label == (0 if (file, function) == (other_file, other_function) else 1 if file == other_file else 2)
+        assert label != 0 or int(other_statement) == int(statement) + 1
+
+
+def test_examples_of_the_standard_library_are_the_same_in_every_process() -> None:
+    """Hashes of strings differ between processes."""
+    script = (
+        "from attractor.tasks.glue.stdlib import stdlib_examples; print(ascii(stdlib_examples('qnli', 'valid').texts))"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == ascii(stdlib_examples("qnli", "valid").texts)
+
+
+def test_a_task_of_the_standard_library_says_that_it_is_not_glue() -> None:
+    task = Glue(glue_task="mnli", glue_data="stdlib").build(seq_len=64, seed=0)
+    assert task.name == "glue:mnli (stdlib)"
+    assert task.describe().startswith("glue:mnli (stdlib): 3,999 training examples")
+    assert task.demands["n_classes"] == 3
+
+
+def test_a_task_that_the_standard_library_lacks_is_refused() -> None:
+    message = r"glue_task must be one of sst2, qnli, mnli with glue_data='stdlib', got 'cola'; give one of these, or a"
+    with pytest.raises(InputError, match=message):
+        Glue(glue_task="cola", glue_data="stdlib").build(seq_len=64, seed=0)
+
+
+def test_data_are_found_by_name_where_the_machine_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of("sst2")
+    write_task(tmp_path / "kept" / "glue" / "SST-2", "sst2", rows)
+    monkeypatch.chdir(tmp_path)
+    by_name = Glue(glue_task="sst2", glue_data="glue")
+    with pytest.raises(InputError, match="glue_data must be a folder"):
+        by_name.build(64, 0)
+    monkeypatch.setenv("ATTRACTOR_DATA", str(tmp_path / "kept"))
+    found = by_name.build(64, 0)
+    assert found.fingerprint == build(tmp_path / "kept" / "glue").fingerprint
+    assert len(found.parts["train"].labels) == len(rows)

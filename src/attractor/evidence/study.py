@@ -160,6 +160,7 @@ class StudyRecord:
                 cells.append(Cell(row, column, config, outcomes, missing))
         record = cls(design, tuple(cells), {name: sorted(values) for name, values in sorted(environments.items())})
         record.refuse_unequal_budgets()
+        record.refuse_missing_quantities()
         return record
 
     def cell(self, row: str, column: str = "") -> Cell:
@@ -193,6 +194,18 @@ class StudyRecord:
                 raise InputError(
                     f"budget must be equal within a table: {listed}; compare runs of one budget, or give the study "
                     "budget='free', which is said in every table"
+                )
+
+    def refuse_missing_quantities(self) -> None:
+        """A figure that no run has is a mistake in the design; one that some run lacks is a gap in the table."""
+        outcomes = [outcome for cell in self.cells for outcome in cell.outcomes]
+        for quantity in self.design.quantities:
+            held = [quantity.path in dotted_fields(o.summary | {"probes": o.probes}) for o in outcomes]
+            if outcomes and not any(held) and not quantity.path.startswith("probes."):
+                known = sorted(name for name in dotted_fields(outcomes[0].summary) if "seconds" not in name)
+                raise InputError(
+                    f"quantity '{quantity.name}' must be a figure that runs leave behind, and none has "
+                    f"'{quantity.path}'; known: {', '.join(known)}"
                 )
 
     def to_dict(self) -> dict[str, Any]:

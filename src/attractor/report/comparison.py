@@ -163,7 +163,7 @@ class Comparison:
         outcome, difference = self.outcome(row), row.difference
         if difference is None:
             return f"{row.label}: no verdict: no finished seed in common with '{self.baseline}'"
-        measured = in_nats(difference) + self._parameters_apart(row)
+        measured = in_nats(difference) + parameters_apart(row.n_parameters, self.row(self.baseline).n_parameters)
         if outcome == "one seed":
             return f"{row.label}: one seed: no interval, no verdict: {measured}"
         if outcome == "not finite":
@@ -177,13 +177,13 @@ class Comparison:
             )
         return f"{row.label}: {outcome} than '{self.baseline}': {measured}"
 
-    def _parameters_apart(self, row: Row) -> str:
-        """Said beside every difference: a gain bought with parameters is another gain."""
-        ours, theirs = row.n_parameters, self.row(self.baseline).n_parameters
-        if not ours or not theirs or abs(ours / theirs - 1) <= 0.01:
-            return ""
-        percent = 100 * abs(ours / theirs - 1)
-        return f", with {percent:.{0 if percent >= 10 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
+
+def parameters_apart(ours: int | None, theirs: int | None) -> str:
+    """Said beside every difference: a gain bought with parameters is another gain."""
+    if not ours or not theirs or abs(ours / theirs - 1) <= 0.01:
+        return ""
+    percent = 100 * abs(ours / theirs - 1)
+    return f", with {percent:.{0 if percent >= 10 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
 
 
 def in_nats(difference: Interval) -> str:

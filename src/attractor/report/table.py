@@ -1,5 +1,7 @@
 """The comparison as a table: one set of cells for the console, for markdown and for the page."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -44,7 +46,14 @@ def caption(comparison: Comparison) -> list[str]:
 
 def rich_table(comparison: Comparison) -> Table:
     """For the console; as wide as its content, and legible in 100 columns."""
-    headings, rows = cells(comparison)
+    return in_console(*cells(comparison))
+
+
+def markdown(comparison: Comparison) -> str:
+    return in_markdown(*cells(comparison))
+
+
+def in_console(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for number, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
@@ -53,9 +62,8 @@ def rich_table(comparison: Comparison) -> Table:
     return table
 
 
-def markdown(comparison: Comparison) -> str:
-    headings, rows = cells(comparison)
-    rule = ["---"] + ["---:"] * (len(headings) - 1)
+def in_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1) -> str:
+    rule = ["---"] * n_texts + ["---:"] * (len(headings) - n_texts)
     escaped = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in line] for line in (headings, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:])) + "\n"
 

@@ -145,7 +145,7 @@ class Study:
             for row, changed_by_row in rows.values.items():
                 tuned = {"lr": rates[row]} if row in rates else {}
                 changes = tuned | dict(changed_by_column) | dict(changed_by_row)
-                config = base.replace(seed=seed, **changes)
+                config = base.replace(seed=seed, **length_of_task(base, changes), **changes)
                 yield (row, column), fitted(config, changes) if self.kind == "training" else config
 
     def design(self, scale: str, seeds: tuple[int, ...], command: str) -> Design:
@@ -171,11 +171,16 @@ class Study:
         )
 
 
+def length_of_task(base: TrainConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The length of sequences, where the task has one of its own and the axes do not set it."""
+    task = TASKS[changes["task"]]() if "task" in changes else base.task
+    own = {f.name: changes[f.name] for f in fields(task) if f.name in changes}
+    length = replace(task, **own).seq_len
+    return {} if length is None or "seq_len" in changes else {"seq_len": length}
+
+
 def fitted(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
     """The config with what its task demands of the model (a vocabulary, say) where the axes do not set it."""
-    length = config.task.seq_len
-    if length is not None and "seq_len" not in given:
-        config = config.replace(seq_len=length)
     demands = config.task.build(config.seq_len, config.seed).demands
     return config.replace(**{name: value for name, value in demands.items() if name not in given})
 

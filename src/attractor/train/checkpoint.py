@@ -25,12 +25,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
-from torch import nn
+from safetensors.torch import load_file, load_model, save_file
+from torch import Tensor, nn
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, config_hash, write_json
 from attractor.files import in_json
+from attractor.train.distributed import placed_as
 
 FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
 MANIFEST = "manifest.json"
@@ -58,7 +59,7 @@ class DamagedCheckpointError(Exception):
     """Why a checkpoint cannot be used."""
 
 
-def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], state: TrainState) -> Path:
+def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`; nothing under its final name is ever incomplete."""
     target = folder / f"step-{state.step:08d}"
     temporary = folder / f"{HIDDEN[0]}{target.name}"
@@ -66,7 +67,7 @@ def save_checkpoint(folder: Path, model: nn.Module, tensors: dict[str, Any], sta
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # a process was killed
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
-        save_model(model, str(temporary / "model.safetensors"))
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
         _write_tensors(temporary / "optimizer.pt", tensors)
         write_json(temporary / "state.json", asdict(state))
         files = sorted(path for path in temporary.iterdir())
@@ -214,7 +215,8 @@ def verify_or_refuse(path: Path) -> None:
 
 def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
     """Weights into the model; returns what else was saved. The checkpoint has been verified."""
-    load_model(model, str(path / "model.safetensors"), device=str(device))
+    weights, wanted = load_file(path / "model.safetensors", device=str(device)), model.state_dict()
+    model.load_state_dict({name: placed_as(tensor, wanted[name]) for name, tensor in weights.items()})
     tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attractor.errors import InputError
 from attractor.tasks import Batch
+from attractor.train.distributed import World
 
 # Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
 PEAK_FLOPS = {
@@ -22,9 +23,17 @@ PEAK_FLOPS = {
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto`, or a device by torch's name; one that is not there is refused now rather than at the first tensor."""
+    """`auto`, or a device by torch's name; one that is not there is refused now rather than at the first tensor. Of
+    several processes that torchrun started, each has a GPU of its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    world = World.from_environment()
+    if world.size > 1 and name.startswith("cuda"):
+        n_gpus = torch.cuda.device_count()
+        if name != "cuda" or world.local_size > n_gpus:
+            rule = f"cuda with at most {n_gpus} processes here, one for each GPU,"
+            raise InputError(f"device must be {rule} got '{name}' with {world.local_size}; change --nproc-per-node")
+        name = f"cuda:{world.local_rank}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

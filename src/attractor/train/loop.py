@@ -5,34 +5,36 @@
 
 A run is a function of its config: data order and rates depend on the step alone, weights on (seed, name), and the
 random state is in the checkpoint. Resumed, it goes on bit for bit as if it had never stopped.
+
+Several processes that torchrun starts carry out one run together (`distributed.py`): all of them take every step, and
+the first one alone writes.
 """
 
 import math
 import shlex
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attractor.errors import RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
-from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import Transformer
 from attractor.tasks import Batch, Task
 from attractor.train import checkpoint
 from attractor.train.checkpoint import TrainState
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display, Silent
+from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
 from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.interrupt import StopRequest
-from attractor.train.optimizer import build_optimizer
+from attractor.train.optimizer import build_optimizer, load_optimizer
 from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
 from attractor.train.start import load_start
@@ -45,15 +47,18 @@ def train(
     config: TrainConfig, path: str | Path, runtime: Runtime | None = None, display: Display | None = None
 ) -> dict[str, Any]:
     """Carry the run at `path` to its end, from wherever it stands, and return its summary."""
-    runtime, display = runtime or Runtime(), display or Silent()
-    resolve_device(runtime.device)
+    world = World.from_environment()
+    runtime, display = runtime or Runtime(), display if display and world.is_first else Silent()
+    world.refuse_uneven(config.batch_size, config.accumulation)
+    device = resolve_device(runtime.device)
     task = config.build_task()
     folder = RunFolder.create(path, config.identity(task))
-    if not folder.finished:
-        with folder.hold():
-            if not folder.finished:  # another process may have finished it just now
+    with world.joined(device), ExitStack() as until_the_end:
+        if not world.agreed(folder.finished):
+            world.first_does(lambda: until_the_end.enter_context(folder.hold()))
+            if not world.agreed(folder.finished):  # another process may have finished it just now
                 display.start()
-                return _carry_out(Run(config, folder, task, runtime, display))
+                return _carry_out(Run(config, folder, task, runtime, display, world))
     display.note(f"'{folder.path}' is finished already")
     return folder.summary() or {}
 
@@ -79,6 +84,7 @@ class Run:
     task: Task
     runtime: Runtime
     display: Display
+    world: World = field(default_factory=World)
     state: TrainState = field(default_factory=TrainState)
     latest: dict[str, Evaluation] | None = None
     saved_step: int | None = None
@@ -96,7 +102,7 @@ class Run:
             load_start(config.start_folder, self.model)
         self.model.to(self.device)
         self.model.activation_checkpointing = config.activation_checkpointing
-        self.loss = torch.compile(self.model.loss) if config.compile else self.model.loss
+        self.loss = self.world.spread(self.model, self.runtime.parallel, config.compile)
         self.optimizer = build_optimizer(self.model, config)
         half = AUTOCAST.get(config.precision)
         self.autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, half) if half else nullcontext()
@@ -129,13 +135,14 @@ class Run:
                     f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
                     f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
                 )
-            if state.step % self.runtime.save_every == 0 or at_end or stop.signal_number is not None:
+            stop_signal = self.world.largest(stop.signal_number or 0)
+            if state.step % self.runtime.save_every == 0 or at_end or stop_signal:
                 self.save()
-            if stop.signal_number is not None and not at_end:
+            if stop_signal and not at_end:
                 raise RunInterrupted(
-                    f"interrupted after step {state.step}, saved. Resume: attractor train --resume "
+                    f"interrupted after step {state.step}, saved. Resume: {self.world.program} train --resume "
                     + shlex.quote(str(self.folder.path)),
-                    stop.signal_number,
+                    stop_signal,
                 )
 
     def take_step(self) -> dict[str, Any]:
@@ -145,15 +152,16 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch = self.task.train_batch(state.step, config.batch_size)
+        self.world.seed(config.seed, state.step)
         loss = torch.zeros((), device=self.device)
-        n_scored = max(int(np.count_nonzero(batch.targets != IGNORED)), 1)
-        for micro_batch in batch.split(config.accumulation):
-            # Weighted, so that the step does not depend on the accumulation.
-            share = int(np.count_nonzero(micro_batch.targets != IGNORED)) / n_scored
-            if share:
+        # Weighted, so that the step depends neither on the accumulation nor on the number of processes.
+        parts = self.world.parts(batch, config.accumulation)
+        for number, (micro_batch, share) in enumerate(parts, start=1):
+            with accumulating(self.loss, more=number < len(parts)):
                 loss += self.gradients(micro_batch, share)
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
+        loss, norm = self.world.mean(loss, whole(norm))
         finite = bool(torch.isfinite(loss + norm))
         if finite:
             self.scaler.step(self.optimizer)
@@ -190,14 +198,14 @@ class Run:
         if state.step % self.runtime.log_every and not special and state.step < self.config.n_steps:
             return
         speed = state.tokens / state.train_seconds
-        mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
+        mfu = model_flops_utilisation(speed * self.flops_per_token / self.world.size, self.device)
         numbers = {
             "step": state.step,
             "tokens": state.tokens,
             "loss": float(record["loss"]),
             "lr": record["lr"],
             "grad_norm": float(record["grad_norm"]),
-            "param_norm": float(parameter_norm(self.model)),
+            "param_norm": float(whole(parameter_norm(self.model))),
             "tokens_per_second": speed,
             "skipped_steps": state.skipped_steps,
             "loss_spikes": len(state.loss_spikes),
@@ -210,11 +218,14 @@ class Run:
         state = self.state
         batch = self.task.train_batch(state.step - 1, self.config.batch_size)
         first = batch.inputs[:1] if batch.real is None else batch.inputs[:1, batch.real[0]]
-        bounds = logit_bounds(self.model, torch.from_numpy(first).to(self.device), self.autocast)
+        with unsharded(self.model):
+            bounds = logit_bounds(self.model, torch.from_numpy(first).to(self.device), self.autocast)
         if bounds:  # the control scores nothing
             self.record({"step": state.step, "tokens": state.tokens, "logit_bound": bounds})
 
     def record(self, numbers: dict[str, Any]) -> None:
+        if not self.world.is_first:
+            return
         self.folder.append(numbers)
         if self.runtime.tensorboard:
             self.board = self.board or TensorBoard(self.folder.path, self.state.step - 1)
@@ -222,11 +233,12 @@ class Run:
 
     def evaluation(self, part: str) -> Evaluation:
         micro_batch = self.config.batch_size // self.config.accumulation
-        return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast, part)
+        with unsharded(self.model):
+            return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast, part)
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of every validation set; the first is the one that decides."""
-        return {part: self.evaluation(part) for part in self.task.valid_sets}
+        """Of every validation set; the first is the one that decides. Every process makes them all."""
+        return self.world.agreed({part: self.evaluation(part) for part in self.task.valid_sets})
 
     def validate(self) -> None:
         """Evaluate, and keep the weights where they are the best so far."""
@@ -245,7 +257,7 @@ class Run:
         if math.isfinite(result.loss) and (state.best_loss is None or result.loss < state.best_loss):
             state.best_loss, state.best_step = result.loss, state.step
             self.save()
-            checkpoint.mark_best(self.folder.checkpoints, state)
+            self.world.first_does(lambda: checkpoint.mark_best(self.folder.checkpoints, state))
 
     def measures(self) -> dict[str, float]:
         """What was validated last, in the task's own terms; those of a further validation set bear its name."""
@@ -260,28 +272,37 @@ class Run:
     def save(self) -> None:
         if self.saved_step == self.state.step:  # as the best so far
             return
+        keep = self.world.is_first
+        weights = gathered(self.model.state_dict(), keep)
         tensors = {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": gathered(self.optimizer.state_dict(), keep),
             "scaler": self.scaler.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
-        checkpoint.save_checkpoint(self.folder.checkpoints, self.model, tensors, self.state)
-        checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep, self.state.step)
+        self.world.first_does(lambda: self.write_checkpoint(weights, tensors))
         self.saved_step = self.state.step
+
+    def write_checkpoint(self, weights: dict[str, Tensor], tensors: dict[str, Any]) -> None:
+        checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, self.state)
+        checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep, self.state.step)
 
     def restore(self) -> None:
         """Continue from the newest intact checkpoint, if there is one."""
-        path = checkpoint.newest_intact(self.folder.checkpoints, self.display.note)
+        path = self.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, self.display.note))
         if path is not None:
             tensors, self.state = checkpoint.load_checkpoint(path, self.model, self.device)
-            self.optimizer.load_state_dict(tensors["optimizer"])
+            load_optimizer(self.optimizer, tensors["optimizer"])
             self.scaler.load_state_dict(tensors["scaler"])
             torch.set_rng_state(tensors["random"].cpu())
             if tensors["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
-            if self.state.best_step is not None:  # what is marked may lie ahead of where this run continues
-                checkpoint.mark_best(self.folder.checkpoints, self.state)
+        self.world.first_does(self.forget_what_lies_ahead)
+
+    def forget_what_lies_ahead(self) -> None:
+        """What an earlier session recorded, and marked as best, after the step from which this one continues."""
+        if self.state.best_step is not None:
+            checkpoint.mark_best(self.folder.checkpoints, self.state)
         self.folder.keep_until(self.state.step)
 
     def conclude(self) -> dict[str, Any]:
@@ -305,8 +326,8 @@ class Run:
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
         }
-        self.folder.write_summary(summary)
-        return summary
+        self.world.first_does(lambda: self.folder.write_summary(summary))
+        return self.world.agreed(summary)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -315,4 +336,5 @@ class Run:
             "n_parameters": sum(p.numel() for p in self.model.parameters()),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
+            **({"processes": self.world.size, "parallel": self.runtime.parallel} if self.world.size > 1 else {}),
         }

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attractor.train.config import TrainConfig
+from attractor.train.distributed import placed_as
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -26,3 +27,13 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     groups = parameter_groups(model, config.weight_decay)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
+    """What a checkpoint holds, whole, into an optimizer whose parameters may be spread over several processes."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        index: {name: placed_as(value, parameters[index]) for name, value in values.items()}
+        for index, values in stored["state"].items()
+    }
+    optimizer.load_state_dict(stored | {"state": state})

@@ -18,6 +18,7 @@ from attractor.errors import InputError, unknown
 from attractor.tasks.epochs import Epochs
 from attractor.tasks.glue.metrics import METRICS
 from attractor.tasks.glue.reading import HUB, read_examples
+from attractor.tasks.glue.stdlib import STDLIB, stdlib_examples
 from attractor.tasks.glue.table import TABLE
 from attractor.tasks.task import Batch, TaskConfig
 
@@ -29,7 +30,7 @@ class Glue(TaskConfig):
     kind = "glue"
 
     glue_task: str = "sst2"
-    glue_data: str = HUB  # or a folder
+    glue_data: str = HUB  # or a folder, or "stdlib"
     glue_tokenizer: str = "bytes"  # that of the pretrained model: a name, or the path of a tokenizer.json
 
     def __post_init__(self) -> None:
@@ -53,9 +54,10 @@ class GlueTask:
             )
         self.seq_len = seq_len
         self.tokenizer = load_tokenizer(config.glue_tokenizer)
-        data = config.glue_data if config.glue_data == HUB else str(located(config.glue_data).resolve())
+        built_in = config.glue_data in (HUB, STDLIB)
+        data = config.glue_data if built_in else str(located(config.glue_data).resolve())
         self.parts = _load(config.glue_task, data, config.glue_tokenizer)
-        self.name = f"glue:{config.glue_task}"
+        self.name = f"glue:{config.glue_task}" + (f" ({STDLIB})" if data == STDLIB else "")
         self.demands = {"vocab_size": self.tokenizer.vocab_size, "n_classes": self.entry.n_classes}
         self.metric = self.entry.metrics[0]
         self.valid_sets = self.entry.valid_sets
@@ -152,7 +154,7 @@ def _load(task: str, data: str, tokenizer: str) -> dict[str, Part]:
 
 
 def _part(task: str, data: str, name: str, tokenizer: Tokenizer) -> Part:
-    examples = read_examples(task, data, name)
+    examples = stdlib_examples(task, name) if data == STDLIB else read_examples(task, data, name)
     encoded = tokenizer.encode_batch([text for texts in examples.texts for text in texts])
     ends = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])])
     n_texts = len(TABLE[task].texts)

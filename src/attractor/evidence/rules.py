@@ -1,0 +1,429 @@
+"""The rules by which claims are judged. All were written before the runs that they judge.
+
+All differences are paired by seed. With m the margin (the smallest effect that would matter, named beforehand) and
+Holm's correction over all comparisons of a rule, where one of them would decide:
+
+    Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
+                 shown, or where it is shown to lie within ± m: a lead that small is not the one that was claimed
+    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05); fails where the
+                 95% interval lies outside; a difference shown to be other than zero, yet within m, does not matter
+    Steadier     holds where the 95% interval of a ratio of standard deviations lies below 1 and the test of Brown and
+                 Forsythe, which presumes no normal distribution, agrees; fails where it lies above 1
+    Costs        holds where the ratio lies within ± m of the published one, fails where it lies outside, for better too
+    Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
+    Counts       holds where every count is exact, else fails
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from attractor.evidence.differences import paired_t_test
+from attractor.evidence.equivalence import paired_equivalence
+from attractor.evidence.multiplicity import holm
+from attractor.evidence.power import pairs_needed
+from attractor.evidence.readings import (
+    INSTABILITIES,
+    LOSS,
+    Compared,
+    Obstacle,
+    Pair,
+    Reading,
+    by_round,
+    compare,
+    entropy,
+    instrument,
+    values,
+)
+from attractor.evidence.spread import brown_forsythe, spread_ratio
+from attractor.evidence.statistics import mean_estimate, mean_interval, summary
+from attractor.evidence.study import StudyRecord
+from attractor.evidence.verdicts import Part, Rule, Status, figure
+
+LEVEL = 0.05
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Differs(Rule):
+    pairs: tuple[Pair, ...]
+    reading: Reading = LOSS
+
+    @property
+    def words(self) -> str:
+        each = [f"{_direction(pair)} (margin {_margin(pair.margin, self.reading)})" for pair in self.pairs]
+        return f"{self.reading.name}: {', '.join(each)}"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        compared = {pair: compare(record, self.reading, pair) for pair in self.pairs}
+        testable = {pair: found.differences for pair, found in compared.items() if found.testable}
+        shown = holm({pair: paired_t_test(differences).p for pair, differences in testable.items()})
+        within = holm({pair: paired_equivalence(d, pair.margin, LEVEL).p for pair, d in testable.items()})
+        return [self._part(pair, found, shown.get(pair), within.get(pair)) for pair, found in compared.items()]
+
+    def _part(self, pair: Pair, found: Compared, p: float | None, p_within: float | None) -> Part:
+        part = _measured(_direction(pair), found, self.reading)
+        if found.obstacle is not None:
+            return part
+        n = len(found.differences)
+        if p_within is not None and p_within < LEVEL:
+            return replace(part, status="fails", reason=f"shown to lie within {_margin(pair.margin, self.reading)}")
+        if p is not None and p < LEVEL:
+            if (fmean(found.differences.values()) < 0) == (pair.effect < 0):
+                return replace(part, status="holds", reason=f"shown with {n} pairs, {_p(p)}", p=p)
+            return replace(part, status="fails", reason=f"the opposite is shown with {n} pairs, {_p(p)}")
+        tests = len(self.pairs)
+        return replace(
+            part,
+            reason=f"not shown with {n} pairs",
+            to_show=_pairs_to_show(found.differences, pair.effect, LEVEL / tests),
+            to_exclude=_pairs_to_exclude(found.differences, pair.margin, LEVEL / tests),
+        )
+
+
+@dataclass(frozen=True)
+class Equivalent(Rule):
+    """`presence`: an effect without which "no difference" is empty, and which is then said. `only_above`: the claim is
+    that there is no advantage, so a difference below -m is no counter-example."""
+
+    pairs: tuple[Pair, ...]
+    reading: Reading = LOSS
+    presence: Pair | None = None
+    only_above: bool = False
+
+    @property
+    def words(self) -> str:
+        each = [f"{self._statement(pair)} within {_margin(pair.margin, self.reading)}" for pair in self.pairs]
+        return f"{self.reading.name}: {', '.join(each)}"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        compared = {pair: compare(record, self.reading, pair) for pair in self.pairs}
+        testable = {pair: found.differences for pair, found in compared.items() if found.testable}
+        beyond = holm({pair: self._p_beyond(differences, pair.margin) for pair, differences in testable.items()})
+        empty = self._emptiness(record)
+        return [self._part(pair, found, beyond.get(pair), empty) for pair, found in compared.items()]
+
+    def _statement(self, pair: Pair) -> str:
+        return f"{pair.of} {'no higher than' if self.only_above else 'equal to'} {pair.against}{pair.place}"
+
+    def _p_within(self, differences: Mapping[int, float], margin: float) -> float | None:
+        if not self.only_above:
+            return paired_equivalence(differences, margin, LEVEL).p
+        estimate = mean_estimate(differences)
+        statistic = estimate.statistic(margin)
+        return None if statistic is None else estimate.chance_above(-statistic)
+
+    def _p_beyond(self, differences: Mapping[int, float], margin: float) -> float | None:
+        """Below 0.05 just where the 95% interval lies outside the margin."""
+        estimate = mean_estimate(differences)
+        above = estimate.statistic(margin)
+        below = estimate.statistic(-margin)
+        chances = [] if above is None else [estimate.chance_above(above)]
+        if below is not None:
+            chances.append(estimate.chance_above(-below))
+        return min(1.0, 2 * min(chances)) if chances else None
+
+    def _part(self, pair: Pair, found: Compared, p_beyond: float | None, empty: str) -> Part:
+        part = _measured(self._statement(pair), found, self.reading)
+        if found.obstacle is not None:
+            return part
+        n = len(found.differences)
+        p = self._p_within(found.differences, pair.margin)
+        margin = _margin(pair.margin, self.reading)
+        if p is not None and p < LEVEL:
+            return replace(part, status="holds", reason=f"within {margin} with {n} pairs, {_p(p)}{empty}", p=p)
+        if p_beyond is not None and p_beyond < LEVEL:
+            return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
+        needed = _pairs_to_exclude(found.differences, pair.margin, LEVEL)
+        return replace(part, reason=f"not shown to lie within {margin} with {n} pairs", to_exclude=needed)
+
+    def _emptiness(self, record: StudyRecord) -> str:
+        """Steps of a coupling that does nothing are all alike, which says little about steps."""
+        if self.presence is None or Differs((self.presence,), self.reading).parts(record)[0].status == "holds":
+            return ""
+        return f"; but {_direction(self.presence)} is not shown here, so that this says little"
+
+
+@dataclass(frozen=True)
+class Reported(Rule):
+    """Told beside a verdict, and without influence on it."""
+
+    pairs: tuple[Pair, ...]
+    reading: Reading = LOSS
+
+    @property
+    def words(self) -> str:
+        return f"beside it, {self.reading.name} of " + ", ".join(f"{p.of} - {p.against}{p.place}" for p in self.pairs)
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        measured = [
+            _measured(
+                f"{self.reading.name} of {p.of} - {p.against}{p.place}", compare(record, self.reading, p), self.reading
+            )
+            for p in self.pairs
+        ]
+        return [replace(part, status=None) for part in measured]
+
+
+@dataclass(frozen=True)
+class Steadier(Rule):
+    """The standard deviation over seeds, of losses in nats, so that it does not depend on their level."""
+
+    of: tuple[str, ...]
+    against: str
+    published: float  # the ratio of standard deviations, `of` over `against`
+    reading: Reading = LOSS
+
+    @property
+    def words(self) -> str:
+        return (
+            f"standard deviation of {self.reading.name} over seeds: {' and '.join(self.of)} below {self.against} "
+            f"(published ratio {self.published:.2f})"
+        )
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [self._part(record, row) for row in self.of]
+
+    def _part(self, record: StudyRecord, row: str) -> Part:
+        statement = f"spread of {row} below that of {self.against}"
+        obstacle = compare(record, self.reading, Pair(row, self.against, -1.0, 1.0)).obstacle
+        of, against = (values(record, self.reading, name, "") for name in (row, self.against))
+        if isinstance(of, Obstacle) or isinstance(against, Obstacle):
+            assert obstacle is not None
+            return Part(statement, obstacle.status, obstacle.reason)
+        ratio, agreeing = spread_ratio(of, against), brown_forsythe(of, against).p
+        n = min(len(of), len(against))
+        part = Part(statement, "unclear", interval=ratio.interval, unit="x", n=n)
+        if ratio.interval is not None:
+            part = replace(part, ours=figure(ratio.interval, "x"))
+        if obstacle is not None:
+            return replace(part, status=obstacle.status, reason=obstacle.reason)
+        if ratio.interval is None or ratio.interval.low is None or ratio.interval.high is None or ratio.p is None:
+            return replace(part, reason="no spread to compare")
+        if ratio.interval.low > 1:
+            return replace(part, status="fails", reason=f"the opposite is shown with {n} seeds each, {_p(ratio.p)}")
+        if ratio.interval.high < 1 and agreeing is not None and agreeing < LEVEL:
+            p = max(ratio.p, agreeing)
+            return replace(part, status="holds", reason=f"shown with {n} seeds each, {_p(p)} by both tests", p=p)
+        return replace(part, reason=f"not shown with {n} seeds each; {self._seeds_needed()}")
+
+    def _seeds_needed(self) -> str:
+        """The power of the F test at the published ratio depends on the counts alone."""
+        from scipy.special import fdtr, fdtri
+
+        n = next(
+            n
+            for n in range(2, 10_000)
+            if fdtr(n - 1, n - 1, fdtri(n - 1, n - 1, LEVEL / 2) / self.published**2) >= POWER
+        )
+        return f"{n} seeds each would show the published ratio with a power of 80%, a ratio nearer to 1 takes more"
+
+
+@dataclass(frozen=True)
+class Costs(Rule):
+    """Each row against another, as a ratio. Of one timing the rounds are the pairs; without rounds the ratio itself
+    decides, and the reason says that it has no interval."""
+
+    reading: Reading
+    against: str
+    published: tuple[tuple[str, float], ...]  # rows and their ratios
+    margin: float
+    more_is_better: bool
+
+    @property
+    def words(self) -> str:
+        each = [f"{row} {ratio:.2f}x" for row, ratio in self.published]
+        return f"{self.reading.name} against {self.against}: {', '.join(each)}, each within {self.margin:g}"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [self._part(record, row, ratio) for row, ratio in self.published]
+
+    def _part(self, record: StudyRecord, row: str, published: float) -> Part:
+        found = compare(record, self.reading, Pair(row, self.against, 0.0, self.margin))
+        part = _measured(f"{self.reading.name} of {row} {published:.2f}x that of {self.against}", found, self.reading)
+        if part.interval is None or not math.isfinite(part.interval.mean):
+            return part
+        how = f"{part.n} pairs" if part.n > 1 else "one timing, which has no interval"
+        if part.n == 1 and (rounds := by_round(record, self.reading, row, self.against)):
+            how = f"{len(rounds)} rounds of one timing"
+            part = replace(part, interval=self.reading.shown(mean_interval(rounds)))
+        assert part.interval is not None
+        mean = part.interval.mean
+        low, high = (mean if end is None else end for end in (part.interval.low, part.interval.high))
+        if published - self.margin <= low and high <= published + self.margin:
+            return replace(part, status="holds", reason=how, p=abs(mean - published))
+        if high < published - self.margin or low > published + self.margin:
+            better = (mean > published) == self.more_is_better
+            news = "better than published, which is good news" if better else "worse than published"
+            return replace(part, status="fails", reason=f"{news} ({how})")
+        return replace(
+            part, status="unclear", reason=f"the interval reaches over the margin ({how}): more would decide"
+        )
+
+
+@dataclass(frozen=True)
+class Reaches(Rule):
+    row: str
+    columns: tuple[str, ...]
+    level: float
+    reading: Reading
+
+    @property
+    def words(self) -> str:
+        return f"{self.reading.name} of {self.row} at least {self.level:g} ({', '.join(self.columns)})"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [self._part(record, column) for column in self.columns]
+
+    def _part(self, record: StudyRecord, column: str) -> Part:
+        statement = f"{self.row} at least {self.level:g} ({column})"
+        found = values(record, self.reading, self.row, column)
+        if isinstance(found, Obstacle):
+            return Part(statement, found.status, found.reason)
+        interval = mean_interval(found)
+        ours = f"{interval.mean:.3f}"
+        part = Part(statement, "unclear", "", ours, interval, self.reading.unit, len(found))
+        if not math.isfinite(interval.mean):
+            return replace(part, reason="diverged", ours="", interval=None)
+        if len(found) == 1:
+            return replace(part, reason="one seed has no interval: a second would give one")
+        if min(found.values()) >= self.level:
+            return replace(part, status="holds", reason=f"reached by all {len(found)} seeds")
+        if interval.high is not None and interval.high < self.level:
+            return replace(part, status="fails", reason=f"not reached with {len(found)} seeds")
+        return replace(part, reason=f"reached by some of {len(found)} seeds: more would decide")
+
+
+@dataclass(frozen=True)
+class Counts(Rule):
+    expected: tuple[tuple[str, str, int], ...]  # row, column, parameters
+
+    @property
+    def words(self) -> str:
+        return "exactly " + ", ".join(f"{row} ({column}) {count:,}" for row, column, count in self.expected)
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [self._part(record, *each) for each in self.expected]
+
+    def _part(self, record: StudyRecord, row: str, column: str, expected: int) -> Part:
+        counting = Reading("number of parameters", "", lambda outcome: outcome.summary.get("n_parameters"))
+        found = values(record, counting, row, column)
+        statement = f"{row}, {column}"
+        if isinstance(found, Obstacle):
+            return Part(statement, found.status, found.reason)
+        counts = sorted({round(count) for count in found.values()})
+        ours = " and ".join(f"{count:,}" for count in counts)
+        status: Status = "holds" if counts == [expected] else "fails"
+        reason = "exact" if status == "holds" else f"{expected:,} was expected"
+        return Part(statement, status, reason, ours, n=len(found))
+
+
+@dataclass(frozen=True)
+class AtDip(Rule):
+    """Entropy at the layer where the baseline dips: the inner layer that lies furthest below both its neighbours."""
+
+    pair: Pair
+    reported: tuple[Pair, ...] = ()
+
+    @property
+    def words(self) -> str:
+        where = f"where {self.pair.against} dips below both neighbouring layers"
+        return f"entropy of the layer {where}: {_direction(self.pair)} (margin {_margin(self.pair.margin, entropy(0))})"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        statement = f"entropy at the dip: {_direction(self.pair)}"
+        profile: list[float] = []
+        while not isinstance(
+            found := values(record, entropy(len(profile)), self.pair.against, self.pair.column), Obstacle
+        ):
+            profile.append(fmean(found.values()))
+        if not profile:
+            return [Part(statement, found.status, found.reason)]
+        blind, _ = instrument(record, entropy(0), self.pair.column)
+        layer = deepest_dip(profile)
+        if blind is not None and layer is None:
+            return [Part(statement, blind.status, blind.reason)]
+        if layer is None:
+            shape = ", ".join(f"{x:.2f}" for x in profile)
+            return [Part(statement, "unclear", f"{self.pair.against} has no dip here (entropies by layer: {shape})")]
+        reading = entropy(layer)
+        (part,) = Differs((self.pair,), reading).parts(record)
+        return [replace(part, statement=f"{statement}, layer {layer}"), *Reported(self.reported, reading).parts(record)]
+
+
+@dataclass(frozen=True)
+class Calmer(Rule):
+    """Fewer loss spikes and skipped steps. Where neither row had any, there was nothing to calm."""
+
+    pair: Pair
+    reading: Reading = field(default=INSTABILITIES)
+
+    @property
+    def words(self) -> str:
+        return Differs((self.pair,), self.reading).words
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        found = [values(record, self.reading, row, self.pair.column) for row in (self.pair.of, self.pair.against)]
+        if not any(isinstance(each, Obstacle) or any(each.values()) for each in found):
+            reason = "no spike and no skipped step in either row: a higher learning rate would decide"
+            return [Part(_direction(self.pair), "unclear", reason, "0 and 0")]
+        return Differs((self.pair,), self.reading).parts(record)
+
+
+@dataclass(frozen=True)
+class Unprobed(Rule):
+    """A part of a claim that nothing measures yet, so that the claim cannot hold before something does."""
+
+    statement: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.statement} (nothing measures it yet)"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [Part(self.statement, "not run", "nothing measures it yet")]
+
+
+def deepest_dip(profile: list[float]) -> int | None:
+    depths = {
+        layer: min(profile[layer - 1], profile[layer + 1]) - profile[layer] for layer in range(1, len(profile) - 1)
+    }
+    deepest = max(depths, key=lambda layer: depths[layer], default=None)
+    return deepest if deepest is not None and depths[deepest] > 0 else None
+
+
+def _measured(statement: str, found: Compared, reading: Reading) -> Part:
+    """What was measured, as unclear as it stands, or with the obstacle's status."""
+    part = Part(statement, "unclear", unit=reading.unit, n=len(found.differences))
+    if found.differences and all(map(math.isfinite, found.differences.values())):
+        interval = reading.shown(mean_interval(found.differences))
+        part = replace(part, ours=figure(interval, reading.unit), interval=interval)
+    if found.obstacle is None:
+        return part
+    return replace(part, status=found.obstacle.status, reason=found.obstacle.reason)
+
+
+def _direction(pair: Pair) -> str:
+    return f"{pair.of} {'below' if pair.effect < 0 else 'above'} {pair.against}{pair.place}"
+
+
+def _margin(margin: float, reading: Reading) -> str:
+    if reading.as_ratio:
+        return f"{100 * math.expm1(margin):.2g}%"
+    return f"{margin:.2g}{' ' if reading.unit else ''}{reading.unit}"
+
+
+def _p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _pairs_to_show(differences: Mapping[int, float], effect: float, level: float) -> int | None:
+    spread = summary(differences).standard_deviation
+    return pairs_needed(spread, effect, POWER, level) if spread else None
+
+
+def _pairs_to_exclude(differences: Mapping[int, float], margin: float, level: float) -> int | None:
+    """Each of two one-sided tests at `level` with power 90%, so that both succeed with at least 80%."""
+    spread = summary(differences).standard_deviation
+    return pairs_needed(spread, margin, (1 + POWER) / 2, 2 * level) if spread else None

@@ -1,0 +1,62 @@
+"""Fused attention under vmap: models side by side are a longer batch.
+
+    attention of n models over B sequences = attention over n B sequences                                   (1)
+
+Torch has batching rules for some of its fused kernels only; without one, vmap computes one model after another. Inside
+`attention_side_by_side()` fused attention goes by (1) on every device. All that calls it in there must be under vmap.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class attention_side_by_side(TorchFunctionMode):  # noqa: N801 - a context, as torch.no_grad is one
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool, **_: Any
+) -> Any:
+    return _Attention.apply(q, k, v, attn_mask, is_causal, scale, enable_gqa)
+
+
+class _Attention(torch.autograd.Function):
+    """Nothing but its rule for vmap; gradients are those of what the rule calls."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        raise AssertionError("attention_side_by_side is for calls under vmap")
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None: ...  # type: ignore[no-untyped-def]
+
+    @staticmethod
+    def vmap(info, in_dims, q, k, v, mask, causal, scale, grouped) -> tuple[Tensor, int]:  # type: ignore[no-untyped-def]
+        n_models = info.batch_size
+
+        def by_model(x: Tensor, dim: int | None) -> Tensor:
+            return x.expand(n_models, *x.shape) if dim is None else x.movedim(dim, 0)
+
+        q, k, v = (by_model(x, dim) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+        if mask is not None and mask.dim() > 2:  # T S is the same for all sequences of all models
+            mask = by_model(mask, in_dims[3])
+            mask = mask.expand(n_models, q.shape[1], *mask.shape[2:]).flatten(0, 1)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        context = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        )  # (1)
+        return context.unflatten(0, (n_models, -1)), 0

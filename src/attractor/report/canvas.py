@@ -1,0 +1,98 @@
+"""How every picture of a report looks: its colours, its frame, and its way into a page or a file.
+
+Inside a page the pictures have no background, and their text and axes take the colour of the text around them, so that
+they are legible on light and on dark pages. The same runs give the same bytes.
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#010203"  # stands for the colour of the surrounding text until the SVG is written
+GREY = "#8a8a8a"
+PALETTE = ("#0b84d8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind readers
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)))  # tell apart what has the same colour
+WIDTH = 5.8
+SIZES = {"png": {"dpi": 200}}
+# Dates would make every file new.
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+}
+
+
+def styles(labels: Iterable[str], baseline: str, control: str | None) -> dict[str, dict[str, Any]]:
+    """The baseline in the colour of the text, the control in grey, the rivals in colours: the same in every picture."""
+    found: dict[str, dict[str, Any]] = {baseline: {"color": INK, "linestyle": "solid", "linewidth": 1.6}}
+    if control is not None:
+        found[control] = {"color": GREY, "linestyle": DASHES[1], "linewidth": 1.6}
+    rivals = [label for label in labels if label not in found]
+    for number, label in enumerate(rivals):
+        turn, place = divmod(number, len(PALETTE))
+        found[label] = {"color": PALETTE[place], "linestyle": DASHES[turn % len(DASHES)], "linewidth": 1.6}
+    return found
+
+
+def blank(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def framed(axes: "Axes") -> "Axes":
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.title.set_color(INK)
+    axes.grid(alpha=0.25, linewidth=0.6, color=GREY)
+    axes.patch.set_visible(False)
+    return axes
+
+
+def late_range(curves: Iterable[list[tuple[int, float, float, float]]]) -> tuple[float, float]:
+    """Where to look: the first third of training falls so steeply that it would flatten what tells curves apart."""
+    curves = list(curves)
+    end = max(curve[-1][0] for curve in curves)
+    late = [point for curve in curves for point in curve if point[0] >= end / 3]
+    low, high = min(point[2] for point in late), max(point[3] for point in late)
+    margin = 0.06 * (high - low) or 0.01
+    return low - margin, high + margin
+
+
+def as_svg(figure: "Figure", name: str, description: str) -> str:
+    """The figure as an SVG element. Its ids get a prefix, since a page holds several figures."""
+    svg = as_file(figure, "svg", name, transparent=True).decode("utf-8")
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+    seen: Counter[str] = Counter()
+
+    def unique(found: re.Match[str]) -> str:
+        """Parts of a figure count their axes from one, each for itself; nothing refers to these."""
+        seen[found[1]] += 1
+        return found[0] if seen[found[1]] == 1 else f'id="{found[1]}-{seen[found[1]]}"'
+
+    svg = re.sub(r'\bid="([^"]*)"', unique, svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
+
+
+def as_file(figure: "Figure", kind: str, name: str, transparent: bool = False) -> bytes:
+    """The figure as the bytes of a PNG, PDF or SVG file; `name` seeds the ids of an SVG."""
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a dollar sign in a label is a dollar sign
+    file = io.BytesIO()
+    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(file, format=kind, transparent=transparent, metadata=METADATA[kind], **SIZES.get(kind, {}))
+    return file.getvalue()

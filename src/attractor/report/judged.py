@@ -1,0 +1,336 @@
+"""What a study's record supports, in statistics and in words.
+
+Each row is held against the baseline of its column, seed by seed:
+
+    d_s = x_s(row) - x_s(baseline)   over the seeds s that both have                                        (1)
+
+with its mean, its 95% t interval and the two-sided p of Student's paired test. The p values of one table are adjusted
+together by Holm's method, and the outcome rests on the adjusted ones. Where nothing was shown, the smallest mean
+difference that would have been shown stands beside it:
+
+    t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
+
+Holm's method rejects whatever lies beyond (2), so no difference that was not shown is larger. Language studies ask the
+control first: its mean loss must lie at least 10 standard deviations (over seeds) of the baseline above the baseline's,
+or nothing is said about quality in that column.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from attractor.evidence.differences import paired_t_test
+from attractor.evidence.multiplicity import holm
+from attractor.evidence.sensitivity import SENSITIVE_GAP, TwinGap, twin_gap_in_sds
+from attractor.evidence.statistics import Interval, seed_differences, smallest_detectable
+from attractor.evidence.study import Cell, StudyRecord
+from attractor.report.comparison import LEVEL, parameters_apart
+from attractor.report.measures import CONTEXT_GAIN, LOSS, Measure, Spread, headlines
+
+Outcome = Literal[
+    "better",
+    "worse",
+    "higher",
+    "lower",
+    "no difference shown",
+    "one seed",
+    "not judged",
+    "no pairs",
+    "not finite",
+    "not measured",
+    "not run",
+]
+SHOWN: tuple[Outcome, ...] = ("better", "worse", "higher", "lower")
+REASONS: dict[Outcome, str] = {
+    "one seed": "one seed: no interval",
+    "not judged": "not judged: not sensitive",
+    "no pairs": "no seed in common with the baseline",
+    "not finite": "not finite: a run diverged",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row against the baseline of its column, in one measure."""
+
+    row: str
+    column: str
+    measure: Measure
+    by_seed: Mapping[int, float]
+    interval: Interval | None
+    p: float | None
+    adjusted: float | None
+    detectable: float | None
+    outcome: Outcome
+
+    @property
+    def words(self) -> str:
+        """The outcome; where nothing was shown, with the smallest difference that would have been."""
+        if self.outcome == "no difference shown" and self.detectable is not None:
+            smallest = f"{self.detectable:.2g}{' ' if self.measure.unit else ''}{self.measure.unit}"
+            return f"no difference shown (smallest detectable {smallest})"
+        return REASONS.get(self.outcome, self.outcome)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Whether a column can tell mechanisms apart. `sensitive` is None where the runs do not say."""
+
+    column: str
+    twin: TwinGap | None  # None without runs of both, the control and the baseline
+    context_gain: Spread  # of the baseline
+
+    @property
+    def sensitive(self) -> bool | None:
+        return None if self.twin is None else self.twin.sensitive
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the verdict says of one cell. Its kind is an outcome, or 'sensitive', 'insensitive' or 'doubt'."""
+
+    kind: str
+    place: str
+    words: str
+    numbers: str = ""
+
+    @property
+    def text(self) -> str:
+        return " ".join(filter(None, (self.place, self.words))) + (f", {self.numbers}" if self.numbers else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the verdict: of a row, or of the instrument, which has no subject."""
+
+    subject: str
+    parts: tuple[Part, ...]
+    remark: str = ""
+
+    @property
+    def text(self) -> str:
+        subject = f"{self.subject}: " if self.subject else ""
+        return subject + "; ".join(part.text for part in self.parts) + self.remark
+
+
+class Judged:
+    """A record with what it supports. Everything is computed from the record, nothing is stored."""
+
+    def __init__(self, record: StudyRecord) -> None:
+        self.record = record
+        self.design = record.design
+        self.headlines = headlines(record)
+        self._cells = {(cell.row, cell.column): cell for cell in record.cells}
+        language = self.design.control is not None
+        self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
+        self.differences = {
+            (difference.row, difference.column, difference.measure): difference
+            for family in self.families
+            for difference in self._judge(family)
+        }
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        return tuple(row for row in self.design.rows if row not in (self.design.baseline, self.design.control))
+
+    @property
+    def families(self) -> tuple[tuple[Measure, ...], ...]:
+        """The measures of each table, whose tests are adjusted together: all in one, or a table of columns for each."""
+        if len(self.design.columns) == 1:
+            return (self.headlines,)
+        return tuple((measure,) for measure in self.headlines)
+
+    def cell(self, row: str, column: str) -> Cell:
+        return self._cells.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
+
+    def spread(self, row: str, column: str, measure: Measure) -> Spread:
+        return Spread.of(self.cell(row, column), measure)
+
+    def place(self, column: str) -> str:
+        """A column in a sentence: a bare number needs the name of what it is a number of."""
+        is_word = not column or any(map(str.isalpha, column))
+        return column if is_word else f"{self.design.columns_name} {column}"
+
+    @property
+    def judged_in(self) -> str:
+        """What the verdict's differences are measured in."""
+        first = self.headlines[0]
+        return "nats of validation loss" if first.in_nats else first.name
+
+    def n_tests(self, family: tuple[Measure, ...]) -> int:
+        return sum(
+            self.differences[row, column, measure].p is not None
+            for row in self.rivals
+            for column in self.design.columns
+            for measure in family
+        )
+
+    def leaders(self, family: tuple[Measure, ...]) -> dict[tuple[str, Measure], str]:
+        """The best row by column and measure, where the test shows it to be better than the second best.
+
+        Paired by seed, and adjusted by Holm's method over the columns of the table. The control does not compete.
+        """
+        p_values: dict[tuple[str, Measure], float | None] = {}
+        first: dict[tuple[str, Measure], str] = {}
+        for measure in family:
+            for column in self.design.columns:
+                place = (column, measure)
+                better = measure.quantity.better
+                insensitive = column in self.sensitivity and self.sensitivity[column].sensitive is False
+                if better is None or (measure.judges_quality and insensitive):
+                    continue
+                sign = 1 if better == "lower" else -1
+                ranked = sorted(
+                    (sign * mean, row)
+                    for row in self.design.rows
+                    if row != self.design.control
+                    and (mean := self.spread(row, column, measure).mean) is not None
+                    and math.isfinite(mean)
+                )
+                if len(ranked) >= 2:
+                    (_, best), (_, second) = ranked[:2]
+                    first[place], p_values[place] = best, self._p(best, second, column, measure)
+        return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
+
+    def verdict(self) -> list[Line]:
+        """The instrument first, then one line for every rival, on the first quantity."""
+        return [*self._instrument(), *(self._about(row) for row in self.rivals)]
+
+    def _sensitivity(self, column: str) -> Sensitivity:
+        assert self.design.control is not None
+        baseline = self.spread(self.design.baseline, column, Measure(LOSS))
+        control = self.spread(self.design.control, column, Measure(LOSS))
+        twin = twin_gap_in_sds(control.by_seed, baseline.by_seed) if control.n and baseline.n else None
+        return Sensitivity(column, twin, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
+
+    def _compared(self, row: str, column: str, measure: Measure) -> dict[int, float]:
+        found = {outcome.seed: measure.compared(outcome) for outcome in self.cell(row, column).outcomes}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def _p(self, row: str, other: str, column: str, measure: Measure) -> float | None:
+        of, against = self._compared(row, column, measure), self._compared(other, column, measure)
+        return paired_t_test(seed_differences(of, against)).p if of.keys() & against.keys() else None
+
+    def _judge(self, family: tuple[Measure, ...]) -> list[Difference]:
+        compared = [row for row in self.design.rows if row != self.design.baseline]
+        places = [(row, column, measure) for measure in family for column in self.design.columns for row in compared]
+        by_seed = {place: self._by_seed(*place) for place in places}  # (1)
+        tested = {place: paired_t_test(found, LEVEL) for place, found in by_seed.items() if found}
+        adjusted = holm({place: test.p for place, test in tested.items() if place[0] != self.design.control})
+        n_tests = sum(p is not None for p in adjusted.values())
+        differences = []
+        for place, found in by_seed.items():
+            test = tested.get(place)
+            p = adjusted.get(place)
+            level = 1 - (1 - LEVEL) / max(n_tests, 1)
+            detectable = smallest_detectable(found, level) if found else None  # (2)
+            outcome = self._outcome(*place, None if test is None else test.interval, p)
+            differences.append(
+                Difference(
+                    *place,
+                    found,
+                    None if test is None else test.interval,
+                    None if test is None else test.p,
+                    p,
+                    detectable if detectable is not None and math.isfinite(detectable) else None,
+                    outcome,
+                )
+            )
+        return differences
+
+    def _by_seed(self, row: str, column: str, measure: Measure) -> dict[int, float]:
+        of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
+        return seed_differences(of, against) if of.keys() & against.keys() else {}
+
+    def _outcome(
+        self, row: str, column: str, measure: Measure, interval: Interval | None, adjusted: float | None
+    ) -> Outcome:
+        if not self.cell(row, column).outcomes:
+            return "not run"
+        if not self._compared(row, column, measure):
+            return "not measured"
+        if interval is None:
+            return "no pairs"
+        if not math.isfinite(interval.mean):
+            return "not finite"
+        if interval.n == 1:
+            return "one seed"
+        if measure.judges_quality and column in self.sensitivity and self.sensitivity[column].sensitive is False:
+            return "not judged"
+        if adjusted is None or adjusted >= 1 - LEVEL:
+            return "no difference shown"
+        if measure.quantity.better is None:
+            return "lower" if interval.mean < 0 else "higher"
+        lower_is_better = measure.in_nats or measure.quantity.better == "lower"
+        return "better" if (interval.mean < 0) == lower_is_better else "worse"
+
+    def _instrument(self) -> list[Line]:
+        """What the control says, columns that agree in one line."""
+        lines: dict[str, list[str]] = {}
+        kinds = {True: "sensitive", False: "insensitive", None: "doubt"}
+        for column, found in self.sensitivity.items():
+            name = f"{self.place(column)}: " if column else ""
+            lines.setdefault(kinds[found.sensitive], []).append(name + self._twin(found))
+        words = {
+            "sensitive": f"Sensitive: the control '{self.design.control}', which attends to all positions alike, is at "
+            f"least {SENSITIVE_GAP:g} standard deviations of the baseline worse ({{}}).",
+            "insensitive": f"Not sensitive: the control '{self.design.control}', which attends to all positions alike, "
+            f"is less than {SENSITIVE_GAP:g} standard deviations of the baseline worse ({{}}). There, this setting "
+            "cannot tell attention mechanisms apart, whatever the other numbers say.",
+            "doubt": f"Sensitivity unknown: it takes runs of the control '{self.design.control}' and at least two "
+            "seeds of the baseline with finite losses ({}).",
+        }
+        said = {kind: text.format("; ".join(lines[kind])) for kind, text in words.items() if kind in lines}
+        return [Line("", (Part(kind, "", text),)) for kind, text in said.items()]
+
+    def _twin(self, found: Sensitivity) -> str:
+        if found.twin is None or not math.isfinite(found.twin.gap):
+            return "no gap known"
+        sds = "" if found.twin.in_sds is None else f", {found.twin.in_sds:.1f} sd"
+        return f"{found.twin.gap:+.3f} nats{sds}"
+
+    def _about(self, row: str) -> Line:
+        measure = self.headlines[0]
+        found = [self.differences[row, column, measure] for column in self.design.columns]
+        parts = tuple(_part(difference, self.place(difference.column)) for difference in found)
+        return Line(row, parts, self._parameters_apart(row))
+
+    def _parameters_apart(self, row: str) -> str:
+        said = {
+            parameters_apart(ours, theirs)
+            for column in self.design.columns
+            if (ours := self.n_parameters(row, column)) and (theirs := self.n_parameters(self.design.baseline, column))
+        }
+        return said.pop() if len(said) == 1 else ""
+
+    def n_parameters(self, row: str, column: str) -> int | None:
+        counts = [outcome.summary.get("n_parameters") for outcome in self.cell(row, column).outcomes]
+        return max((count for count in counts if count), default=None)
+
+
+def _part(difference: Difference, place: str) -> Part:
+    interval = difference.interval
+    if interval is None or not math.isfinite(interval.mean):
+        return Part(difference.outcome, place, difference.words)
+    pairs = f"{interval.n} pair{'s' if interval.n > 1 else ''}"
+    numbers = f"{signed(interval, difference.measure.unit)} ({pairs})"
+    return Part(difference.outcome, place, difference.words, numbers)
+
+
+def signed(interval: Interval, unit: str = "") -> str:
+    """A difference with its bounds, to two digits of its half width: `-0.085 [-0.158, -0.013] nats`."""
+    digits = decimals(interval.half_width or abs(interval.mean))
+    bounds = "" if interval.low is None else f" [{interval.low:+,.{digits}f}, {interval.high:+,.{digits}f}]"
+    return f"{interval.mean:+,.{digits}f}{bounds}{' ' if unit else ''}{unit}"
+
+
+def decimals(size: float) -> int:
+    """How many decimals show two digits of a number of that size; none from ten up, six at most."""
+    if not math.isfinite(size) or size <= 0:
+        return 3
+    return min(6, max(0, 1 - math.floor(math.log10(size))))
+
+
+def shown_p(p: float | None) -> str:
+    return "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")

@@ -1,0 +1,172 @@
+"""A judged study for a paper: its tables with booktabs, and a macro for every number.
+
+A paper that says \\input{numbers} writes \\attractorCoupledEulerEncyclopedicPerplexity{} and never a stale digit. The
+name is row, column and quantity; endings say what else is meant: Sd, N, Difference, DifferenceLow, P, Published.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+from attractor.numerals import with_prefix
+from attractor.report.judged import Judged, decimals, shown_p
+from attractor.report.measures import CONTEXT_GAIN, Measure, layers
+from attractor.report.study_table import Entry, StudyTable, digits_of, published, shown, tables
+
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "*": r"$^{*}$",
+    "±": r"$\pm$",
+    "×": r"$\times$",  # noqa: RUF001
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "–": "--",  # noqa: RUF001
+    "·": r"$\cdot$",
+    "√": r"$\surd$",
+}
+DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+
+
+def escaped(text: str) -> str:
+    return "".join(ESCAPES.get(sign, sign) for sign in text)
+
+
+def in_latex(judged: Judged) -> str:
+    """All tables of a study; the preamble needs booktabs."""
+    return "% needs \\usepackage{booktabs}\n\n" + "\n".join(
+        table_in_latex(table, f"tab:{judged.design.name}-{table.name}") for table in tables(judged)
+    )
+
+
+def table_in_latex(table: StudyTable, label: str) -> str:
+    n_numbers = len(table.headings) - table.n_texts
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\small",
+        rf"\caption{{{escaped(table.title)}. {escaped(' '.join(table.caption))}}}",
+        rf"\label{{{re.sub('[^A-Za-z0-9:-]', '-', label)}}}",
+        rf"\begin{{tabular}}{{{'l' * table.n_texts}{'r' * n_numbers}}}",
+        r"\toprule",
+        _line([escaped(heading) for heading in table.headings]),
+        r"\midrule",
+        *(_line([_entry(entry) for entry in row]) for row in table.rows),
+    ]
+    if table.footer:
+        lines += [r"\midrule", *(_line([_entry(entry) for entry in row]) for row in table.footer)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def numbers(judged: Judged) -> str:
+    """A macro for every number of the study."""
+    lines = [
+        f"% {judged.design.name}, {judged.design.scale}: \\input this file, and write a macro with {{}} behind it.",
+        *(f"\\newcommand{{\\{name}}}{{{value}}}" for name, value in macros(judged).items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def macros(judged: Judged) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for words, value in _numbers(judged):
+        name = "attractor" + "".join(map(in_letters, words))
+        found[_unused(name, found)] = value
+    return found
+
+
+def in_letters(text: str) -> str:
+    """`coupled-euler` is CoupledEuler, and `n=3` is NThree: names of macros hold letters and nothing else."""
+    spelled = re.sub("[0-9]", lambda digit: f" {DIGITS[int(digit[0])]} ", text.replace(".", " point "))
+    return "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z]+", spelled))
+
+
+def _unused(name: str, taken: dict[str, str]) -> str:
+    """Labels that differ only in signs would share a name: the second of them ends in Two."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = name + in_letters(str(number))
+    return candidate
+
+
+def _numbers(judged: Judged) -> Iterator[tuple[tuple[str, ...], str]]:
+    design = judged.design
+    for column in design.columns:
+        for row in design.rows:
+            for headline in judged.headlines:
+                for measure in (headline, *layers(headline)):
+                    for ending, value in _of_place(judged, row, column, measure):
+                        name = measure.quantity.name if measure == headline else measure.name
+                        yield (row, column, name, *ending), value
+            parameters = judged.n_parameters(row, column)
+            if parameters:
+                yield (row, column, "parameters"), with_prefix(parameters)
+            gain = judged.spread(row, column, Measure(CONTEXT_GAIN)).mean
+            if judged.sensitivity and gain is not None and math.isfinite(gain):
+                yield (row, column, "context gain"), _plain(f"{gain:.3f}")
+        twin = judged.sensitivity[column].twin if column in judged.sensitivity else None
+        if twin is not None and math.isfinite(twin.gap):
+            yield (column, "twin gap"), _plain(f"{twin.gap:.3f}")
+            if twin.in_sds is not None:
+                yield (column, "twin gap in sds"), _plain(f"{twin.in_sds:.1f}")
+
+
+def _of_place(judged: Judged, row: str, column: str, measure: Measure) -> Iterator[tuple[tuple[str, ...], str]]:
+    spread = judged.spread(row, column, measure)
+    digits = digits_of(judged.spread(each, column, measure) for each in judged.design.rows)
+    path = measure.quantity.path
+    if spread.mean is not None and math.isfinite(spread.mean):
+        yield (), _plain(shown(spread.mean, spread.mean, digits, path))
+        if spread.sd is not None:
+            yield ("sd",), _plain(shown(spread.sd, spread.mean, digits, path))
+        yield ("n",), str(spread.n)
+    difference = judged.differences.get((row, column, measure))
+    if difference is not None and difference.interval is not None and math.isfinite(difference.interval.mean):
+        interval = difference.interval
+        places = decimals(interval.half_width or abs(interval.mean))
+        for ending, value in (("", interval.mean), ("low", interval.low), ("high", interval.high)):
+            if value is not None:
+                yield ("difference", ending), _plain(f"{value:+,.{places}f}")
+        for ending, p in (("p", difference.p), ("holm p", difference.adjusted)):
+            if p is not None:
+                yield (ending,), _plain(shown_p(p))
+    figure = published(judged, row, column, measure)
+    if figure is not None:
+        yield ("published",), f"{figure.mean:.10g}"
+        if figure.sd is not None:
+            yield ("published", "sd"), f"{figure.sd:.10g}"
+
+
+def _plain(number: str) -> str:
+    """A number that stands in text and in formulas alike."""
+    power = re.fullmatch(r"(-?[\d.]+)e([+-]\d+)", number)
+    if power:
+        return rf"\ensuremath{{{power[1]}\times10^{{{int(power[2])}}}}}"
+    return rf"\ensuremath{{{number}}}" if number[0] in "+-<" else number
+
+
+def _entry(entry: Entry) -> str:
+    text = escaped(entry.text)
+    if entry.value is not None:  # a number, and no label that looks like one
+        text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+        text = re.sub(r"([\d.]+)e([+-]\d+)", lambda found: rf"{found[1]}$\times10^{{{int(found[2])}}}$", text)
+    if not entry.bold:
+        return text
+    number, separator, rest = text.partition(" ")
+    return rf"\textbf{{{number}}}{separator}{rest}"
+
+
+def _line(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"

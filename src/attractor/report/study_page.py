@@ -1,0 +1,199 @@
+"""A study as one HTML file: verdict, tables, figures, configuration and raw numbers, with nothing outside of it.
+
+Without script the page is whole, with drawings in place of what the script lets one zoom into. The policy in its head
+forbids every request and every script but the one that it comes with.
+"""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from attractor.evidence.configuration import dotted_fields
+from attractor.evidence.study import BUDGETS, StudyRecord
+from attractor.files import plain
+from attractor.report.canvas import INK, late_range, styles
+from attractor.report.curves import Point, loss_curves, profiles
+from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
+from attractor.report.judged import Judged
+from attractor.report.page import fill, is_setting, show, verbatim
+from attractor.report.study_figure import Picture, slug
+from attractor.report.study_table import tables
+from attractor.report.table import UNKNOWN
+
+
+def render(judged: Judged, pictures: Sequence[Picture]) -> str:
+    design, record = judged.design, judged.record
+    script = verbatim("study_page.js")
+    verdict = judged.verdict()
+    maps = heatmaps(judged)
+    different = record.differing
+    return fill(
+        "study_page.html.j2",
+        policy=_policy(script),
+        style=verbatim("page.css", "study_page.css"),
+        script=script,
+        design=design,
+        facts=_facts(judged),
+        verdict=verdict,
+        rivals=[line for line in verdict if line.subject],
+        judged_in=judged.judged_in,
+        tables=tables(judged),
+        pictures=pictures,
+        different={name: _places(judged, name) for name in different if is_setting(name)},
+        shared=_shared(record, different),
+        environments=record.environments,
+        csv=_as_address("text/csv", _values(judged)),
+        record=_as_address("application/json", json.dumps(plain(record.to_dict()))),
+        has_maps=bool(maps),
+        data=_embedded(_data(judged, maps)),
+    )
+
+
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _facts(judged: Judged) -> dict[str, str]:
+    design = judged.design
+    n_runs = len(design.rows) * len(design.columns) * len(design.seeds)
+    facts = {
+        "runs": f"{judged.record.finished} of {n_runs} finished",
+        "seeds": ", ".join(map(str, design.seeds)),
+        "baseline": design.baseline,
+        "control": design.control or "",
+        "budget": BUDGETS[design.budget],
+        "claims": ", ".join(design.claims),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _places(judged: Judged, field: str) -> list[tuple[str, str]]:
+    """The values of a field, each with the cells that have it: rows or columns where these alone decide."""
+    values = {
+        (cell.row, cell.column): show(fields[field]) if field in fields else UNKNOWN
+        for cell in judged.record.cells
+        if (fields := dotted_fields(cell.config))
+    }
+    for axis in (0, 1):
+        by_label: dict[str, set[str]] = {}
+        for place, value in values.items():
+            by_label.setdefault(place[axis], set()).add(value)
+        if all(len(found) == 1 for found in by_label.values()):
+            return _grouped({label: found.pop() for label, found in by_label.items()})
+    return _grouped({" · ".join(filter(None, place)): value for place, value in values.items()})
+
+
+def _grouped(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    labels: dict[str, list[str]] = {}
+    for label, value in values.items():
+        labels.setdefault(value, []).append(label)
+    return [(value, ", ".join(of_value)) for value, of_value in labels.items()]
+
+
+def _shared(record: StudyRecord, different: Mapping[str, object]) -> dict[str, str]:
+    config = next((cell.config for cell in record.cells if cell.config), {})
+    return {
+        name: show(value) for name, value in dotted_fields(config).items() if name not in different and is_setting(name)
+    }
+
+
+def _values(judged: Judged) -> str:
+    file = io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["row", "column", "seed", "run", "quantity", "value"])
+    for cell in judged.record.cells:
+        for outcome in cell.outcomes:
+            for headline in judged.headlines:
+                value = outcome.value(headline.quantity)
+                values = value if isinstance(value, list | tuple) else [value]
+                for layer, each in enumerate(values):
+                    name = headline.quantity.name + (f", layer {layer}" if headline.n_layers else "")
+                    table.writerow([cell.row, cell.column, outcome.seed, outcome.key, name, plain(each)])
+    return file.getvalue()
+
+
+def _as_address(kind: str, text: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _embedded(value: Any) -> Markup:
+    """JSON that no label can break out of: an element of script ends at the first `</`."""
+    return Markup(json.dumps(plain(value), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c"))
+
+
+def _data(judged: Judged, maps: list[Heatmaps]) -> dict[str, Any]:
+    """What the script draws."""
+    design = judged.design
+    curves = {column: found for column in design.columns if (found := loss_curves(judged, column))}
+    charts = [_chart("curves", curves, "tokens", "validation loss (nats)")] if curves else []
+    for headline in judged.headlines:
+        layered = {column: found for column in design.columns if (found := profiles(judged, headline, column))}
+        if layered:
+            name = headline.quantity.name
+            charts.append(_chart(f"profile-{slug(name)}", layered, "layer", name))
+    rival = rival_of(judged, maps)
+    looks = styles(design.rows, design.baseline, design.control)
+    return {
+        "looks": {row: _look(looks[row]) for row in design.rows},
+        "charts": charts,
+        "maps": [_packed(each) for each in maps],
+        "rival": 0 if rival is None else maps.index(rival),
+    }
+
+
+def _look(look: Mapping[str, Any]) -> dict[str, str]:
+    dash = look["linestyle"]
+    pattern = "none" if dash == "solid" else " ".join(f"{2 * length:g}" for length in dash[1])
+    return {"color": "currentColor" if look["color"] == INK else look["color"], "dash": pattern}
+
+
+def _chart(name: str, panels: Mapping[str, dict[str, list[Point]]], x_label: str, y_label: str) -> dict[str, Any]:
+    is_training = x_label == "tokens"
+    return {
+        "name": name,
+        "x_label": x_label,
+        "x_unit": x_label if is_training else "(layer)",
+        "y_label": y_label,
+        "whole": not is_training,
+        "panels": [
+            {
+                "title": column,
+                "frame": late_range(curves.values()) if is_training else _whole_range(curves),
+                "lines": [{"row": row, "points": curve} for row, curve in curves.items()],
+            }
+            for column, curves in panels.items()
+        ],
+    }
+
+
+def _whole_range(curves: Mapping[str, list[Point]]) -> tuple[float, float]:
+    low = min(point[2] for curve in curves.values() for point in curve)
+    high = max(point[3] for curve in curves.values() for point in curve)
+    margin = 0.06 * (high - low) or 0.01
+    return low - margin, high + margin
+
+
+def _packed(maps: Heatmaps) -> dict[str, Any]:
+    """A byte for each weight, as a share of its map's largest: what a screen can show."""
+    n_queries, n_keys = maps.weights.shape[-2:]
+    largest = maps.weights.max((-2, -1))
+    shares = maps.weights / largest.clip(1e-12)[..., None, None]
+    return {
+        "row": maps.row,
+        "layers": maps.layers,
+        "heads": maps.heads,
+        "tokens": maps.tokens,
+        "is_causal": maps.is_causal,
+        "n_queries": n_queries,
+        "n_keys": n_keys,
+        "largest": [float(value) for value in largest.flat],
+        "bytes": base64.b64encode((255 * shares).round().astype("uint8").tobytes()).decode(),
+    }

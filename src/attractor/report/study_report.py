@@ -1,0 +1,40 @@
+"""A study's report: one folder with the page, tables for text and for papers, figures, and the record itself.
+
+report.html      everything on one page      table.md, table.tex, numbers.tex
+record.json      what all this was made of    figures/NAME.png, .pdf and .svg
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from attractor.errors import unknown
+from attractor.evidence.study import StudyRecord
+from attractor.files import plain, write_bytes, write_text
+from attractor.report.canvas import METADATA
+from attractor.report.judged import Judged
+from attractor.report.latex import in_latex, numbers
+from attractor.report.study_figure import pictures
+from attractor.report.study_page import render
+from attractor.report.study_table import markdown
+
+
+def write_report(record: StudyRecord, folder: Path, formats: Sequence[str] = ("png", "pdf", "svg")) -> Path:
+    """Write the report into `folder`, which is made where it is not there, and return the path of the page."""
+    for kind in formats:
+        if kind not in METADATA:
+            raise unknown("format of figures", kind, METADATA)
+    judged = Judged(record)
+    drawn = pictures(judged)
+    figures = folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    page = folder / "report.html"
+    write_text(page, render(judged, drawn))
+    for picture in drawn:
+        for kind in formats:
+            write_bytes(figures / f"{picture.name}.{kind}", picture.file(kind))
+    write_text(folder / "record.json", json.dumps(plain(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(folder / "table.md", markdown(judged))
+    write_text(folder / "table.tex", in_latex(judged))
+    write_text(folder / "numbers.tex", numbers(judged))
+    return page

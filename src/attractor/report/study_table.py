@@ -1,0 +1,396 @@
+"""A judged study as tables: one set of entries for markdown, LaTeX, the console and the page.
+
+With several columns there is a table of rows by columns for each quantity, the first of them being the study's table.
+With one column there is one table, of rows by quantities, in which a quantity with a value for each layer takes a
+column for each and one for their mean. A table of differences follows each.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import rich.table
+
+from attractor.evidence.study import BUDGETS, Published
+from attractor.numerals import in_bytes, with_prefix
+from attractor.report.comparison import LEVEL
+from attractor.report.judged import SHOWN, Difference, Judged, decimals, shown_p
+from attractor.report.measures import CONTEXT_GAIN, Measure, Spread, layers
+from attractor.report.table import UNKNOWN, in_console, in_markdown
+
+ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place of a table. `value` is what it sorts by."""
+
+    text: str
+    value: float | None = None
+    bold: bool = False
+    kind: str = ""  # an outcome, which a page may show in a colour
+
+
+Row = tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    footer: tuple[Row, ...] = ()
+    caption: tuple[str, ...] = ()
+    n_texts: int = 1  # how many of the first columns hold words
+
+
+@dataclass(frozen=True)
+class Column:
+    heading: str
+    entry: Callable[[str], Entry]  # of a row
+    footer: tuple[Entry, ...] = ()
+
+
+def tables(judged: Judged) -> list[StudyTable]:
+    """For each family of tests the results, and then the differences."""
+    return [make(judged, family) for family in judged.families for make in (results, differences)]
+
+
+def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
+    design = judged.design
+    columns = [Column(design.rows_name, Entry), Column("seeds", lambda row: Entry(_seeds(judged, row)))]
+    if _budgets_differ(judged):
+        columns.append(Column("tokens", lambda row: _ranged(judged, row, "tokens")))
+    columns.append(Column("params", lambda row: _ranged(judged, row, "n_parameters")))
+    leaders = judged.leaders(family)
+    if len(design.columns) == 1:
+        for measure in family:
+            columns += _columns_of(judged, measure, design.columns[0], leaders)
+        if judged.sensitivity:
+            columns.append(_context_gain(judged, design.columns[0]))
+    else:
+        for name in design.columns:
+            columns += _columns_of(judged, family[0], name, leaders)
+    first = family[0]
+    title = design.title
+    if len(design.columns) > 1:
+        title += f": {first.name}{ARROWS[first.quantity.better]} by {design.columns_name}"
+    return StudyTable(
+        name=_slug("results", judged, family),
+        title=title,
+        headings=tuple(column.heading for column in columns),
+        rows=tuple(tuple(column.entry(row) for column in columns) for row in design.rows),
+        footer=_footer(columns) if judged.sensitivity and first == judged.headlines[0] else (),
+        caption=tuple(_caption(judged, family, leaders)),
+    )
+
+
+def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
+    design = judged.design
+    found = [
+        judged.differences[row, column, measure]
+        for measure in family
+        for column in design.columns
+        for row in design.rows
+        if row != design.baseline
+    ]
+    several_columns, several_measures = len(design.columns) > 1, len(family) > 1
+    headings = [design.rows_name]
+    headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
+    n_texts = len(headings)
+    unit = f" ({family[0].unit})" if family[0].unit and not several_measures else ""
+    headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", "p (Holm)", "outcome", "detectable"]
+    rows = []
+    for each in found:
+        of_measure = f"{each.measure.name}{f' ({each.measure.unit})' if each.measure.unit else ''}"
+        words = [each.row] + [each.column] * several_columns + [of_measure] * several_measures
+        rows.append((*map(Entry, words), *_difference(each, is_control=each.row == design.control)))
+    n_tests = judged.n_tests(family)
+    caption = [
+        f"Each row minus '{design.baseline}', paired by seed"
+        + (", in nats of validation loss where the quantity is a perplexity" if any(m.in_nats for m in family) else "")
+        + f". Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
+        f"rests on p (Holm), adjusted over the {n_tests} tests of this table at {1 - LEVEL:.2f}.",
+        "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
+    ]
+    if design.control:
+        caption.append(f"The control '{design.control}' is the instrument's test and not among the {n_tests}.")
+    quantity = f": {family[0].name}" if len(judged.headlines) > 1 and not several_measures else ""
+    return StudyTable(
+        name=_slug("differences", judged, family),
+        title=f"Differences from '{design.baseline}'{quantity}",
+        headings=tuple(headings),
+        rows=tuple(rows),
+        caption=tuple(caption),
+        n_texts=n_texts,
+    )
+
+
+def markdown(judged: Judged) -> str:
+    """All tables with titles and captions, and the verdict."""
+    design = judged.design
+    verdict = "".join(f"- {line.text}\n" for line in judged.verdict())
+    parts = [
+        f"# {design.title}\n",
+        f"{design.question}\n",
+        f"Each against '{design.baseline}', in {judged.judged_in}:\n",
+        verdict,
+    ]
+    for table in tables(judged):
+        parts += [f"## {table.title}\n", table_in_markdown(table), *(f"{_starless(line)}\n" for line in table.caption)]
+    return "\n".join(parts)
+
+
+def table_in_markdown(table: StudyTable) -> str:
+    def text(entry: Entry) -> str:
+        mean, space, rest = _starless(entry.text).partition(" ")
+        return f"**{mean}**{space}{rest}" if entry.bold else mean + space + rest
+
+    rows = [[text(entry) for entry in row] for row in (*table.rows, *table.footer)]
+    return in_markdown([_starless(heading) for heading in table.headings], rows, table.n_texts)
+
+
+def _starless(text: str) -> str:
+    return text.replace("*", "\\*")
+
+
+def console_table(table: StudyTable) -> rich.table.Table:
+    """For the console; captions are printed by who prints the table."""
+    return in_console(table.headings, [[entry.text for entry in row] for row in (*table.rows, *table.footer)])
+
+
+def shown(value: float, mean: float, digits: int, path: str = "") -> str:
+    """A mean or its deviation; bytes, large counts and very small numbers, told by the mean, in their own ways."""
+    if path.endswith("bytes"):
+        return in_bytes(int(value))
+    if path.endswith("parameters"):
+        return f"{value:,.0f}"  # counted, and exact
+    if abs(mean) >= 1e5:
+        return with_prefix(value)
+    if 0 < abs(mean) < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:,.{digits}f}"
+
+
+def digits_of(spreads: Iterable[Spread]) -> int:
+    """The decimals that a column shares: two digits of its typical standard deviation."""
+    spreads = list(spreads)
+    sds = [spread.sd for spread in spreads if spread.sd and math.isfinite(spread.sd)]
+    if sds:
+        return min(decimals(median(sds)), 4)
+    means = [abs(spread.mean) for spread in spreads if spread.mean is not None and math.isfinite(spread.mean)]
+    largest = max(means, default=0.0)
+    return next(digits for digits, end in ((3, 10), (2, 100), (1, 1000), (0, math.inf)) if largest < end)
+
+
+def published(judged: Judged, row: str, column: str, measure: Measure) -> Published | None:
+    return next((each for each in _published_of(judged, column, measure) if each.row == row), None)
+
+
+def _published_of(judged: Judged, column: str, measure: Measure) -> list[Published]:
+    """A paper's figure for a quantity with layers is its mean over them."""
+    if measure.n_layers and measure.layer is not None:
+        return []
+    first = judged.design.quantities[0].name
+    return [
+        each
+        for each in judged.design.published
+        if each.column == column and (each.quantity or first) == measure.quantity.name
+    ]
+
+
+def _columns_of(
+    judged: Judged, headline: Measure, column: str, leaders: dict[tuple[str, Measure], str]
+) -> list[Column]:
+    """What one quantity takes in one column of the design: values, layers, the ratio, the published figure."""
+    design, quantity = judged.design, headline.quantity
+    alone = len(design.columns) == 1
+    heading = f"{headline.name}{ARROWS[quantity.better]}" if alone else column
+    footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
+    columns = [replace(_values(judged, headline, column, leaders), heading=heading, footer=footer)]
+    if alone:
+        columns += [_values(judged, layer, column, leaders) for layer in layers(headline)]
+    reference = quantity.relative_to
+    if reference is not None:
+        columns.append(
+            Column(
+                f"× {reference}" if alone else f"{column}, × {reference}",  # noqa: RUF001
+                lambda row: _ratio(judged, headline, row, reference, column),
+            )
+        )
+    if _published_of(judged, column, headline):
+        columns.append(
+            Column("published", lambda row: _as_published(published(judged, row, column, headline), quantity.path))
+        )
+    return columns
+
+
+def _values(judged: Judged, measure: Measure, column: str, leaders: dict[tuple[str, Measure], str]) -> Column:
+    digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
+
+    def entry(row: str) -> Entry:
+        bold = leaders.get((column, measure)) == row
+        difference = judged.differences.get((row, column, measure))
+        is_shown = difference is not None and difference.outcome in SHOWN and row != judged.design.control
+        return replace(_value(judged, row, column, measure, digits, "*" if is_shown else ""), bold=bold)
+
+    return Column(measure.name if measure.layer is None else f"layer {measure.layer}", entry)
+
+
+def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int, mark: str = "") -> Entry:
+    n_seeds = len(judged.design.seeds)
+    if not judged.cell(row, column).outcomes:
+        return Entry(NOT_RUN)
+    spread = judged.spread(row, column, measure)
+    if spread.mean is None:
+        return Entry(UNKNOWN)
+    if not math.isfinite(spread.mean):
+        lost = sum(not math.isfinite(value) for value in spread.by_seed.values())
+        return Entry(f"diverged ({lost} of {spread.n})")
+    path = measure.quantity.path
+    text = shown(spread.mean, spread.mean, digits, path)
+    if spread.sd is not None:
+        text += f" ± {shown(spread.sd, spread.mean, digits, path)}"
+    return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_seeds else ""), spread.mean)
+
+
+def _ratio(judged: Judged, measure: Measure, row: str, reference: str, column: str) -> Entry:
+    ours, theirs = (judged.spread(name, column, measure).mean for name in (row, reference))
+    if ours is None or not theirs or not math.isfinite(ours / theirs):
+        return Entry(UNKNOWN)
+    return Entry(f"{ours / theirs:.3f}", ours / theirs)
+
+
+def _as_published(figure: Published | None, path: str) -> Entry:
+    """All digits of a paper, since they are not ours to round; papers print memory in MB."""
+    if figure is None:
+        return Entry(UNKNOWN)
+    size, unit = (1e6, " MB") if path.endswith("bytes") else (1, "")
+    text = f"{figure.mean / size:,.10g}" + ("" if figure.sd is None else f" ± {figure.sd / size:,.10g}") + unit
+    return Entry(text + ("" if figure.n is None else f" (n={figure.n})"), figure.mean)
+
+
+def _context_gain(judged: Judged, column: str) -> Column:
+    measure = Measure(CONTEXT_GAIN)
+    digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
+    return Column("context gain (nats)", lambda row: _value(judged, row, column, measure, digits))
+
+
+def _gap(judged: Judged, column: str) -> Entry:
+    twin = judged.sensitivity[column].twin if column in judged.sensitivity else None
+    if twin is None or not math.isfinite(twin.gap):
+        return Entry(UNKNOWN)
+    return Entry(f"{twin.gap:+.3f}" + ("" if twin.in_sds is None else f" ({twin.in_sds:.1f} sd)"), twin.gap)
+
+
+def _gain_of_baseline(judged: Judged, column: str) -> Entry:
+    gain = judged.sensitivity[column].context_gain.mean if column in judged.sensitivity else None
+    return Entry(UNKNOWN) if gain is None or not math.isfinite(gain) else Entry(f"{gain:.3f}", gain)
+
+
+def _footer(columns: Sequence[Column]) -> tuple[Row, ...]:
+    names = ("twin gap (nats)", "context gain (nats)")
+    return tuple(
+        (Entry(name), *(column.footer[number] if column.footer else Entry("") for column in columns[1:]))
+        for number, name in enumerate(names)
+    )
+
+
+def _difference(each: Difference, is_control: bool) -> Row:
+    outcome = Entry("control", kind="control") if is_control else Entry(each.words.split(" (")[0], kind=each.outcome)
+    interval = each.interval
+    if interval is None or not math.isfinite(interval.mean):
+        n = Entry(UNKNOWN) if interval is None else Entry(str(interval.n), interval.n)
+        return (Entry(UNKNOWN), Entry(UNKNOWN), n, Entry(UNKNOWN), Entry(UNKNOWN), outcome, Entry(UNKNOWN))
+    digits = decimals(interval.half_width or abs(interval.mean))
+    bounds = UNKNOWN if interval.low is None else f"[{interval.low:+,.{digits}f}, {interval.high:+,.{digits}f}]"
+    return (
+        Entry(f"{interval.mean:+,.{digits}f}", interval.mean),
+        Entry(bounds, interval.half_width),
+        Entry(str(interval.n), interval.n),
+        Entry(shown_p(each.p) or UNKNOWN, each.p),
+        Entry(shown_p(each.adjusted) or UNKNOWN, each.adjusted),
+        outcome,
+        Entry(UNKNOWN if each.detectable is None else _rounded(each.detectable), each.detectable),
+    )
+
+
+def _rounded(value: float) -> str:
+    return "0" if value < 1e-12 else f"{value:.2g}"  # what the last bits of equal values leave is no spread
+
+
+def _seeds(judged: Judged, row: str) -> str:
+    counts = sorted({len(judged.cell(row, column).outcomes) for column in judged.design.columns})
+    missing = any(judged.cell(row, column).missing for column in judged.design.columns)
+    found = "–".join(map(str, (counts[0], counts[-1])[: len(counts)]))  # noqa: RUF001
+    return f"{found} of {len(judged.design.seeds)}" if missing else found
+
+
+def _ranged(judged: Judged, row: str, field: str) -> Entry:
+    values = [o.summary.get(field) for column in judged.design.columns for o in judged.cell(row, column).outcomes]
+    known = [value for value in values if value is not None]
+    if not known:
+        return Entry(UNKNOWN)
+    ends = dict.fromkeys(map(with_prefix, (min(known), max(known))))
+    return Entry("–".join(ends), max(known))  # noqa: RUF001
+
+
+def _tokens(judged: Judged) -> set[int]:
+    return {o.summary["tokens"] for cell in judged.record.cells for o in cell.outcomes if o.summary.get("tokens")}
+
+
+def _budgets_differ(judged: Judged) -> bool:
+    return len(_tokens(judged)) > 1
+
+
+def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[str, Measure], str]) -> Iterable[str]:
+    design = judged.design
+    n_seeds = len(design.seeds)
+    one = n_seeds == 1
+    yield (
+        "One seed: no spread, no interval, no test." if one else f"Mean ± standard deviation over {n_seeds} seeds."
+    ) + _budget(judged)
+    if not one and judged.rivals:
+        yield (
+            f"* differs from '{design.baseline}' (paired by seed, p < {1 - LEVEL:.2f} after Holm over the table). "
+            "Bold: better than the second best by the same test, adjusted over the columns"
+            + ("." if leaders else "; nothing in this table is.")
+        )
+    if judged.sensitivity and judged.headlines[0] in family:
+        yield (
+            f"Twin gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', also in "
+            "standard deviations of the latter over seeds. Context gain: the loss at the first positions minus that at "
+            f"the last{f', of {design.baseline!r}' if len(design.columns) > 1 else ''}."
+        )
+    if any(measure.judges_quality for measure in family):
+        blind = [column for column, found in judged.sensitivity.items() if found.sensitive is False]
+        if blind:
+            where = f" in {', '.join(blind)}" if any(blind) else ""
+            yield f"Not sensitive{where}: differences of quality are not judged there."
+    if any(_published_of(judged, column, measure) for column in design.columns for measure in family):
+        yield f"Published: as printed in {design.source}; never part of our means or tests."
+    for cell in judged.record.cells:
+        if cell.missing and cell.outcomes:
+            seeds = f"seed{'s' if len(cell.missing) > 1 else ''} {', '.join(map(str, cell.missing))}"
+            yield f"Missing: {_name(cell.row, cell.column)} has no finished run of {seeds}."
+    absent = [_name(cell.row, cell.column) for cell in judged.record.cells if not cell.outcomes]
+    if absent:
+        yield f"Not run: {', '.join(absent)}."
+
+
+def _budget(judged: Judged) -> str:
+    budget, tokens = judged.design.budget, _tokens(judged)
+    amount = f" ({with_prefix(tokens.pop())})" if len(tokens) == 1 and budget == "tokens" else ""
+    return f" Budget: {BUDGETS[budget]}{amount}."
+
+
+def _name(row: str, column: str) -> str:
+    return f"'{row}'" + (f" in {column}" if column else "")
+
+
+def _slug(what: str, judged: Judged, family: tuple[Measure, ...]) -> str:
+    number = judged.families.index(family)
+    return what if number == 0 else f"{what}-{number + 1}"

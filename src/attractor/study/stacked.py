@@ -1,0 +1,198 @@
+"""Seeds side by side: runs that differ by their seed alone are trained in one process, their weights stacked.
+
+Jobs are grouped by everything but the seed, and by the step at which they stand; a group is one fresh process
+(`train/stacked_loop.py`). Everything else, one run of a kind among it, is left to the ordinary launch. So runs that a
+kill left at different steps are finished by the ordinary loop, which ends where this one would have.
+"""
+
+import multiprocessing
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from attractor.attention.stage import require
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.lock import RunInUseError
+from attractor.evidence.run import RunFolder
+from attractor.files import write_text
+from attractor.study import launch as one_by_one
+from attractor.study.launch import FAILURE, IN_USE, NOTES, POLL_SECONDS, Job, Notes
+from attractor.train import checkpoint
+from attractor.train.config import Runtime
+from attractor.train.display import Display, Silent
+from attractor.train.hardware import resolve_device
+from attractor.train.interrupt import StopRequest
+from attractor.train.stacked_loop import Seed, stackable, train_together
+
+MAX_STACK = 8
+Watch = Callable[[Sequence[Job], Sequence[Job]], None]
+
+
+def prefer_stacked(device: str) -> bool:
+    """Whether stacked seeds are faster than separate runs: on a GPU, where launching work is what takes time."""
+    # Two x86 cores, torch 2.13, processor seconds of one thread, four seeds: stacked they are 1.11 (standard) and 1.12
+    # (coupled-euler) times as fast as apart with the laptop recipe, 0.95 at d_model=128, n_layers=4. That cannot pay
+    # for the threads that a stack needs in place of processes: on cores that others used, two threads were 0.06 times
+    # as fast as two processes. Of the work around the arithmetic, which bounds small models on a GPU, five traced seeds
+    # save a factor of 3.8 to 4.5, and 1.8 to 2.5 without the trace.
+    return resolve_device(device).type == "cuda"
+
+
+def groups(jobs: Sequence[Job], max_stack: int = MAX_STACK) -> list[list[Job]]:
+    """Jobs that can go on together: alike in all but the seed, in their data and in the step at which they stand."""
+    require(max_stack >= 1, "max_stack", "at least 1", max_stack)
+    alike: dict[Any, list[Job]] = {}
+    for job in jobs:
+        key = job.config.replace(seed=0), job.config.build_task().fingerprint, _standing(job)
+        alike.setdefault(key, []).append(job)
+    return [group[i : i + max_stack] for group in alike.values() for i in range(0, len(group), max_stack)]
+
+
+def _standing(job: Job) -> int | Path:
+    """The step of the newest checkpoint; of a run without an intact one its path, since none is like it."""
+    try:
+        newest = checkpoint.newest_intact(job.path / "checkpoints", lambda damage: None)
+    except InputError:  # the ordinary loop says what is wrong
+        return job.path
+    return 0 if newest is None else int(newest.name.removeprefix("step-"))
+
+
+def train_stacked(
+    jobs: Sequence[Job],
+    runtime: Runtime | None = None,
+    display: Callable[[Job], Display] = lambda job: Silent(),
+    traced: bool | None = None,
+) -> dict[str, str]:
+    """Carry out jobs that differ by their seed alone, here and now; returns what stopped early, by name. `traced`:
+    whether steps are replayed from a trace; by default on a GPU."""
+    runtime = runtime or Runtime()
+    waiting = [job for job in jobs if not job.finished]
+    if not waiting:
+        return {}
+    config = waiting[0].config
+    if {job.config.replace(seed=0) for job in waiting} != {config.replace(seed=0)}:
+        raise InputError("stacked runs must differ by their seed alone, got other differences; use groups(jobs)")
+    if why_not := stackable(config):
+        raise InputError(f"stacked runs must be such as torch can vmap, but {why_not}; train them one by one")
+    with ExitStack() as held:
+        runs = []
+        for job in waiting:
+            task = job.config.build_task()
+            folder = RunFolder.create(job.path, job.config.identity(task))
+            held.enter_context(folder.hold())
+            shown = display(job)
+            shown.start()
+            runs.append(Seed(job.config, folder, task, runtime, shown))
+        stopped = train_together(runs, traced)
+    return {job.name: stopped[job.config.seed] for job in waiting if job.config.seed in stopped}
+
+
+def launch(
+    jobs: Sequence[Job],
+    n_workers: int,
+    runtime: Runtime,
+    watch: Watch,
+    max_stack: int = MAX_STACK,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> dict[str, str]:
+    """Carry out all jobs, stacked where that can be; returns what failed, by name. For the rest `say` hears why."""
+    ended = [job for job in jobs if job.finished]
+    stacks, single = _plan([job for job in jobs if job not in ended], max_stack, say)
+    failures: dict[str, str] = {}
+    running: dict[BaseProcess, list[Job]] = {}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attractor.train.stacked_loop"])
+    n_side_by_side = max(1, min(n_workers, len(stacks)))
+    of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)
+
+    def at_work() -> list[Job]:
+        return [job for stack in running.values() for job in stack]
+
+    with StopRequest() as stop:
+        try:
+            while stacks or running:
+                while stacks and len(running) < n_side_by_side and stop.signal_number is None:
+                    stack = stacks.pop(0)
+                    started = context.Process(target=_carry_out, args=(stack, of_a_stack))
+                    running[started] = stack
+                    started.start()
+                watch(at_work(), ended)
+                time.sleep(POLL_SECONDS)
+                if stop.signal_number is not None:
+                    break
+                for process in [process for process in running if not process.is_alive()]:
+                    stack = running.pop(process)
+                    if process.exitcode == IN_USE:
+                        say(f"not stacked: another process carries out one of {_named(stack)}")
+                        single += stack
+                        continue
+                    ended += stack
+                    failures |= {job.name: job.failure(process.exitcode) for job in stack if not job.finished}
+        finally:
+            for process in running:  # asked to stop, each saves its runs first
+                process.terminate()
+            for process in running:
+                process.join()
+    watch(at_work(), ended)
+    if stop.signal_number is not None:
+        raise RunInterrupted(
+            f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
+            f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
+            stop.signal_number,
+        )
+    if single:
+        failures |= one_by_one.launch(single, n_workers, runtime, lambda now, done: watch(now, [*ended, *done]))
+    return failures
+
+
+def _plan(jobs: Sequence[Job], max_stack: int, say: Callable[[str], None]) -> tuple[list[list[Job]], list[Job]]:
+    """The stacks, and the jobs that stay single."""
+    stacks: list[list[Job]] = []
+    single: list[Job] = []
+    for group in groups(jobs, max_stack):
+        why_not = "no other run is like it and stands at the same step" if len(group) == 1 else None
+        why_not = why_not or stackable(group[0].config)
+        if why_not is None:
+            stacks.append(group)
+        else:
+            say(f"not stacked: {_named(group)}: {why_not}")
+            single += group
+    return stacks, single
+
+
+def _named(group: Sequence[Job]) -> str:
+    seeds = " ".join(str(job.config.seed) for job in group)
+    return f"{group[0].config.label} seed{'s' if len(group) > 1 else ''} {seeds}"
+
+
+def _carry_out(stack: Sequence[Job], runtime: Runtime) -> None:
+    """The runs of a stack in a process of their own."""
+    os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each process to stop exactly once
+    threading.Thread(target=one_by_one._stop_without_parent, daemon=True).start()
+    try:
+        failures = train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
+    except RunInterrupted as interrupted:
+        sys.exit(interrupted.exit_code)
+    except RunInUseError:
+        sys.exit(IN_USE)
+    except (InputError, RunStopped) as error:
+        _write_failures(stack, {job.name: str(error) for job in stack})
+        sys.exit(2)
+    except Exception as error:
+        _write_failures(stack, {job.name: f"{type(error).__name__}: {error}" for job in stack})
+        raise
+    _write_failures(stack, failures)
+
+
+def _write_failures(stack: Sequence[Job], failures: dict[str, str]) -> None:
+    for job in stack:
+        if job.name in failures and job.path.is_dir():
+            write_text(job.path / FAILURE, failures[job.name] + "\n")

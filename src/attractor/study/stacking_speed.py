@@ -1,0 +1,57 @@
+"""What stacking seeds gains: seconds in training steps, stacked in one process against processes of their own.
+
+Both are carried out by the real launchers, in turns. Counted is what the runs themselves count, time inside steps: not
+the start of a process nor the reading of data, which would weigh more here than in a real run. Steps that are traced
+on a GPU pay for the trace once, so give them steps enough to be worth it.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from attractor.attention.stage import require
+from attractor.bench.alternate import Timing, alternate
+from attractor.evidence.run import RunFolder
+from attractor.study import launch, stacked
+from attractor.study.launch import Job
+from attractor.train.config import Runtime, TrainConfig
+
+STACKED, APART = "stacked", "apart"
+
+
+def measure_stacking(
+    config: TrainConfig,
+    n_seeds: int = 4,
+    workers: int = 2,
+    n_steps: int = 60,
+    n_rounds: int = 5,
+    device: str = "cpu",
+    tell: Callable[[int], None] = lambda done: None,
+) -> Timing:
+    """Seconds of `n_seeds` runs, stacked with `workers` threads, against `workers` processes of one thread; `ratio` is
+    how many times faster they are stacked. On a GPU, one worker means one run after another."""
+    require(n_seeds % workers == 0, "n_seeds", f"a multiple of workers={workers}", n_seeds)
+    config = config.replace(n_steps=n_steps, warmup_steps=0, eval_every=n_steps, eval_batches=1)
+    runtime = Runtime(device=device, threads=1, save_every=n_steps, telemetry_every=None)
+    spent = 0.0
+
+    def carry_out(launched: Callable[[Sequence[Job]], dict[str, str]], at_once: int) -> None:
+        nonlocal spent
+        with TemporaryDirectory() as root:
+            jobs = [Job(config.replace(seed=seed), Path(root) / str(seed)) for seed in range(n_seeds)]
+            failures = launched(jobs)
+            assert not failures, failures
+            summaries = [RunFolder.open(job.path).summary() or {} for job in jobs]
+        spent += sum(summary["wall_seconds"] for summary in summaries) / at_once
+
+    def apart(jobs: Sequence[Job]) -> dict[str, str]:
+        return launch.launch(jobs, workers, runtime, _unwatched)
+
+    def together(jobs: Sequence[Job]) -> dict[str, str]:
+        return stacked.launch(jobs, workers, runtime, _unwatched, max_stack=n_seeds)
+
+    cases = {APART: lambda: carry_out(apart, workers), STACKED: lambda: carry_out(together, 1)}
+    return alternate(cases, APART, n_rounds, warm_up=0, tell=tell, clock=lambda: spent)[STACKED]
+
+
+def _unwatched(running: Sequence[Job], ended: Sequence[Job]) -> None: ...

@@ -1,0 +1,151 @@
+"""Examples in the shapes of GLUE that need no download: labelled lines of the running Python's own standard library.
+
+    task   texts                     labels
+    sst2   a line                    0 of code, 1 of a docstring
+    qnli   docstring, signature      0 of one function, 1 of two functions of one file
+    mnli   line of code, another     0 the next of its function, 1 of another function of its file, 2 of another file
+
+It is not GLUE, and figures on it say nothing about GLUE. Examples are drawn from modules, and no file serves both
+training and validation; mnli's mismatched ones are drawn from packages. Labels are equally frequent, and also among the
+examples that share a text of qnli or the first one of mnli, so reading one text of two is worth nothing there. No
+example stands twice, be it once in training and once in validation.
+"""
+
+import ast
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from attractor.corpus.documents import stdlib_code
+from attractor.corpus.split import place
+from attractor.errors import InputError
+from attractor.tasks.glue.reading import Examples
+
+STDLIB = "stdlib"
+PACKAGES = ("asyncio", "email", "http", "logging", "urllib")
+VALID_SHARE = 0.15  # of files
+SIZES = {"train": 4_000, "valid": 400, "matched": 600, "mismatched": 600}  # at most
+LARGEST_FILE = 60_000  # bytes: a handful of files would be half of all lines, and take half of the time
+SHORTEST = 12  # characters of a line that says something
+
+Group = list[tuple[tuple[str, ...], int]]
+"""Examples that are kept or left out together, since together they are balanced."""
+
+
+class Function(NamedTuple):
+    signature: str
+    summary: str  # the first line of its docstring
+    lines: tuple[str, ...]  # with which its statements begin
+
+
+class Source(NamedTuple):
+    name: str
+    documentation: tuple[str, ...]  # lines of docstrings
+    functions: tuple[Function, ...]
+
+
+def stdlib_examples(task: str, part: str) -> Examples:
+    if task not in SHAPES:
+        raise InputError(
+            f"glue_task must be one of {', '.join(SHAPES)} with glue_data='{STDLIB}', got '{task}'; "
+            "give one of these, or a folder as glue_data"
+        )
+    examples = _examples(task, part)
+    return Examples([texts for texts, _ in examples], np.array([label for _, label in examples], dtype=np.int64), 0)
+
+
+@cache
+def _examples(task: str, part: str) -> Group:
+    taken = set() if part == "train" else {texts for texts, _ in _examples(task, "train")}
+    draw = random.Random(0)
+    groups = list(SHAPES[task](sources(part), draw))
+    draw.shuffle(groups)
+    examples: Group = []
+    for group in groups:
+        texts = {texts for texts, _ in group}
+        if len(texts) == len(group) and not texts & taken and len(examples) + len(group) <= SIZES[part]:
+            taken |= texts
+            examples += group
+    return examples
+
+
+def _code_or_documentation(files: Sequence[Source], draw: random.Random) -> Iterator[Group]:
+    code = [line for file in files for function in file.functions for line in function.lines if _says(line)]
+    documentation = [line for file in files for line in file.documentation if _says(line)]
+    draw.shuffle(code)
+    draw.shuffle(documentation)
+    return ([((one,), 0), ((other,), 1)] for one, other in zip(code, documentation, strict=False))
+
+
+def _described_or_not(files: Sequence[Source], draw: random.Random) -> Iterator[Group]:
+    """Of two functions: each summary with each signature."""
+    for file in files:
+        by_signature = {function.signature: function for function in file.functions if _says(function.summary)}
+        functions = list({function.summary: function for function in by_signature.values()}.values())
+        draw.shuffle(functions)
+        for pair in zip(functions[::2], functions[1::2], strict=False):
+            yield [((one.summary, other.signature), int(one is not other)) for one in pair for other in pair]
+
+
+def _near_or_far(files: Sequence[Source], draw: random.Random) -> Iterator[Group]:
+    """A line with three. The two that do not follow it are ones that follow others, half a file and a file away."""
+    pairs = [[(f, *two) for f in file.functions for two in pairwise(f.lines) if all(map(_says, two))] for file in files]
+    pairs = [of_a_file for of_a_file in pairs if of_a_file]
+    for here, afar in pairwise([*pairs, pairs[0]]):
+        for i, (function, line, following) in enumerate(here):
+            other_function, _, elsewhere = here[(i + len(here) // 2) % len(here)]
+            if other_function is not function:
+                yield [((line, following), 0), ((line, elsewhere), 1), ((line, afar[i % len(afar)][2]), 2)]
+
+
+SHAPES: dict[str, Callable[[Sequence[Source], random.Random], Iterator[Group]]] = {
+    "sst2": _code_or_documentation,
+    "qnli": _described_or_not,
+    "mnli": _near_or_far,
+}
+
+
+def _says(line: str) -> bool:
+    return len(line) >= SHORTEST
+
+
+@cache
+def sources(part: str) -> tuple[Source, ...]:
+    """The files that serve a part."""
+    files = [(name, text) for name, text in stdlib_code() if len(text) <= LARGEST_FILE]
+    return tuple(_source(name, text) for name, text in files if part in _parts_of(name, text))
+
+
+def _parts_of(name: str, text: bytes) -> tuple[str, ...]:
+    package, slash, _ = name.partition("/")
+    if slash:
+        return ("mismatched",) if package in PACKAGES else ()
+    return ("valid", "matched") if place(text) <= VALID_SHARE else ("train",)
+
+
+def _source(name: str, text: bytes) -> Source:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a stray backslash in someone's source is not this run's concern
+        nodes = list(ast.walk(ast.parse(text)))
+    documented = (node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    documentation = [line.strip() for node in documented for line in (ast.get_docstring(node) or "").splitlines()]
+    lines = text.decode(errors="replace").split("\n")  # as the parser counts them: `splitlines` knows more ends
+    functions = tuple(_function(node, lines) for node in nodes if isinstance(node, ast.FunctionDef))
+    return Source(name, tuple(documentation), functions)
+
+
+def _function(node: ast.FunctionDef, lines: Sequence[str]) -> Function:
+    statements = (child for child in ast.walk(node) if isinstance(child, ast.stmt))
+    starts = sorted({statement.lineno for statement in statements if not _is_string(statement)})
+    summary = (ast.get_docstring(node) or "").partition("\n")[0].strip()
+    signature = f"{node.name}({ast.unparse(node.args)})"
+    return Function(signature, summary, tuple(lines[start - 1].strip() for start in starts))
+
+
+def _is_string(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -1,0 +1,254 @@
+"""One run on several processes, started by torchrun: each computes its rows of every batch, and all take one step.
+
+    loss = sum_r (n_r / n) loss_r = mean_r (N n_r / n) loss_r                                               (1)
+
+for N processes, n scored targets in the whole batch and n_r of them in the rows of process r. Gradients are averaged
+over processes, so (1) makes them those of the whole batch, however unevenly its targets are scored.
+
+Data-parallel (`ddp`): every process holds the model, the optimizer and the gradients whole. Fully sharded (`fsdp`):
+each holds a part of every tensor, and a block is gathered while it is computed. NCCL moves what is on GPUs; gloo what
+is on CPUs, and the few numbers and decisions on which all must agree.
+"""
+
+import atexit
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attractor.errors import InputError, RunStopped
+from attractor.kernels.cross_entropy import IGNORED
+from attractor.models import Transformer
+from attractor.tasks import Batch
+
+T = TypeVar("T")
+LossFunction = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, seen from one of them. For one that is alone every method is the obvious thing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # on its own machine
+    local_size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """As torchrun has set it."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        return cls(*(int(os.environ.get(name, default)) for name, default in zip(names, "0101", strict=True)))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run's folder and speaks to the person who watches."""
+        return self.rank == 0
+
+    @property
+    def program(self) -> str:
+        """How a person starts `attractor` on as many processes."""
+        if self.size == 1:
+            return "attractor"
+        machines = self.size // self.local_size
+        nodes = f"--nnodes {machines} " if machines > 1 else ""
+        return f"torchrun {nodes}--nproc-per-node {self.local_size} --no-python attractor"
+
+    @contextmanager
+    def joined(self, device: torch.device) -> Iterator[None]:
+        """Inside, the processes can reach one another; the group then stays for a next run, until the process ends."""
+        if self.size == 1:
+            yield
+            return
+        if not dist.is_initialized():
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+            atexit.register(_leave)
+        try:
+            yield
+        except (InputError, RunStopped) as stopped:  # on all of them alike
+            traceback.clear_frames(stopped.__traceback__)  # they hold the model, and it the group
+            raise
+        except BaseException:
+            # This process alone is at its end. It must not wait for the others, who may be waiting for it: torchrun
+            # sees it end, and ends them.
+            atexit.unregister(_leave)
+            raise
+
+    # --- sharing out and agreeing -------------------------------------------------------------------------------
+
+    def refuse_uneven(self, batch_size: int, accumulation: int) -> None:
+        if batch_size // accumulation % self.size:
+            raise InputError(
+                f"batch_size / accumulation must be divisible by the number of processes, {self.size}, got "
+                f"{batch_size} / {accumulation}; change one of them, or start torchrun with another --nproc-per-node"
+            )
+
+    def parts(self, batch: Batch, accumulation: int) -> list[tuple[Batch, float]]:
+        """This process's rows of every micro-batch that holds anything scored, with the factors N n_r / n of (1).
+
+        With others, none is left out, since all must take part in every sum: of rows without anything scored, which
+        have no mean loss, any targets will do, at a weight of 0.
+        """
+        n_scored = max(_n_scored(batch), 1)
+        mine = [micro_batch.split(self.size)[self.rank] for micro_batch in batch.split(accumulation)]
+        shares = [self.size * _n_scored(rows) / n_scored for rows in mine]  # (1)
+        if self.size == 1:
+            return [(rows, share) for rows, share in zip(mine, shares, strict=True) if share]
+        return [(rows if share else _scored(rows), share) for rows, share in zip(mine, shares, strict=True)]
+
+    def seed(self, seed: int, step: int) -> None:
+        """Random numbers of a step as a function of (seed, step, rank), so that no two processes drop the same units
+        and none needs a random state of its own in the checkpoint. One that is alone goes on with its random state."""
+        if self.size > 1:
+            torch.manual_seed(int(np.random.default_rng([seed, step, self.rank]).integers(2**63)))
+
+    def mean(self, *numbers: Tensor) -> list[Tensor]:
+        """Scalars, averaged over all processes: to the same bits on every one."""
+        if self.size == 1:
+            return list(numbers)
+        stacked = torch.stack([number.float() for number in numbers])
+        dist.all_reduce(stacked)
+        return list((stacked / self.size).unbind())
+
+    def largest(self, number: int) -> int:
+        if self.size == 1:
+            return number
+        shared = torch.tensor(number)
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return int(shared)
+
+    def agreed(self, value: T) -> T:
+        """What the first process has: a decision that rests on it is the same everywhere."""
+        return self.first_does(lambda: value)
+
+    def first_does(self, action: Callable[[], T]) -> T:
+        """Carried out by the first process alone, while the others wait; all get its result, or refuse as it does."""
+        if self.size == 1:
+            return action()
+        outcome: list[Any] = [None, None]
+        refusal: InputError | None = None
+        if self.is_first:
+            try:
+                outcome[0] = action()
+            except InputError as error:
+                refusal, outcome[1] = error, str(error)
+        dist.broadcast_object_list(outcome)
+        if refusal is not None:
+            raise refusal
+        if outcome[1] is not None:
+            raise InputError(outcome[1])
+        return cast(T, outcome[0])
+
+    # --- the model ----------------------------------------------------------------------------------------------
+
+    def spread(self, model: Transformer, parallel: str, compiled: bool) -> LossFunction:
+        """The model's loss, whose backward pass leaves gradients averaged over all processes. Under `fsdp` the model's
+        parameters are sharded from here on."""
+        if self.size > 1 and parallel == "fsdp":
+            _shard(model, self.size)
+        loss = torch.compile(model.loss) if compiled else model.loss
+        if self.size > 1 and parallel == "ddp":
+            return DistributedDataParallel(_Loss(model, loss), gradient_as_bucket_view=True)
+        return loss
+
+
+def _leave() -> None:
+    """A thread of the group that is still there when Python ends would abort the process, so nothing may hold it."""
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def _n_scored(batch: Batch) -> int:
+    return int(np.count_nonzero(batch.targets != IGNORED))
+
+
+def _scored(rows: Batch) -> Batch:
+    return rows._replace(targets=np.zeros_like(rows.targets))
+
+
+class _Loss(nn.Module):
+    """DistributedDataParallel acts on `forward` alone, and what is trained is the loss."""
+
+    def __init__(self, model: Transformer, loss: LossFunction) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *batch: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.loss(*batch)
+
+
+def _shard(model: Transformer, n_processes: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(model.device.type, (n_processes,))
+    for block in model.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for name in ("loss", "judge"):  # the loop calls these rather than `forward`
+        register_fsdp_forward_method(model, name)
+    # gloo has no averages, so they are sums that are divided.
+    model.set_force_sum_reduction_for_comms(model.device.type == "cpu")  # type: ignore[operator]
+
+
+def accumulating(loss: LossFunction, more: bool) -> AbstractContextManager[None]:
+    """Micro-batches before the last need no averaging yet. (Shards do: whole gradients are what they save.)"""
+    return loss.no_sync() if more and isinstance(loss, DistributedDataParallel) else nullcontext()
+
+
+@contextmanager
+def unsharded(model: Transformer) -> Iterator[None]:
+    """To look at a model other than by its loss: what belongs to no block is gathered, too, and given back."""
+    sharded = cast(Any, model)
+    if not hasattr(sharded, "unshard"):
+        yield
+        return
+    sharded.unshard()
+    yield
+    sharded.reshard()
+
+
+# --- tensors that are spread ----------------------------------------------------------------------------------------
+
+
+def is_spread(value: object) -> bool:
+    """A DTensor, known by what it can do: importing the class takes a second, which a run on one process can spare."""
+    return hasattr(value, "full_tensor")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return cast(Any, tensor).full_tensor() if is_spread(tensor) else tensor
+
+
+def gathered(tree: Any, keep: bool = True) -> Any:
+    """Nested dictionaries and lists with every sharded tensor whole again, in the memory of the CPU. All processes must
+    take part; one that does not keep the result saves the room."""
+    if is_spread(tree):
+        tensor = whole(tree)
+        return tensor.cpu() if keep else None
+    if isinstance(tree, Mapping):
+        return {name: gathered(value, keep) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [gathered(value, keep) for value in tree]
+    return tree
+
+
+def placed_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """This process's part of a tensor that every process has whole."""
+    if not is_spread(like) or tensor.shape != like.shape:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    spread = cast(Any, like)
+    return distribute_tensor(tensor.to(like.device), spread.device_mesh, spread.placements, src_data_rank=None)

@@ -1,0 +1,296 @@
+"""The training loop of runs that differ by their seed alone: all take each step together, as the rows of a `Stack`.
+
+Each stays a run of its own, with its own data order, clipping, counters, folder and checkpoints in the ordinary form:
+whatever reads or resumes a run need not know how its steps were taken. The run says it: `stacked`, in its summary and
+its environment, is the number of runs in the process. Time and memory are shared out evenly among them, so that the
+seconds of all add up to those that passed; they are no measure of a run alone.
+
+Between two looks at the runs (a line of metrics, an evaluation, a checkpoint) nothing is read from the device.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import write_json
+from attractor.models import Transformer
+from attractor.tasks import Batch
+from attractor.train.config import TrainConfig
+from attractor.train.evaluate import Evaluation, evaluate
+from attractor.train.hardware import PeakMemory, model_flops_utilisation
+from attractor.train.interrupt import StopRequest
+from attractor.train.loop import Run
+from attractor.train.optimizer import parameter_groups
+from attractor.train.parts import without_data
+from attractor.train.schedule import learning_rate
+from attractor.train.stacked import Stack
+
+LARGEST = 20_000_000  # parameters; a larger model keeps a device busy by itself, and S of them may not fit
+
+
+def stackable(config: TrainConfig) -> str | None:
+    """None where runs of this config can be trained together, else why not."""
+    model = config.model
+    obstacles = {
+        "dropout draws random numbers, of which each run has its own": bool(model.dropout)
+        or bool(model.attention_config.dropout),
+        "fp16 needs a loss scale for each run": config.precision == "fp16",
+        "a compiled step is that of one model": config.compile,
+        "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
+    }
+    return next((why for why, stands in obstacles.items() if stands), None) or _refusal(config)
+
+
+def _refusal(config: TrainConfig) -> str | None:
+    model = without_data(config.model)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if n_parameters > LARGEST:
+        return f"a model of {n_parameters:,} parameters is not small (at most {LARGEST:,} are)"
+    if next(model.buffers(), None) is not None:
+        return "the model keeps a state beside its parameters"
+    return _cannot_be_vmapped(config.model)
+
+
+@lru_cache(maxsize=64)
+def _cannot_be_vmapped(config: Any) -> str | None:
+    """What torch says of a step of two such models, taken without data."""
+    model = without_data(config)
+    optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1))
+    stack = Stack([model] * 2, [optimizer] * 2, nullcontext(), 1.0, 1, [0, 0], traced=False)
+    inputs = np.zeros((1, 2), dtype=np.int64)
+    targets = inputs if config.n_classes is None else np.zeros(1, np.float64 if config.n_classes == 1 else np.int64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # so torch says that it would compute one model after another
+            stack.take_step([Batch(inputs, targets)] * 2, 1, 0.0)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, UserWarning) as error:
+        return f"its attention cannot be vmapped: {str(error).splitlines()[0]}"
+    return None
+
+
+class Seed(Run):
+    """One of the runs: an ordinary one in all but how its steps are taken and its validations computed."""
+
+    stack: Stack
+    row: int
+    together: int
+    evaluated: Callable[[str], list[Evaluation]]
+    why_stopped: str | None = None
+
+    def join(self, stack: Stack, row: int, memory: PeakMemory, evaluated: Callable[[str], list[Evaluation]]) -> None:
+        self.stack, self.row, self.together, self.evaluated = stack, row, len(stack.models), evaluated
+        self.memory = SharedMemory(memory, self.together)
+        write_json(self.folder.path / "environment.json", self.folder.environment | {"stacked": self.together})
+
+    def live_through(self, rate: float, seconds: float, found: Sequence[float]) -> None:
+        """Count and report a step that was taken."""
+        state, config = self.state, self.config
+        loss, grad_norm, param_norm, finite = found
+        if finite:
+            state.bad_steps = 0
+            self.watch_for_spikes(loss)
+        else:
+            state.bad_steps += 1
+            state.skipped_steps += 1
+        state.train_seconds += seconds
+        state.step += 1
+        state.tokens += config.batch_size * config.seq_len
+        self.report_step(
+            {"loss": loss, "lr": rate, "grad_norm": grad_norm, "param_norm": param_norm, "skipped": not finite}
+        )
+        if state.bad_steps >= config.max_bad_steps:
+            self.save()
+            self.why_stopped = (
+                f"stopped at step {state.step}: loss or gradient was not finite {state.bad_steps} steps in a row "
+                f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
+                f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
+            )
+
+    def report_step(self, record: dict[str, Any]) -> None:
+        """As the ordinary loop does, but for the norm of the parameters, which belongs to a step that is past."""
+        state = self.state
+        special = record["skipped"] or state.step in state.loss_spikes[-1:]
+        if state.step % self.runtime.log_every and not special and state.step < self.config.n_steps:
+            return
+        speed = state.tokens / state.train_seconds
+        numbers = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "loss": record["loss"],
+            "lr": record["lr"],
+            "grad_norm": record["grad_norm"],
+            "param_norm": record["param_norm"],
+            "tokens_per_second": speed,
+            "skipped_steps": state.skipped_steps,
+            "loss_spikes": len(state.loss_spikes),
+        }
+        self.record(numbers)
+        mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
+        self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
+
+    def look_at_logits(self) -> None:
+        self.stack.hand_back(self.row)
+        super().look_at_logits()
+
+    def evaluation(self, part: str) -> Evaluation:
+        return self.evaluated(part)[self.row]
+
+    def save(self) -> None:
+        if self.saved_step != self.state.step:
+            self.stack.hand_back(self.row)
+            # Without dropout nothing is drawn, so that a run alone would still stand where its seed put it.
+            torch.manual_seed(self.config.seed)
+        super().save()
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"stacked": self.together}
+
+
+class SharedMemory(PeakMemory):
+    """An equal share of what all runs of a process held."""
+
+    def __init__(self, whole: PeakMemory, n_shares: int) -> None:
+        self.device, self.whole, self.n_shares = whole.device, whole, n_shares
+
+    def read(self) -> int:
+        return self.whole.read() // self.n_shares
+
+
+class Judged:
+    """What one model of a stack said of each batch of a validation set; stands in for the model in `evaluate`."""
+
+    training = False
+
+    def __init__(self, device: torch.device, verdicts: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.device, self.verdicts = device, iter(verdicts)
+
+    def eval(self) -> None: ...
+
+    def train(self, mode: bool) -> None: ...
+
+    def judge(self, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        return next(self.verdicts)
+
+
+class Together:
+    """The runs in progress, all at the same step."""
+
+    def __init__(self, runs: Sequence[Seed], traced: bool | None = None) -> None:
+        first = runs[0]
+        self.runs, self.config, self.runtime, self.device = runs, first.config, first.runtime, first.device
+        for run in runs:
+            run.restore()
+        standing = {f"seed {run.config.seed} at {run.state.step}" for run in runs}
+        if len({run.state.step for run in runs}) > 1:
+            raise InputError(
+                f"stacked runs must stand at the same step, got {', '.join(sorted(standing))}; "
+                "let the ordinary loop finish them: attractor train --resume"
+            )
+        self.step = first.state.step
+        self.stack = Stack(
+            [run.model for run in runs],
+            [run.optimizer for run in runs],
+            first.autocast,
+            self.config.clip,
+            self.config.max_bad_steps,
+            [run.state.bad_steps for run in runs],
+            # On a CPU, computing takes longer than saying what to compute.
+            traced=self.device.type == "cuda" if traced is None else traced,
+        )
+        for row, run in enumerate(runs):
+            run.join(self.stack, row, first.memory, self.evaluations)
+        self.ahead: list[tuple[float, Tensor]] = []  # rates of steps that no run was told of, and what they found
+        self.since = time.perf_counter()
+        self.evaluated: dict[str, list[Evaluation]] = {}
+
+    @property
+    def alive(self) -> list[Seed]:
+        return [run for run in self.runs if run.why_stopped is None]
+
+    def carry_out(self, stop: StopRequest) -> None:
+        config, runtime = self.config, self.runtime
+        for run in self.runs:
+            run.display.begin(run.facts(), self.step, config.n_steps)
+        self.since = time.perf_counter()
+        while self.step < config.n_steps and self.alive:
+            self.take_step()
+            interrupted, at_end = stop.signal_number, self.step == config.n_steps
+            look = runtime.telemetry_every is not None and self.step % runtime.telemetry_every == 0
+            validate = self.step % config.eval_every == 0 or at_end
+            save = self.step % runtime.save_every == 0 or at_end or interrupted is not None
+            if not (look or validate or save or self.step % runtime.log_every == 0):
+                continue
+            self.catch_up()
+            for run in self.alive:
+                if look:
+                    run.look_at_logits()
+                if validate:
+                    run.validate()
+                if save:
+                    run.save()
+            self.since = time.perf_counter()
+            if interrupted is not None and not at_end:
+                raise RunInterrupted(
+                    f"interrupted after step {self.step}, saved: {len(self.runs)} runs trained together. "
+                    "Resume with the same command",
+                    interrupted,
+                )
+
+    def take_step(self) -> None:
+        config = self.config
+        rate = learning_rate(self.step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
+        batches = [run.task.train_batch(self.step, config.batch_size) for run in self.runs]
+        self.ahead.append((rate, self.stack.take_step(batches, config.accumulation, rate)))
+        self.evaluated = {}
+        self.step += 1
+
+    def catch_up(self) -> None:
+        """Read what the steps since the last look found, and let every run live through them."""
+        found = torch.stack([numbers for _, numbers in self.ahead]).tolist()  # waits for the device
+        seconds = (time.perf_counter() - self.since) / len(self.ahead) / len(self.runs)
+        for (rate, _), numbers in zip(self.ahead, found, strict=True):
+            for run in self.alive:
+                run.live_through(rate, seconds, [row[run.row] for row in numbers])
+        self.ahead = []
+
+    def evaluations(self, part: str) -> list[Evaluation]:
+        """Of every run, on the same batches; computed at once, and once a step."""
+        if part not in self.evaluated:
+            task, config = self.runs[0].task, self.config
+            sizes = config.batch_size // config.accumulation, config.eval_batches
+            said = [self.stack.judge(*self.stack.on_device(batch)) for batch in task.valid_batches(*sizes, part)]
+            self.evaluated[part] = [
+                evaluate(
+                    cast(Transformer, Judged(self.device, [(losses[row], found[row]) for losses, found in said])),
+                    task,
+                    *sizes,
+                    nullcontext(),
+                    part,
+                )
+                for row in range(len(self.runs))
+            ]
+        return self.evaluated[part]
+
+
+def train_together(runs: Sequence[Seed], traced: bool | None = None) -> dict[int, str]:
+    """Carry runs of one config and several seeds to their end; returns by seed why one stopped before."""
+    together = Together(runs, traced)
+    try:
+        with StopRequest() as stop:
+            together.carry_out(stop)
+    finally:
+        for run in runs:
+            run.display.end()
+            if run.board is not None:
+                run.board.close()
+    for run in together.alive:
+        run.conclude()
+    return {run.config.seed: run.why_stopped for run in runs if run.why_stopped is not None}

@@ -1,0 +1,113 @@
+"""The ledger is legible, hides nothing, and the published page is what the code makes of the stored records."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from studies import study
+
+from attractor.errors import InputError
+from attractor.evidence.claims import CLAIMS, COUPLED, PAPERS
+from attractor.evidence.ledger import Entry, find_records, ledger
+from attractor.evidence.verdicts import Verdict
+from attractor.report.ledger import cells, console_table, markdown, print_ledger, shortened, write_ledger
+
+ROOT = Path(__file__).parents[2]
+BASE = [1.66, 1.68, 1.70, 1.69]
+WOBBLE = (-0.001, 0.0, 0.001, 0.0)
+
+
+def entries(lead: float = 0.06, scale: str = "laptop") -> tuple[Entry, ...]:
+    rows = {"standard": BASE, "mlp-only": BASE, "uniform": [loss + 1 for loss in BASE]}
+    rows |= {row: [loss - lead + turn for loss, turn in zip(BASE, WOBBLE, strict=True)] for row in COUPLED}
+    record = study(rows, seeds=(0, 1, 2, 3))
+    return ledger([replace(record, design=replace(record.design, scale=scale, claims=("C2", "C5")))])
+
+
+def printed(found: tuple[Entry, ...], *only: str, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_ledger(console, found, only)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_console_shows_every_claim_within_its_width() -> None:
+    found = entries()
+    table = printed(found).split("C2 holds")[0]
+    assert max(map(len, table.splitlines())) <= 100
+    for claim in CLAIMS:
+        assert any(line.startswith(f"{claim.id} ") for line in table.splitlines())
+
+
+def test_figures_stand_beside_the_verdict() -> None:
+    by_id = {entry.claim.id: cells(entry) for entry in entries()}
+    _, _, _, ours, size, seeds, interval, verdict = by_id["C5"]
+    assert (ours, size, seeds, verdict) == ("-0.0600 nats", "1.23M", "4", "holds (laptop)")
+    low, high = map(float, interval.strip("[]").split(","))
+    assert low < -0.06 < high < 0
+    assert by_id["C1"][3:] == ["–", "–", "–", "–", "not run"]  # noqa: RUF001
+
+
+def test_reasons_are_told_of_what_was_run() -> None:
+    text = printed(entries())
+    assert "C5 holds (laptop): coupled-hamiltonian below mlp-only: shown" in text or "C5 holds (laptop): " in text
+    assert "C6 not run" not in text
+    assert "C5 unclear (smoke): smoke scale" in printed(entries(scale="smoke"))
+
+
+def test_claims_asked_for_come_with_their_rule() -> None:
+    text = printed(entries(), "C5", "F1")
+    assert "rule: validation loss: coupled-euler below mlp-only (margin 0.014 nats)" in text
+    assert "F1: causality with the gate forced open" in text
+    assert "not run: no study of ours asks this yet" in text
+    assert "C6" not in text
+    with pytest.raises(InputError, match="unknown claim 'C55'"):
+        printed(entries(), "C55")
+
+
+def test_an_interval_that_there_is_not_is_not_shown() -> None:
+    verdict = Verdict("unclear", "one pair", ours="-0.1 nats", seeds=1, scale="laptop")
+    assert cells(Entry(CLAIMS[0], verdict))[6] == "–"  # noqa: RUF001
+
+
+def test_texts_are_cut_between_words() -> None:
+    assert shortened("a short one", 20) == "a short one"
+    assert shortened("coupling shrinks seed variance", 20) == "coupling shrinks…"
+    assert all(len(shortened(claim.statement, 40)) <= 40 for claim in CLAIMS)
+
+
+def test_the_page_has_each_claim_in_its_papers_table_once() -> None:
+    sections = markdown(entries()).split("\n## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == list(PAPERS)
+    for section, claims in zip(sections, PAPERS.values(), strict=True):
+        rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+        assert rows[2:] == [claim.id for claim in claims]
+
+
+def test_every_row_of_the_page_has_all_cells() -> None:
+    """A stroke in a text would shift the cells behind it, and a sign of markup would vanish."""
+    found = entries()
+    lines = [line for line in markdown(found).splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {9}
+    awkward = replace(found[0], claim=replace(found[0].claim, statement="a | b < c", rule=None))
+    (line,) = [line for line in markdown([awkward]).splitlines() if line.startswith("| C1")]
+    assert r"a \| b &lt; c" in line
+
+
+def test_smaller_scales_are_told_in_the_reason() -> None:
+    laptop, smoke = entries(), entries(scale="smoke")
+    both = replace(laptop[4], others=(smoke[4].verdict,))
+    assert "otherwise unclear (smoke): smoke scale" in markdown([both])
+
+
+def test_the_table_does_not_depend_on_a_terminal() -> None:
+    assert console_table(entries()).row_count == len(CLAIMS)
+
+
+def test_the_published_page_is_what_the_stored_records_say(tmp_path: Path) -> None:
+    """`attractor claims --write docs/claims.md` writes it anew; nobody edits a verdict by hand."""
+    write_ledger(tmp_path / "claims.md", ledger(find_records(ROOT / "results")))
+    generated = (tmp_path / "claims.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == generated

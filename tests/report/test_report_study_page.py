@@ -1,0 +1,290 @@
+"""The page of a study: alone, escaped, readable without script, and alive in a browser."""
+
+import base64
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from studies import BASE, ENTROPY, shifted, study
+
+from attractor.errors import InputError
+from attractor.evidence.study import PERPLEXITY, StudyRecord
+from attractor.report.judged import Judged
+from attractor.report.study_figure import pictures
+from attractor.report.study_page import render
+from attractor.report.study_report import write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
+VOID = {"meta", "br", "input"}
+
+
+def heatmaps(shift: float) -> dict[str, Any]:
+    maps = np.tril(np.ones((2, 3, 5, 5)) + shift * np.arange(5))
+    maps /= maps.sum(-1, keepdims=True)
+    return {"layers": [0, 1], "heads": [0, 1, 2], "maps": maps.round(3).tolist(), "tokens": list("a<b>c")}
+
+
+def full(**arguments: Any) -> StudyRecord:
+    losses = {"standard": BASE, "uniform": shifted(0.5), HOSTILE: shifted(-0.05), "same": shifted(0.0003)}
+    probes = {row: {"entropy": [2.0, 1.5, 2.5], "heatmaps": heatmaps(n)} for n, row in enumerate(losses)}
+    columns = {"web": losses, "a & b": losses | {"same": [1.66, None, None]}}
+    return study(columns=columns, quantities=(PERPLEXITY, ENTROPY), probes=probes, **arguments)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    judged = Judged(full(title=f"Title {HOSTILE}", question=f"Why {HOSTILE}?", command="study && echo '<done>'"))
+    return render(judged, pictures(judged))
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed in order; collects ids, and the text that stands outside of scripts and drawings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.said: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"script", "style", "svg"} & set(self.open):
+            self.said.append(data)
+
+
+def outline(page: str) -> Outline:
+    found = Outline()
+    found.feed(page)
+    assert found.open == []
+    return found
+
+
+def test_it_refers_to_nothing_outside(page):
+    addresses = set(re.findall(r'https?://[^"\s<]+', page))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # names, never fetched
+    assert not re.search(r"<(link|iframe|img|object|embed|base)\b|@import|url\((?!#)|javascript:|fetch\(|XMLHttp", page)
+    for _, attributes in outline(page).tags:
+        for name in ("src", "href", "xlink:href"):
+            assert re.match(r"data:|#", attributes.get(name) or "#")
+        assert not any(name.startswith("on") for name in attributes)
+    (policy,) = [attributes["content"] for _, attributes in outline(page).tags if "http-equiv" in attributes]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+
+
+def test_a_hostile_label_is_text_everywhere(page):
+    assert page.count("</script>") == 2  # the data and the program
+    assert "<script>alert" not in page
+    assert "Title &lt;b&gt;&amp;&#34;&lt;/script&gt;" in page
+    assert "&lt;done&gt;" in page
+    said = "".join(outline(page).said)
+    assert said.count(HOSTILE) >= 6
+
+
+def test_the_embedded_data_come_back_as_they_were(page):
+    (stored,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    data = json.loads(stored)
+    assert set(data["looks"]) == {"standard", "uniform", HOSTILE, "same"}
+    assert [chart["name"] for chart in data["charts"]] == ["curves", "profile-entropy"]
+    assert [maps["row"] for maps in data["maps"]] == ["standard", "uniform", HOSTILE, "same"]
+    assert data["maps"][data["rival"]]["row"] == HOSTILE
+    weights = np.frombuffer(base64.b64decode(data["maps"][0]["bytes"]), "uint8").reshape(6, 5, 5) / 255
+    expected = np.asarray(heatmaps(0)["maps"]).reshape(6, 5, 5)
+    largest = np.asarray(data["maps"][0]["largest"])[:, None, None]
+    np.testing.assert_allclose(weights * largest, expected, atol=1 / 255)
+
+
+def test_tables_can_be_sorted_and_read(page):
+    found = outline(page)
+    headings = [attributes for tag, attributes in found.tags if tag == "th" and "aria-sort" in attributes]
+    assert len(headings) > 20
+    assert all(attributes["scope"] == "col" for attributes in headings)
+    assert page.count('aria-sort="none"') == page.count('<button type="button">') == len(headings)
+    row = re.search(r'<tr><th scope="row" class="word">standard</th>(.*?)</tr>', page)
+    assert row is not None
+    values = [float(value) for value in re.findall(r'data-value="([^"]+)"', row[1])]
+    assert values[0] == 1_234_567
+    assert values[1] == pytest.approx(np.exp(BASE).mean())
+
+
+def test_it_is_whole_without_script(page):
+    said = " ".join(outline(page).said)
+    for part in ("Sensitive: the control", "no difference shown", "Table 1.", "Figure 4.", "model.attention", "2.13"):
+        assert part in said
+    drawn = page.split("<script")[0]
+    assert drawn.count("<svg") == drawn.count("<figcaption>") == 4
+
+
+def test_ids_are_unique_and_every_reference_has_one(page):
+    ids = outline(page).ids
+    assert len(ids) == len(set(ids))
+    named = re.findall(r'aria-labelledby="([^"]+)"', page) + re.findall(r'xlink:href="#([^"]+)"', page)
+    assert set(named) <= set(ids)
+
+
+def test_only_the_seeds_of_a_config_are_left_out_of_what_differs(page):
+    assert re.search(r'<th scope="row" rowspan="4">model.attention</th><td>standard</td><td>standard</td>', page)
+    assert '<th scope="row">model.d_model</th><td>64</td>' in page  # shared by all
+
+
+def test_raw_numbers_can_be_taken_along(page):
+    addresses = dict(re.findall(r'download="[^"]+\.(csv|json)" href="data:[^,]+,([^"]+)"', page))
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(addresses["csv"]).decode())))
+    assert {row["quantity"] for row in rows} == {"perplexity", *(f"entropy, layer {n}" for n in range(3))}
+    values = [float(row["value"]) for row in rows if (row["row"], row["column"]) == ("standard", "web")][::4]
+    assert values == pytest.approx(np.exp(BASE))
+    record = StudyRecord.from_dict(json.loads(base64.b64decode(addresses["json"])))
+    assert record.design.rows == ("standard", "uniform", HOSTILE, "same")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        study({"standard": [None, None, None], "rival": [None, None, None]}),
+        study({"standard": [float("nan")], "rival": [1.6], "uniform": [2.0]}, seeds=(0,)),
+        study({"standard": BASE}, control=None),
+    ],
+    ids=["nothing has run", "diverged", "alone"],
+)
+def test_a_poor_record_gives_a_report_all_the_same(record, tmp_path):
+    page = write_report(record, tmp_path, formats=("svg",)).read_text(encoding="utf-8")
+    assert outline(page).ids
+    assert not re.search(r"\bnan\b", "".join(outline(page).said))
+
+
+def test_the_folder_holds_everything_and_is_the_same_each_time(tmp_path):
+    probes = {row: {"entropy": [2.0, 1.5], "heatmaps": heatmaps(n)} for n, row in enumerate(("standard", HOSTILE))}
+    record = study({"standard": BASE, HOSTILE: shifted(0.1)}, quantities=(PERPLEXITY, ENTROPY), probes=probes)
+    written = [write_report(record, tmp_path / name, kinds) for name, kinds in (("one", ALL), ("two", ALL[-1:]))]
+    assert [page.name for page in written] == ["report.html"] * 2
+    one, two = ({path.relative_to(page.parent) for path in page.parent.rglob("*.*")} for page in written)
+    figures = {f"figures/{name}.{kind}" for name in PICTURES for kind in ALL}
+    assert {path.as_posix() for path in one} == {
+        *("report.html", "table.md", "table.tex", "numbers.tex", "record.json"),
+        *figures,
+    }
+    for file in one & two:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+    stored = json.loads((tmp_path / "one" / "record.json").read_text(encoding="utf-8"))
+    assert StudyRecord.from_dict(stored).design == record.design
+
+
+ALL = ("png", "pdf", "svg")
+PICTURES = ("curves", "differences", "profile-entropy", "attention")
+
+
+def test_an_unknown_format_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match="unknown format of figures 'jpg'"):
+        write_report(full(), tmp_path, formats=("jpg",))
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+ACTS = """
+const press = (target, key, more) =>
+  target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
+const seen = {};
+const first = (row) => [...document.querySelectorAll("table.sorted")][0].tBodies[0].rows[row].cells[0].textContent;
+const buttons = [...document.querySelectorAll("table.sorted")][0].querySelectorAll("th button");
+buttons[3].click(); seen.ascending = [first(0), first(3)];
+buttons[3].click(); seen.descending = [first(0), first(3)];
+seen.sort = buttons[3].parentElement.getAttribute("aria-sort");
+const figure = document.getElementById("figure-curves");
+const plot = figure.querySelector(".plot");
+const ticks = () => [...plot.querySelectorAll("text")].map((text) => text.textContent).join(" ");
+seen.home = ticks();
+press(plot, "+"); seen.zoomed = ticks();
+press(plot, "ArrowUp", { shiftKey: true }); seen.panned = ticks();
+press(plot, "0"); seen.reset = ticks();
+press(plot, "ArrowLeft"); seen.read = figure.querySelector(".readout").textContent;
+const paths = () => plot.querySelectorAll("g path").length;
+seen.paths = [paths()];
+const legend = figure.querySelector(".tools button");
+legend.click(); seen.paths.push(paths()); seen.pressed = legend.getAttribute("aria-pressed");
+legend.click(); seen.paths.push(paths());
+const maps = document.getElementById("figure-attention");
+maps.querySelectorAll(".thumbs button")[4].click();
+seen.map = [...maps.querySelectorAll("h3")].map((heading) => heading.textContent);
+const large = maps.querySelector("canvas.large");
+press(large, "ArrowDown"); press(large, "ArrowDown");
+seen.weight = maps.querySelector(".weight").textContent;
+const select = maps.querySelector("select");
+select.value = "3"; select.dispatchEvent(new Event("change"));
+seen.beside = maps.querySelectorAll("h3")[1].textContent;
+seen.wide = document.documentElement.scrollWidth <= window.innerWidth;
+document.body.setAttribute("data-seen", JSON.stringify(seen));
+"""
+
+
+def opened(page: Path, width: int = 1280) -> str:
+    """The document as it stands after its script has run."""
+    profile = page.parent / "profile"
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    flags += f" --disable-component-update --disable-sync --user-data-dir={profile} --virtual-time-budget=4000"
+    command = [str(CHROMIUM), *flags.split(), f"--window-size={width},900", "--dump-dom", page.as_uri()]
+    environment = os.environ | {"HOME": str(page.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@in_browser
+def test_its_script_runs_under_its_own_policy(page, tmp_path):
+    (tmp_path / "report.html").write_text(page, encoding="utf-8")
+    document = opened(tmp_path / "report.html")
+    assert document.count('class="plot"') == 4  # two charts of two columns
+    assert document.count('class="large"') == 2
+    assert '<b>&"</script>' not in document
+
+
+@in_browser
+def test_a_script_that_is_not_its_own_does_not_run(page, tmp_path):
+    intruder = "<script>document.body.id = 'taken'</script></body>"
+    (tmp_path / "report.html").write_text(page.replace("</body>", intruder), encoding="utf-8")
+    assert '<body id="taken"' not in opened(tmp_path / "report.html")
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 500])
+def test_it_sorts_zooms_reads_and_compares_by_keyboard(page, tmp_path, width):
+    """The same page with a visitor's script, which its policy would not let in."""
+    visited = re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", f"<script>{ACTS}</script></body>")
+    (tmp_path / "report.html").write_text(visited, encoding="utf-8")
+    (stored,) = re.findall(r'data-seen="([^"]*)"', opened(tmp_path / "report.html", width))
+    seen = json.loads(stored.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    assert seen["ascending"] == [HOSTILE, "uniform"]
+    assert seen["descending"] == ["uniform", HOSTILE]
+    assert seen["sort"] == "descending"
+    assert seen["home"] == seen["reset"] != seen["zoomed"] != seen["panned"]
+    assert seen["read"].startswith("1,000,000 tokens")
+    assert "1.630[1.609, 1.651]" in seen["read"]
+    assert seen["paths"][0] == seen["paths"][2] == seen["paths"][1] + 2  # a line and its band
+    assert seen["pressed"] == "false"
+    assert seen["map"] == ["standard: layer 1, head 1", f"{HOSTILE}: layer 1, head 1"]
+    assert seen["weight"].startswith("2 “b” looks at 0 “a”: 0.33")
+    assert seen["beside"] == "same: layer 1, head 1"
+    assert seen["wide"]  # tables scroll inside themselves, and the page never sideways

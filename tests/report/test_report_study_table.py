@@ -1,0 +1,161 @@
+"""Tables of studies: what is bold, what is said to be missing, and what LaTeX can read."""
+
+import math
+import re
+import shutil
+import subprocess
+
+import pytest
+from rich.console import Console
+from studies import BASE, ENTROPY, SPEED, shifted, study
+
+from attractor.evidence.study import PERPLEXITY, Published, StudyRecord
+from attractor.report.judged import Judged
+from attractor.report.latex import escaped, in_latex, in_letters, macros, numbers
+from attractor.report.study_table import StudyTable, console_table, markdown, table_in_markdown, tables
+
+LOSSES = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "best": shifted(-0.1)}
+
+
+def first(record: StudyRecord) -> StudyTable:
+    return tables(Judged(record))[0]
+
+
+def texts(table: StudyTable) -> dict[str, dict[str, str]]:
+    return {
+        row[0].text: dict(zip(table.headings, (entry.text for entry in row), strict=True))
+        for row in (*table.rows, *table.footer)
+    }
+
+
+def bold(table: StudyTable) -> list[str]:
+    return [row[0].text for row in table.rows for entry in row if entry.bold]
+
+
+def test_bold_only_where_the_test_supports_it():
+    assert bold(first(study(LOSSES))) == ["best"]
+    assert bold(first(study(LOSSES | {"second": shifted(-0.1002, 0.003)}))) == []
+    assert bold(first(study(LOSSES | {"uniform": shifted(0.1)}))) == []  # not sensitive
+    assert bold(first(study({row: losses[:1] for row, losses in LOSSES.items()}, seeds=(0,)))) == []
+
+
+def test_bold_is_the_mean_alone_in_markdown_and_in_latex():
+    judged = Judged(study(LOSSES))
+    assert re.search(r"\| \*\*4\.\d+\*\* ± [\d.]+\\\* \|", markdown(judged))
+    assert re.search(r"\\textbf\{4\.\d+\} \$\\pm\$ [\d.]+\$\^\{\*\}\$ &", in_latex(judged))
+
+
+def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():
+    probes = {row: {"entropy": [2.0, 3.0, 4.0]} for row in LOSSES}
+    table = first(study(LOSSES, quantities=(PERPLEXITY, SPEED, ENTROPY), probes=probes))
+    assert table.headings == (
+        *("attention", "seeds", "params", "perplexity ↓", "throughput ↑", "× standard"),  # noqa: RUF001
+        *("entropy, mean", "layer 0", "layer 1", "layer 2", "context gain (nats)"),
+    )
+    row = texts(table)["standard"]
+    assert row["seeds"] == "3"
+    assert row["entropy, mean"].startswith("3.0")
+    assert row["× standard"] == "1.000"  # noqa: RUF001
+    assert texts(table)["twin gap (nats)"]["perplexity ↓"] == "+0.500 (25.0 sd)"
+
+
+def test_several_columns_give_rows_by_columns_of_each_quantity():
+    columns = {"encyclopedic": LOSSES, "web": LOSSES | {"best": [None] * 3}}
+    found = tables(Judged(study(columns=columns, quantities=(PERPLEXITY, SPEED))))
+    assert [table.name for table in found] == ["results", "differences", "results-2", "differences-2"]
+    assert found[0].headings == ("attention", "seeds", "params", "encyclopedic", "web")
+    assert texts(found[0])["best"]["web"] == "not run"
+    assert texts(found[0])["best"]["seeds"] == "0–3 of 3"  # noqa: RUF001
+    assert "Not run: 'best' in web." in found[0].caption
+
+
+def test_the_published_figure_stands_beside_ours_and_changes_nothing():
+    published = (Published("standard", "", 24.22, 0.31, 10), Published("good", "", 22.55))
+    with_figures, without = first(study(LOSSES, published=published)), first(study(LOSSES))
+    assert texts(with_figures)["standard"]["published"] == "24.22 ± 0.31 (n=10)"
+    assert texts(with_figures)["good"]["published"] == "22.55"
+    assert texts(with_figures)["best"]["published"] == "–"  # noqa: RUF001
+    for row, cells in texts(without).items():
+        assert cells.items() <= texts(with_figures)[row].items()
+
+
+def test_budgets_other_than_tokens_are_labelled_and_unequal_tokens_shown():
+    table = first(study(LOSSES, budget="wall", tokens={"best": 2_000_000}))
+    assert "equal wall clock" in table.caption[0]
+    assert [texts(table)[row]["tokens"] for row in ("standard", "best")] == ["1.00M", "2.00M"]
+    equal = first(study(LOSSES))
+    assert "tokens" not in equal.headings
+    assert "equal tokens (1.00M)" in equal.caption[0]
+
+
+def test_one_seed_has_no_spread():
+    table = first(study({"standard": [1.7], "uniform": [2.2]}, seeds=(0,)))
+    assert texts(table)["standard"]["perplexity ↓"] == "5.474"
+    assert table.caption[0].startswith("One seed: no spread, no interval, no test.")
+
+
+def test_unfinished_and_diverged_runs_are_said():
+    table = first(study(LOSSES | {"lost": [1.6, math.nan, 1.6], "slow": [1.6, None, None]}))
+    assert texts(table)["lost"]["perplexity ↓"] == "diverged (1 of 3)"
+    assert texts(table)["slow"]["perplexity ↓"] == "4.95 (n=1)"
+    assert texts(table)["slow"]["seeds"] == "1 of 3"
+    assert "Missing: 'slow' has no finished run of seeds 1, 2." in table.caption
+
+
+def test_markdown_has_as_many_cells_in_every_line_whatever_the_labels():
+    table = first(study({"standard": BASE, "a|b": BASE, "*<b>&": BASE}, control=None))
+    lines = table_in_markdown(table).splitlines()
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.headings) + 1}
+    assert r"| \*&lt;b>& |" in lines[-1]
+
+
+def test_the_console_table_holds_every_cell():
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(console_table(first(study(LOSSES))))
+    assert all(cell in captured.get() for row in texts(first(study(LOSSES))).values() for cell in row.values())
+
+
+def test_latex_escapes_what_it_is_given():
+    record = study({"standard": BASE, "50% of_$x$ & {y}": BASE}, control=None, title=r"a\b~c^d #1 <b>")
+    text = in_latex(Judged(record))
+    assert r"50\% of\_\$x\$ \& \{y\} &" in text
+    assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d \#1 $<$b$>$" in text
+    assert escaped("±") == r"$\pm$"
+    assert not re.search(r"[^\x00-\x7f]", text)
+
+
+def test_macros_are_letters_only_unique_and_one_for_every_number():
+    published = (Published("standard", "web", 24.22, 0.31, 10),)
+    columns = {"web": {"standard": BASE, "n=3": shifted(-0.05), "n 3": shifted(-0.06), "uniform": shifted(0.5)}}
+    probes = {"standard": {"entropy": [1.0, 2.0]}}
+    judged = Judged(study(columns=columns, quantities=(PERPLEXITY, ENTROPY), published=published, probes=probes))
+    found = macros(judged)
+    assert all(re.fullmatch("attractor[A-Za-z]+", name) for name in found)
+    assert found["attractorStandardWebPerplexity"] == "5.37"
+    assert found["attractorStandardWebPerplexityPublishedSd"] == "0.31"
+    assert found["attractorNThreeWebPerplexityDifference"] == r"\ensuremath{-0.0500}"
+    assert found["attractorNThreeWebPerplexityDifferenceTwo"] == r"\ensuremath{-0.0600}"
+    assert found["attractorStandardWebEntropyLayerOne"] == "2.000"
+    names = re.findall(r"\\newcommand\{\\(\w+)\}", numbers(judged))
+    assert len(names) == len(set(names)) == len(found)
+
+
+LETTERS = {"coupled-euler": "CoupledEuler", "lr 0.002": "LrZeroPointZeroZeroTwo", "GQA": "GQA", "é": ""}
+
+
+@pytest.mark.parametrize(("label", "name"), LETTERS.items())
+def test_labels_in_letters(label, name):
+    assert in_letters(label) == name
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_a_paper_can_be_set_with_tables_and_macros(tmp_path):
+    judged = Judged(study(LOSSES | {"<b>&_%": BASE}))
+    (tmp_path / "table.tex").write_text(in_latex(judged))
+    (tmp_path / "numbers.tex").write_text(numbers(judged))
+    paper = r"\documentclass{article}\usepackage{booktabs}\input{numbers}\begin{document}\input{table}"
+    (tmp_path / "paper.tex").write_text(paper + r"\attractorBestPerplexity{}\end{document}")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -1,0 +1,556 @@
+"""Seeds that are trained together end as each would have alone; and what disturbs one of them harms no other."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import PRESETS
+from attractor.attention.config import AttentionConfig
+from attractor.attention.stage import Coupling, HeadLayout
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.run import RunFolder
+from attractor.kernels import cross_entropy
+from attractor.models import Transformer, TransformerConfig
+from attractor.study.launch import Job
+from attractor.study.stacked import groups, launch, prefer_stacked, stackable, train_stacked
+from attractor.tasks import Batch
+from attractor.tasks.recall import Recall
+from attractor.tasks.text import Text
+from attractor.train import checkpoint
+from attractor.train import stacked as train_module
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import Run, train
+from attractor.train.optimizer import build_optimizer
+from attractor.train.stacked import Stack, side_by_side
+from attractor.train.stacked_loop import Together
+from attractor.train.start import chosen_checkpoint
+
+RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=20)
+# Rounding differs where products are batched, and AdamW divides small gradients by their own size.
+LOSSES, WEIGHTS = {"rel": 1e-4, "abs": 1e-5}, {"atol": 2e-4, "rtol": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    path = tmp_path_factory.mktemp("corpus") / "squares.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    model = TransformerConfig(
+        vocab_size=320, d_model=16, n_heads=4, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
+    )
+    return TrainConfig(
+        model=model,
+        task=Text(str(path)),
+        n_steps=50,
+        batch_size=4,
+        seq_len=16,
+        warmup_steps=5,
+        clip=0.5,
+        eval_every=25,
+        eval_batches=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def recall(text: TrainConfig) -> TrainConfig:
+    return text.replace(task=Recall(length=16, n_pairs=2, symbols=16), vocab_size=16)
+
+
+def jobs_of(config: TrainConfig, root: Path, seeds: Sequence[int] = (0, 1)) -> list[Job]:
+    return [Job(config.replace(seed=seed), root / f"seed{seed}") for seed in seeds]
+
+
+def weights(path: Path, config: TrainConfig) -> Transformer:
+    """Those of the newest checkpoint."""
+    model = config.model.build(seed=99)
+    checkpoint.load_weights(checkpoint.list_checkpoints(path / "checkpoints")[-1], model)
+    return model
+
+
+def same(value: Any, wanted: Any) -> bool:
+    return value is None if wanted is None else value == pytest.approx(wanted, **LOSSES)
+
+
+def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
+    """Records, weights and what AdamW remembers, to the rounding; steps, counters and fields exactly."""
+    records, expected = (RunFolder.open(path).metrics() for path in (one, other))
+    assert [list(record) for record in records] == [list(record) for record in expected]
+    for record, wanted in zip(records, expected, strict=True):
+        for name in record.keys() - {"tokens_per_second"}:
+            assert same(record[name], wanted[name]), (name, wanted["step"])
+    found, wanted = weights(one, config), weights(other, config)
+    for (name, w), v in zip(found.named_parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(w, v, **WEIGHTS, msg=lambda text, name=name: f"{name}: {text}")
+    states = [
+        torch.load(chosen / "optimizer.pt", weights_only=True)
+        for chosen in (checkpoint.list_checkpoints(path / "checkpoints")[-1] for path in (one, other))
+    ]
+    assert states[0]["optimizer"]["param_groups"] == states[1]["optimizer"]["param_groups"]
+    assert torch.equal(states[0]["random"], states[1]["random"])
+    moments, others = (state["optimizer"]["state"] for state in states)
+    assert moments.keys() == others.keys()
+    for key in moments:
+        assert {k: (v.shape, v.dtype) for k, v in moments[key].items()} == {
+            k: (v.shape, v.dtype) for k, v in others[key].items()
+        }
+        assert moments[key]["step"] == others[key]["step"]
+        torch.testing.assert_close(moments[key]["exp_avg"], others[key]["exp_avg"], atol=1e-4, rtol=1e-2)
+
+
+# --- each as it would be alone --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["text", "recall"])
+@pytest.mark.parametrize("attention", PRESETS)
+def test_stacked_runs_are_those_of_the_ordinary_loop(
+    attention: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Criterion: over 50 steps every record, the weights and the optimizer's state agree, for every mechanism."""
+    config = request.getfixturevalue(task).replace(attention=attention)
+    assert stackable(config) is None
+    jobs = jobs_of(config, tmp_path / "stacked")
+    assert train_stacked(jobs, RUNTIME) == {}
+    for job in jobs:
+        train(job.config, tmp_path / job.path.name, RUNTIME)
+        assert_same_run(job.path, tmp_path / job.path.name, config)
+    norms = [record["grad_norm"] for record in RunFolder.open(jobs[0].path).metrics() if "grad_norm" in record]
+    assert max(norms) > 0.5, "clipping was at work"
+
+
+@pytest.mark.parametrize("attention", ["standard", "coupled-gqa", "differential", "differential-v2", "psiqrh", "mla"])
+def test_a_traced_step_is_the_step(attention: str, text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: with micro-batches, eight steps replayed from a trace leave the same records and weights."""
+    config = text.replace(attention=attention, n_steps=8, eval_every=4, warmup_steps=1, accumulation=2)
+    for name, traced in (("eager", False), ("traced", True)):
+        train_stacked(jobs_of(config, tmp_path / name), RUNTIME, traced=traced)
+    for seed in (0, 1):
+        assert_same_run(tmp_path / f"traced/seed{seed}", tmp_path / f"eager/seed{seed}", config)
+
+
+@pytest.mark.parametrize("changes", [{"accumulation": 2}, {"clip": None}, {"precision": "bf16"}, {"weight_decay": 5.0}])
+def test_other_ways_of_training_agree_as_well(changes: dict[str, Any], text: TrainConfig, tmp_path: Path) -> None:
+    config = text.replace(n_steps=12, eval_every=6, attention="coupled-gated", **changes)
+    train_stacked(jobs_of(config, tmp_path / "stacked"), RUNTIME)
+    if config.precision == "bf16":
+        train(config, tmp_path / "seed0", RUNTIME)
+        a, b = (RunFolder.open(tmp_path / path).summary() or {} for path in ("stacked/seed0", "seed0"))
+        assert a["valid_loss"] == pytest.approx(b["valid_loss"], rel=0.01)
+        return
+    for seed in (0, 1):
+        train(config.replace(seed=seed), tmp_path / f"seed{seed}", RUNTIME)
+        assert_same_run(tmp_path / f"stacked/seed{seed}", tmp_path / f"seed{seed}", config)
+
+
+# --- the stack itself -----------------------------------------------------------------------------------------------
+
+
+def stack_of(config: TrainConfig, traced: bool = False) -> tuple[Stack, list[Transformer]]:
+    models = [config.model.build(seed) for seed in range(3)]
+    optimizers = [build_optimizer(model, config) for model in models]
+    return Stack(models, optimizers, nullcontext(), config.clip, config.max_bad_steps, [0] * 3, traced), models
+
+
+def alone(config: TrainConfig, model: Transformer, batch: Batch, accumulation: int) -> float:
+    """One step of one model, written out; its loss."""
+    optimizer = build_optimizer(model, config)
+    optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 0.01
+    n_scored, total = (batch.targets != -100).sum(), 0.0
+    for part in batch.split(accumulation):
+        share = (part.targets != -100).sum() / n_scored
+        if share:
+            real = None if part.real is None else torch.from_numpy(part.real)
+            loss, _ = model.loss(torch.from_numpy(part.inputs), torch.from_numpy(part.targets), real)
+            (loss * share).backward()
+            total += float(loss.detach() * share)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or 1e9)
+    optimizer.step()
+    return total
+
+
+def assert_rows(stack: Stack, models: Sequence[Transformer], wanted: Sequence[Transformer]) -> None:
+    for row, (model, other) in enumerate(zip(models, wanted, strict=True)):
+        stack.hand_back(row)
+        for (name, w), v in zip(model.named_parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(w, v, atol=1e-4, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_model_counts_its_own_scored_targets(text: TrainConfig, accumulation: int) -> None:
+    """Criterion: of three models one has every target scored, one a few, and one none in its first half."""
+    stack, models = stack_of(text)
+    draw = np.random.default_rng(0)
+    batches = [Batch(draw.integers(0, 300, (4, 8)), draw.integers(0, 300, (4, 8))) for _ in models]
+    batches[1].targets[draw.random((4, 8)) < 0.7] = -100
+    batches[2].targets[:2] = -100
+    found = stack.take_step(batches, accumulation, rate=0.01)
+    wanted = [text.model.build(seed) for seed in range(3)]
+    losses = [alone(text, model, batch, accumulation) for model, batch in zip(wanted, batches, strict=True)]
+    torch.testing.assert_close(found[0], torch.tensor(losses))
+    assert_rows(stack, models, wanted)
+
+
+def test_a_model_without_anything_scored_does_not_move(text: TrainConfig) -> None:
+    stack, _ = stack_of(text)
+    before = stack.weights.clone()
+    batches = [Batch(np.ones((2, 8), np.int64), np.full((2, 8), 3 if i else -100)) for i in range(3)]
+    found = stack.take_step(batches, 1, rate=0.01)
+    assert found[0, 0] == 0
+    assert found[3].tolist() == [1, 1, 1]
+    assert torch.equal(stack.weights[0], before[0])
+    assert not torch.equal(stack.weights[1], before[1])
+    assert stack.steps.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_padding_to_the_longest_of_all_models_changes_nothing(text: TrainConfig, n_classes: int) -> None:
+    config = text.replace(n_classes=n_classes, causal=False)
+    stack, models = stack_of(config)
+    draw, batches = np.random.default_rng(0), []
+    for length in (3, 8, 5):
+        real = np.arange(length) < draw.integers(1, length + 1, (4, 1))
+        targets = draw.normal(size=4) if n_classes == 1 else draw.integers(0, n_classes, 4)
+        batches.append(Batch(draw.integers(0, 300, (4, length)), targets, real))
+    found = stack.take_step(batches, 1, rate=0.01)
+    wanted = [config.model.build(seed) for seed in range(3)]
+    losses = [alone(config, model, batch, 1) for model, batch in zip(wanted, batches, strict=True)]
+    torch.testing.assert_close(found[0], torch.tensor(losses))
+    assert_rows(stack, models, wanted)
+    assert side_by_side(batches).inputs.shape == (3, 4, 8)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("fused", [cross_entropy._fused, None])
+def test_large_logits_are_read_model_by_model(
+    fused: Any, traced: bool, text: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the step is the same by either loss that never holds all logits, none of which can be vmapped."""
+    stack, models = stack_of(text, traced)
+    draw = np.random.default_rng(0)
+    batches = [Batch(draw.integers(0, 300, (4, 8)), draw.integers(0, 300, (4, 8))) for _ in models]
+    wanted = [text.model.build(seed) for seed in range(3)]
+    losses = [alone(text, model, batch, 1) for model, batch in zip(wanted, batches, strict=True)]
+    monkeypatch.setattr(cross_entropy, "_fused", fused)
+    for module in (cross_entropy, train_module):
+        monkeypatch.setattr(module, "SMALL", 100)
+    torch.testing.assert_close(stack.take_step(batches, 1, rate=0.01)[0], torch.tensor(losses))
+    assert_rows(stack, models, wanted)
+
+
+def test_rows_begin_where_kernels_read_widely_and_never_mix(text: TrainConfig) -> None:
+    """Criterion: another batch for one model changes no bit of the others."""
+    (one, _), (other, _) = stack_of(text), stack_of(text)
+    assert one.weights.shape[1] % 64 == 0
+    batches = [Batch(np.full((2, 8), i), np.full((2, 8), i)) for i in range(3)]
+    changed = [*batches[:2], Batch(np.full((2, 8), 9), np.full((2, 8), 5))]
+    for _ in range(3):
+        one.take_step(batches, 1, 0.01)
+        other.take_step(changed, 1, 0.01)
+    assert torch.equal(one.weights[:2], other.weights[:2])
+    assert not torch.equal(one.weights[2], other.weights[2])
+
+
+# --- one that diverges ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, set[int]], None]:
+    """Make the loss of one seed NaN in these steps, counted from 0, in either loop."""
+
+    def arrange(seed: int, steps: set[int]) -> None:
+        losses, gradients, step = Stack._losses, Run.gradients, Together.take_step
+        now = 0
+
+        def at_step(together: Together) -> None:
+            nonlocal now
+            now = together.step
+            step(together)
+
+        def poisoned_losses(stack: Stack, *data: Any) -> tuple[Tensor, Tensor]:
+            found, aux = losses(stack, *data)
+            bad = (torch.arange(len(found), device=found.device) == seed) & (now in steps)
+            return found + torch.where(bad, float("nan"), 0.0), aux
+
+        def poisoned_gradients(run: Run, *data: Any) -> Tensor:
+            loss = gradients(run, *data)
+            bad = run.config.seed == seed and run.state.step in steps
+            return loss * float("nan") if bad else loss
+
+        monkeypatch.setattr(Together, "take_step", at_step)
+        monkeypatch.setattr(Stack, "_losses", poisoned_losses)
+        monkeypatch.setattr(Run, "gradients", poisoned_gradients)
+
+    return arrange
+
+
+def test_a_step_that_is_not_finite_is_skipped_by_its_seed_alone(
+    text: TrainConfig, tmp_path: Path, poisoned: Callable[[int, set[int]], None]
+) -> None:
+    """Criterion: both seeds end as in the ordinary loop, where the same step of the same seed is skipped; what AdamW
+    counts for it is one step less, and the loss and the skip are on record."""
+    poisoned(1, {3})
+    config = text.replace(n_steps=12, eval_every=6)
+    jobs = jobs_of(config, tmp_path / "stacked")
+    runtime = Runtime(device="cpu", log_every=5)
+    assert train_stacked(jobs, runtime) == {}
+    for job in jobs:
+        train(job.config, tmp_path / job.path.name, runtime)
+    assert_same_run(jobs[0].path, tmp_path / "seed0", config)
+    records, expected = (RunFolder.open(path).metrics() for path in (jobs[1].path, tmp_path / "seed1"))
+    (skipped,) = [record for record in records if record["step"] == 4]
+    assert (skipped["loss"], skipped["skipped_steps"]) == (None, 1)
+    for record, wanted in zip(records, expected, strict=True):
+        for name in record.keys() - {"tokens_per_second"}:
+            assert same(record[name], wanted[name])
+    found, wanted = weights(jobs[1].path, config), weights(tmp_path / "seed1", config)
+    for w, v in zip(found.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(w, v, **WEIGHTS)
+    newest = checkpoint.list_checkpoints(jobs[1].path / "checkpoints")[-1]
+    state = torch.load(newest / "optimizer.pt", weights_only=True)["optimizer"]["state"]
+    assert {int(values["step"]) for values in state.values()} == {11}
+
+
+def test_a_seed_that_diverges_for_good_stops_alone(
+    text: TrainConfig, tmp_path: Path, poisoned: Callable[[int, set[int]], None]
+) -> None:
+    """Criterion: it stops where the ordinary loop would, though the steps are only looked at later, with the weights
+    from before; the other finishes as if it were alone; resumed, the first has one more try."""
+    poisoned(1, {4, 5, 6})
+    config = text.replace(n_steps=12, eval_every=12, max_bad_steps=3)
+    jobs = jobs_of(config, tmp_path / "stacked")
+    runtime = Runtime(device="cpu", log_every=10)
+    (reason,) = train_stacked(jobs, runtime).values()
+    assert reason.startswith("stopped at step 7: loss or gradient was not finite 3 steps in a row")
+    assert [job.finished for job in jobs] == [True, False]
+    assert [path.name for path in checkpoint.list_checkpoints(jobs[1].path / "checkpoints")] == ["step-00000007"]
+    train(config, tmp_path / "seed0", runtime)
+    assert_same_run(jobs[0].path, tmp_path / "seed0", config)
+    with pytest.raises(RunStopped, match="stopped at step 7"):
+        train(jobs[1].config, tmp_path / "seed1", runtime)
+    stood, wanted = (weights(path, config) for path in (jobs[1].path, tmp_path / "seed1"))
+    for w, v in zip(stood.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(w, v, **WEIGHTS)
+    assert train_stacked(jobs, runtime) == {}
+    assert jobs[1].finished
+
+
+# --- interrupted ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupted_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def arrange(step: int) -> None:
+        take_step = Together.take_step
+
+        def interrupted(together: Together) -> None:
+            if together.step == step:
+                monkeypatch.setattr(Together, "take_step", take_step)
+                signal.raise_signal(signal.SIGTERM)
+            take_step(together)
+
+        monkeypatch.setattr(Together, "take_step", interrupted)
+
+    return arrange
+
+
+def test_after_an_interrupt_either_loop_goes_on(
+    text: TrainConfig, tmp_path: Path, interrupted_in: Callable[[int], None]
+) -> None:
+    """Criterion: SIGTERM in the eighth of twelve steps saves all seeds there. One is taken on by the ordinary loop, two
+    by the stacked one, and all end as if nobody had touched them."""
+    config = text.replace(n_steps=12, eval_every=5, attention="coupled-euler")
+    jobs = jobs_of(config, tmp_path / "stacked", (0, 1, 2))
+    whole = jobs_of(config, tmp_path / "whole", (0, 1, 2))
+    train_stacked(whole, RUNTIME)
+    interrupted_in(7)
+    with pytest.raises(RunInterrupted, match="interrupted after step 8, saved: 3 runs") as caught:
+        train_stacked(jobs, RUNTIME)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert {checkpoint.list_checkpoints(job.path / "checkpoints")[-1].name for job in jobs} == {"step-00000008"}
+    train(jobs[0].config, jobs[0].path, RUNTIME)
+    assert train_stacked(jobs, RUNTIME) == {}
+    for job, uninterrupted in zip(jobs, whole, strict=True):
+        assert_same_run(job.path, uninterrupted.path, config)
+
+
+def test_the_ordinary_loops_checkpoints_are_stacked(text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: two runs that the ordinary loop left at the same step end as it would have ended them."""
+    config = text.replace(n_steps=12, eval_every=4)
+    jobs = jobs_of(config, tmp_path / "stacked")
+    runtime = Runtime(device="cpu", log_every=1, save_every=4, keep=9)
+    for job in jobs:
+        train(job.config, job.path, runtime)
+        train(job.config, tmp_path / job.path.name, runtime)
+        (job.path / "summary.json").unlink()
+        for late in checkpoint.list_checkpoints(job.path / "checkpoints")[1:]:
+            late.rename(job.path / late.name)
+    train_stacked(jobs, runtime)
+    for job in jobs:
+        assert_same_run(job.path, tmp_path / job.path.name, config)
+
+
+def test_runs_at_different_steps_are_not_stacked(
+    text: TrainConfig, tmp_path: Path, interrupted_in: Callable[[int], None]
+) -> None:
+    config = text.replace(n_steps=12, eval_every=6)
+    jobs = jobs_of(config, tmp_path, (0, 1, 2, 3))
+    interrupted_in(3)
+    with pytest.raises(RunInterrupted):
+        train_stacked(jobs[:2], RUNTIME)
+    assert groups(jobs) == [jobs[:2], jobs[2:]]
+    with pytest.raises(InputError, match=r"must stand at the same step, got seed 0 at 4, .*seed 2 at 0"):
+        train_stacked(jobs, RUNTIME)
+    newest = checkpoint.list_checkpoints(jobs[0].path / "checkpoints")[-1]
+    (newest / "model.safetensors").write_bytes(b"")
+    assert groups(jobs) == [[jobs[0]], [jobs[1]], jobs[2:]]
+
+
+# --- what is left behind --------------------------------------------------------------------------------------------
+
+
+def test_a_stacked_run_is_read_as_any_other_and_says_what_it_is(text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the same fields as an ordinary summary and `stacked`, in the environment too; seconds of all runs add
+    up to no more than passed; best weights, generation and a second call are as usual."""
+    config = text.replace(n_steps=12, eval_every=5)
+    jobs = jobs_of(config, tmp_path / "stacked", (0, 1, 2))
+    started = time.perf_counter()
+    train_stacked(jobs, RUNTIME)
+    passed = time.perf_counter() - started
+    ordinary = train(config, tmp_path / "alone", RUNTIME)
+    summaries = [RunFolder.open(job.path).summary() or {} for job in jobs]
+    for job, summary in zip(jobs, summaries, strict=True):
+        assert summary.keys() == ordinary.keys() | {"stacked"}
+        assert summary["stacked"] == RunFolder.open(job.path).environment["stacked"] == 3
+        assert summary["tokens_per_second"] == pytest.approx(summary["tokens"] / summary["wall_seconds"])
+        assert job.finished
+        model = config.model.build()
+        checkpoint.load_weights(chosen_checkpoint(job.path), model)
+        assert len(model.generate([[72, 101]], max_new_tokens=3, temperature=0.0)[0]) == 5
+        assert train(job.config, job.path, RUNTIME) == summary
+    assert 0 < sum(summary["wall_seconds"] for summary in summaries) < passed
+    for name in ("valid_loss", "best_loss", "accuracy", "metric", "measures", "steps", "tokens", "n_parameters"):
+        assert json.dumps(summaries[0][name])[:6] == json.dumps(ordinary[name])[:6]
+    files = {path.relative_to(jobs[0].path).as_posix() for path in jobs[0].path.rglob("*") if path.is_file()}
+    assert files == {
+        p.relative_to(tmp_path / "alone").as_posix() for p in (tmp_path / "alone").rglob("*") if p.is_file()
+    }
+    sizes = [
+        checkpoint.list_checkpoints(path / "checkpoints")[-1].joinpath("optimizer.pt").stat().st_size
+        for path in (jobs[0].path, tmp_path / "alone")
+    ]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.02), "the moments of one run, not of all"
+
+
+# --- what can be stacked --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Peeking(Coupling):
+    """Looks at a number on the way, which no vmap allows."""
+
+    def build(self, layout: HeadLayout) -> nn.Module:
+        return PeekingCoupling()
+
+
+class PeekingCoupling(nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return (q, k) if (q.sum() > 0).item() else (k, q)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dropout": 0.1}, "dropout"),
+        ({"attention": AttentionConfig(dropout=0.1)}, "dropout"),
+        ({"precision": "fp16"}, "fp16"),
+        ({"compile": True}, "compiled"),
+        ({"activation_checkpointing": True}, "checkpointing"),
+        ({"d_ff": 10_000_000}, "parameters is not small"),
+        ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: "),
+        ({"n_classes": 2}, None),
+        ({"precision": "bf16"}, None),
+        ({"positions": "learned"}, None),
+    ],
+)
+def test_what_cannot_be_stacked_says_why(changes: dict[str, Any], reason: str | None, text: TrainConfig) -> None:
+    why = stackable(text.replace(**changes))
+    assert (why is None) if reason is None else (why is not None and reason in why)
+
+
+def test_groups_are_alike_in_all_but_the_seed(text: TrainConfig, recall: TrainConfig, tmp_path: Path) -> None:
+    kinds = [text, text.replace(lr=1e-3), text.replace(attention="gated"), recall]
+    jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(5) for k, kind in enumerate(kinds)]
+    found = groups(jobs, max_stack=3)
+    assert sorted(len(group) for group in found) == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert all(len({job.config.replace(seed=0) for job in group}) == 1 for group in found)
+    assert sorted(job.path.name for group in found for job in group) == sorted(job.path.name for job in jobs)
+    with pytest.raises(InputError, match="differ by their seed alone"):
+        train_stacked(jobs[:2], RUNTIME)
+    assert not prefer_stacked("cpu")
+
+
+# --- through processes ----------------------------------------------------------------------------------------------
+
+
+def test_launch_stacks_what_it_can_and_leaves_the_rest_to_the_ordinary_launch(
+    text: TrainConfig, tmp_path: Path
+) -> None:
+    """Criterion: two seeds in one process, interrupted, and again; one of a kind and two with dropout by themselves,
+    for reasons that are said; all finish, and only the first two bear the mark."""
+    config = text.replace(n_steps=200, eval_every=100)
+    short = config.replace(n_steps=6, eval_every=6, warmup_steps=1)
+    pair = jobs_of(config, tmp_path / "pair")
+    jobs = [*pair, Job(short.replace(lr=1e-3), tmp_path / "lone")]
+    jobs += [Job(short.replace(dropout=0.1, seed=seed), tmp_path / f"dropout{seed}") for seed in (0, 1)]
+
+    stopped = False
+
+    def stop(running: Sequence[Job], ended: Sequence[Job]) -> None:
+        nonlocal stopped
+        if not stopped and all((job.path / "metrics.jsonl").exists() for job in pair):
+            stopped = True
+            signal.raise_signal(signal.SIGINT)
+
+    said: list[str] = []
+    runtime = Runtime(device="cpu", threads=1)
+    with pytest.raises(RunInterrupted, match="interrupted: 0 of 5 runs ended, the running ones are saved"):
+        launch(jobs, 1, runtime, stop, say=said.append)
+    assert said == [
+        "not stacked: standard seed 0: no other run is like it and stands at the same step",
+        "not stacked: standard seeds 0 1: dropout draws random numbers, of which each run has its own",
+    ]
+    steps = {checkpoint.list_checkpoints(job.path / "checkpoints")[-1].name for job in pair}
+    assert len(steps) == 1
+    assert "step-00000200" not in steps
+    seen: list[tuple[int, int]] = []
+    failures = launch(jobs, 1, runtime, lambda now, done: seen.append((len(now), len(done))), say=said.append)
+    assert failures == {}
+    assert all(job.finished for job in jobs)
+    assert seen[-1] == (0, 5)
+    assert [("stacked" in (RunFolder.open(job.path).summary() or {})) for job in jobs] == [True] * 2 + [False] * 3
+    train(pair[1].config, tmp_path / "alone", runtime)
+    alone, together = (RunFolder.open(path).summary() or {} for path in (tmp_path / "alone", pair[1].path))
+    assert together["valid_loss"] == pytest.approx(alone["valid_loss"], rel=0.02)
+
+
+def test_what_fails_in_a_stack_is_told_by_run(text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: where the runs diverge, each is reported with its own reason; where another process holds one, the
+    ordinary launch says so of that one and finishes the other."""
+    config = text.replace(n_steps=8, eval_every=8, warmup_steps=0)
+    lost = jobs_of(config.replace(lr=1e38, max_bad_steps=2), tmp_path / "lost")
+    held = jobs_of(config, tmp_path / "held")
+    folder = RunFolder.create(held[0].path, held[0].config.identity(held[0].config.build_task()))
+    said: list[str] = []
+    with folder.hold():
+        failures = launch([*lost, *held], 1, Runtime(device="cpu", threads=1), lambda *_: None, say=said.append)
+    assert len(failures) == 3 or {why for why in failures.values() if "another process" in why}
+    assert [job.finished for job in (*lost, *held)] == [False, False, False, True]
+    assert said == ["not stacked: another process carries out one of standard seeds 0 1"]

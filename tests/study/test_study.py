@@ -1,0 +1,119 @@
+"""A study varies what its axes name and nothing else; what is wrong with one is said before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from attractor.attention.presets import preset
+from attractor.errors import InputError
+from attractor.evidence.configuration import config_differences
+from attractor.study import Axis, Scale, Study, axis, language, load_study, mechanisms
+from attractor.study.run import Conduct, plan_study
+from attractor.study.scales import LAPTOP_RATES
+from attractor.train.config import Runtime
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.py"))
+
+
+def study(**changes) -> Study:
+    given = {
+        "title": "A",
+        "question": "B?",
+        "source": "no table",
+        "rows": axis("attention", "standard", "gated"),
+        "baseline": "standard",
+        "scales": {"smoke": Scale(language("smoke"), seeds=(0, 1))},
+    }
+    return Study(**(given | changes))
+
+
+def test_there_is_a_study_for_every_table_of_coupled_qk():
+    sources = " ".join(load_study(file).source for file in STUDIES)
+    tables = {int(word) for word in sources.replace(",", " ").replace("table", " ").split() if word.isdigit()}
+    assert set(range(1, 14)) <= tables
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_a_smoke_run_of_every_study_needs_nothing_but_python(file, monkeypatch, tmp_path):
+    monkeypatch.delenv("ATTRACTOR_DATA", raising=False)
+    found = load_study(file)
+    assert found.name == file.stem
+    assert {"smoke", "bench"} <= set(found.scales)
+    if found.pretrained is None:  # otherwise the runs that it starts from must be there
+        planned = plan_study(found, Conduct(root=tmp_path), Runtime(device="cpu"))
+        assert len(planned.jobs) == len({job.path for job in planned.jobs}) > 1
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_rows_differ_in_what_the_axes_name_and_in_nothing_else(file):
+    """Criterion: between any two cells of a seed only fields of the axes differ, or what the data demand of a model."""
+    found = load_study(file)
+    rows, columns = found.axes("smoke")
+    named = rows.changed | columns.changed | {"label"}
+    demanded = {"vocab_size", "causal", "n_classes", "seq_len"}
+    configs = {" ".join(cell): config.to_dict() for cell, config in found.configs("smoke", 0)}
+    for name in config_differences(configs):
+        leaf = name.split(".")
+        assert named & set(leaf) or leaf[-1] in demanded or ("model" in named and leaf[0] == "model"), name
+
+
+def test_the_control_is_added_unless_it_is_there_or_unwanted():
+    assert study().axes("smoke")[0].labels == ("standard", "gated", "uniform")
+    assert study(control=False).axes("smoke")[0].labels == ("standard", "gated")
+    named = study(rows=axis("attention", "uniform", "standard"))
+    assert named.axes("smoke")[0].labels == ("uniform", "standard")
+
+
+def test_a_row_has_its_own_rate_where_a_pilot_found_one_and_an_axis_overrides_it():
+    scale = Scale(language("smoke"), (0,), rates=LAPTOP_RATES)
+    rates = {row: config.lr for (row, _), config in study(scales={"smoke": scale}).configs("smoke", 0)}
+    assert rates == {"standard": language("smoke").lr, "gated": 4e-3, "uniform": 4e-3}
+    gridded = study(scales={"smoke": scale}, columns=axis("lr", 1e-3, 2e-3))
+    assert {config.lr for _, config in gridded.configs("smoke", 0)} == {1e-3, 2e-3}
+
+
+def test_an_axis_may_hold_mechanisms_that_have_no_name():
+    changed = preset("coupled-hamiltonian").replace(n_steps=5)
+    rows = Axis("attention", mechanisms("standard") | {"five steps": {"attention": changed}})
+    configs = dict(study(rows=rows).configs("smoke", 0))
+    assert configs["five steps", ""].model.attention_config.couple.n_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rows": lambda: axis("atention", "standard")}, "unknown field of axis 'atention' at 'standard' 'atention'"),
+        ({"rows": lambda: axis("attention", "standrad")}, "unknown attention 'standrad'; did you mean 'standard'"),
+        ({"columns": lambda: axis("attention", "gated")}, "axes must name different fields, but 'attention' and"),
+        ({"baseline": lambda: "gate"}, "unknown baseline 'gate'; did you mean 'gated'"),
+        ({"budget": lambda: "token"}, "unknown budget 'token'; did you mean 'tokens'"),
+        ({"kind": lambda: "count"}, "unknown kind of study 'count'; did you mean 'counts'"),
+        ({"sized_by": lambda: "psi"}, "unknown sized_by 'psi'"),
+        ({"scales": lambda: {}}, "scales must name at least one scale"),
+        ({"scales": lambda: {"lap": Scale(language("smoke"), (0,))}}, "unknown scale 'lap'; did you mean 'laptop'"),
+        ({"scales": lambda: {"smoke": Scale(language("smoke"), ())}}, "seeds must be at least one"),
+        ({"scales": lambda: {"smoke": Scale(language("smoke"), (1, 1))}}, "seeds must be without repetition"),
+        ({"rows": lambda: axis("attention")}, "axis 'attention' must be of at least one value"),
+        ({"rows": lambda: axis("attention", "gated", "gated")}, "axis 'attention' must be without repetition"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_runs(change, said):
+    with pytest.raises(InputError, match=f"^{said}"):
+        study(**{name: make() for name, make in change.items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("STUDY = 3", "must define STUDY, a Study, and has int"),
+        ("", "must define STUDY, a Study, and has NoneType"),
+        ("a = = 3", "study must be valid Python, but '.*' line 1"),
+        ("from attractor.study import axis\naxis('lrr', 1)", "unknown field of axis 'lrr'"),
+    ],
+)
+def test_a_file_that_holds_no_study_is_refused_in_one_line(text, said, tmp_path):
+    (tmp_path / "wrong.py").write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_study(tmp_path / "wrong.py")
+    with pytest.raises(InputError, match="study must be a Python file"):
+        load_study(tmp_path / "absent.py")

@@ -1,0 +1,191 @@
+"""A study's runs: named by what determines them, shared, skipped, told apart, split and merged."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from attractor.attention.presets import preset
+from attractor.errors import InputError
+from attractor.evidence.study import PERPLEXITY, Quantity, StudyRecord
+from attractor.study import Axis, Scale, Study, axis
+from attractor.study.run import Conduct, key_of, plan_study, run_study
+from attractor.train.config import Runtime, TrainConfig
+
+BASE = TrainConfig().replace(
+    d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=6, warmup_steps=1, batch_size=2, seq_len=16, eval_every=3
+)
+RUNTIME = Runtime(device="cpu", threads=1, save_every=1000, telemetry_every=None)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    text = "".join(f"{n} squared is {n * n}.\n" for n in range(3000))
+    (tmp_path / "squares.txt").write_text(text)
+    return str(tmp_path / "squares.txt")
+
+
+def study(corpus: str, *names: str, seeds=(0, 1), name="tried", **changes) -> Study:
+    base = changes.pop("base", BASE).replace(corpus=corpus, eval_batches=4)
+    given = {"rows": axis("attention", *(names or ("standard", "gated"))), "control": False}
+    scales = {"smoke": Scale(base, seeds)}
+    return Study("A", "B?", "none", baseline="standard", scales=scales, name=name, **(given | changes))
+
+
+def carried_out(study: Study, root: Path, **conduct) -> tuple[StudyRecord, dict[str, str], str]:
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    record, failures = run_study(study, Conduct(root=root, workers=2, **conduct), RUNTIME, console)
+    return record, failures, said.getvalue()
+
+
+def losses(record: StudyRecord) -> dict[tuple[str, str], dict[int, float]]:
+    return {(cell.row, cell.column): cell.losses for cell in record.cells}
+
+
+def test_finished_runs_are_shared_skipped_and_kept_when_the_study_is_edited(corpus, tmp_path):
+    root = tmp_path / "runs"
+    first, failures, _ = carried_out(study(corpus), root)
+    assert not failures
+    assert first.finished == 4
+    written = {path: path.stat().st_mtime_ns for path in (root / "runs").rglob("summary.json")}
+    again, _, said = carried_out(study(corpus), root)
+    assert again == first
+    assert "4 of 4 runs were finished before" in said
+
+    # Another study that needs two of them, and a new one; another name of an axis changes no run.
+    other, _, said = carried_out(study(corpus, "standard", "uniform", seeds=(0,), name="other"), root)
+    assert "1 of 2 runs were finished before" in said
+    assert losses(other)["standard", ""] == {0: losses(first)["standard", ""][0]}
+
+    edited = study(corpus, base=BASE.replace(lr=1e-3))
+    after, _, said = carried_out(edited, root)
+    assert "the study has changed since it was last run: 4 of its earlier runs are not part of it any more" in said
+    assert losses(after) != losses(first)
+    (kept,) = (root / "tried-smoke" / "earlier").glob("*.json")
+    assert {key for cell in json.loads(kept.read_text())["cells"] for key in cell["runs"].values()} == {
+        outcome.key for cell in first.cells for outcome in cell.outcomes
+    }
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert carried_out(study(corpus), root)[0] == first  # and back again, with nothing to run
+
+
+def test_a_study_split_over_machines_and_merged_by_copying_is_the_study(corpus, tmp_path):
+    one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
+    carried_out(study(corpus), one, part="1/2")
+    part, _, _ = carried_out(study(corpus), two, part="2/2")
+    assert part.finished == 2
+    shutil.copytree(one / "runs", two / "runs", dirs_exist_ok=True)
+    merged, _, said = carried_out(study(corpus), two)
+    assert "4 of 4 runs were finished before" in said
+    assert losses(merged) == losses(carried_out(study(corpus), whole)[0])
+
+
+def test_a_failed_run_is_told_and_stops_nothing_else(corpus, tmp_path):
+    rows = Axis("lr", {"standard": {"lr": 1e-3}, "too fast": {"lr": 1e30}})
+    wild = study(corpus, rows=rows, seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, warmup_steps=0))
+    record, failures, said = carried_out(wild, tmp_path)
+    (why,) = failures.values()
+    assert "loss or gradient was not finite" in why
+    assert "failed: too fast seed 0" in said
+    assert record.cell("too fast").missing == (0,)
+    assert record.cell("standard").losses.keys() == {0}
+
+
+def test_where_all_fail_there_is_nothing_to_report(corpus, tmp_path):
+    wild = study(corpus, "standard", seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, lr=1e30, warmup_steps=0))
+    with pytest.raises(InputError, match="no run finished"):
+        carried_out(wild, tmp_path)
+
+
+def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path):
+    before = study(corpus, name="before")
+    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+    record, failures, _ = carried_out(after, tmp_path)
+    assert not failures
+    for cell in record.cells:
+        assert cell.config["start"]
+    scratch = carried_out(study(corpus, name="scratch", base=BASE.replace(lr=1e-4, n_steps=3)), tmp_path)[0]
+    for place, by_seed in losses(record).items():  # it has learnt more than one that starts from nothing
+        assert all(by_seed[seed] < losses(scratch)[place][seed] for seed in (0, 1))
+
+
+def test_unequal_budgets_are_refused_unless_asked_for(corpus, tmp_path):
+    rows = Axis("length", {"standard": {"n_steps": 6}, "longer": {"n_steps": 12}})
+    with pytest.raises(
+        InputError, match="budget must be equal within a table: 'standard' saw 192 tokens, 'longer'"
+    ):
+        carried_out(study(corpus, rows=rows, seeds=(0,)), tmp_path)
+    record, _, _ = carried_out(study(corpus, rows=rows, seeds=(0,), budget="free"), tmp_path)
+    assert record.design.budget == "free"
+    assert record.finished == 2
+
+
+def test_a_figure_that_no_run_has_is_named(corpus, tmp_path):
+    wrong = study(corpus, seeds=(0,), quantities=(PERPLEXITY, Quantity("speed", "token_per_second")))
+    with pytest.raises(InputError, match=r"quantity 'speed' must be a figure that runs leave behind.*known: .*metric"):
+        carried_out(wrong, tmp_path)
+
+
+def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
+    probed = study(corpus, "standard", "differential", seeds=(0,), probes=True)
+    record, _, _ = carried_out(probed, tmp_path)
+    for cell in record.cells:
+        (outcome,) = cell.outcomes
+        assert len(outcome.probes["entropy"]) == BASE.model.n_layers
+        assert all(1 <= rank <= BASE.seq_len for rank in outcome.probes["effective_rank"])
+        maps = outcome.probes["heatmaps"]["maps"]
+        assert len(maps) == 1
+        assert all(abs(sum(row) - 1) < 0.02 for head in maps[0] for row in head)
+    stored = StudyRecord.from_dict(json.loads(json.dumps(record.to_dict())))
+    assert StudyRecord.from_dict(stored.to_dict()) == stored
+    assert losses(stored) == losses(record)
+    assert all("heatmaps" not in outcome.probes for cell in stored.cells for outcome in cell.outcomes)
+
+
+def test_wall_clock_is_measured_once_so_that_a_study_resumed_is_the_same(corpus, tmp_path):
+    timed = study(corpus, seeds=(0,), budget="wall")
+    folder = tmp_path / "tried-smoke"
+    folder.mkdir()
+    (folder / "speeds.json").write_text(json.dumps({"standard": 1.0, "gated": 2.0}))
+    planned = plan_study(timed, Conduct(root=tmp_path), RUNTIME)
+    assert [job.config.n_steps for job in planned.jobs] == [6, 3]
+
+
+def test_costs_are_counted_without_data_or_training(tmp_path):
+    counted = Study(
+        "A", "B?", "none", axis("attention", "standard", "gated"), "standard", {"smoke": Scale(BASE, (0,))},
+        control=False, kind="counts", quantities=(Quantity("parameters", "n_parameters"),), name="counted",
+    )  # fmt: skip
+    record, _, _ = carried_out(counted, tmp_path)
+    found = {cell.row: cell.outcomes[0].value(record.design.quantities[0]) for cell in record.cells}
+    assert found == {
+        name: sum(p.numel() for p in BASE.replace(attention=name).model.build(0).parameters()) for name in found
+    }
+
+
+def test_the_key_is_what_determines_the_run(corpus, tmp_path, monkeypatch):
+    """Neither where data lie nor where a run starts from, but what is in them."""
+    config = BASE.replace(corpus=corpus)
+    monkeypatch.setenv("ATTRACTOR_DATA", str(Path(corpus).parent))
+    assert key_of(config) == key_of(TrainConfig.from_dict(config.to_dict()))
+    changed = [config.replace(seed=1), config.replace(lr=1e-3), config.replace(attention=preset("gated"))]
+    assert len({key_of(each) for each in [config, *changed]}) == 4
+    before = key_of(config)
+    Path(corpus).write_text(Path(corpus).read_text() + "1 more\n")
+    from attractor.tasks.text import _load
+
+    _load.cache_clear()
+    from attractor.study.run import _task_of
+
+    _task_of.cache_clear()
+    assert key_of(config) != before
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", ""])
+def test_a_share_that_makes_no_sense_is_refused(part):
+    with pytest.raises(InputError, match="part must be a share as 2/3"):
+        Conduct(part=part)

@@ -1,0 +1,294 @@
+"""Several processes carry out one run: what they compute is what one process computes with the same batch.
+
+One torchrun carries out all cases on two processes, this process carries out their counterparts alone.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.kernels.cross_entropy import IGNORED
+from attractor.models import TransformerConfig
+from attractor.tasks import Batch
+from attractor.tasks.text import Text, TextTask
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.distributed import World
+from attractor.train.loop import Run, train
+
+ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
+N_PROCESSES = 2
+RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)
+PRESETS = ("standard", "coupled-euler", "coupled-hamiltonian", "differential", "gated")
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"attention": name} for name in PRESETS},
+    "accumulated": {"accumulation": 2},
+    "uneven": {"accumulation": 2, "attention": "coupled-euler"},
+    "recomputed": {"activation_checkpointing": True, "attention": "coupled-euler"},
+    "untied": {"tied_embeddings": False, "precision": "fp16"},
+    "interrupted": {},
+}
+
+
+def config_of(case: str, corpus: str) -> TrainConfig:
+    model = TransformerConfig(
+        vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=64, positions="rope"
+    )
+    base = TrainConfig(
+        model=model,
+        task=Text(corpus),
+        n_steps=20,
+        batch_size=8,
+        seq_len=16,
+        warmup_steps=3,
+        eval_every=10,
+        eval_batches=2,
+    )
+    return base.replace(**CASES[case])
+
+
+def score_unevenly() -> None:
+    """From here on later sequences of a batch have fewer scored targets: the last two have none."""
+    drawn = TextTask.train_batch
+
+    def train_batch(task: TextTask, step: int, batch_size: int) -> Batch:
+        inputs, targets, real = drawn(task, step, batch_size)
+        targets = targets.copy()
+        for row in range(batch_size):
+            targets[row, : 3 * row - 2 if row < batch_size - 2 else None] = IGNORED
+        return Batch(inputs, targets, real)
+
+    TextTask.train_batch = train_batch  # type: ignore[method-assign]
+
+
+def stop_during(step: int, rank: int) -> None:
+    """SIGTERM for one process in the middle of this step, counted from 0."""
+    take_step = Run.take_step
+
+    def stopped(run: Run) -> dict[str, Any]:
+        if run.state.step == step and run.world.rank == rank:
+            signal.raise_signal(signal.SIGTERM)
+        return take_step(run)
+
+    Run.take_step = stopped  # type: ignore[method-assign]
+
+
+def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> dict[str, Any]:
+    """Each case with its disturbance; what was said, by case."""
+    said: dict[str, Any] = {}
+    for case in cases:
+        undisturbed = TextTask.train_batch, Run.take_step
+        if case == "uneven":
+            score_unevenly()
+        if case == "interrupted":
+            stop_during(7, rank=N_PROCESSES - 1)
+        try:
+            said[case] = train(config_of(case, corpus), root / case, replace(RUNTIME, parallel=parallel))
+        except RunInterrupted as interrupted:
+            said[case] = [str(interrupted), interrupted.exit_code]
+        finally:
+            TextTask.train_batch, Run.take_step = undisturbed  # type: ignore[method-assign]
+    return said
+
+
+def torchrun(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N_PROCESSES}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=timeout, env=environment)
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases by one process, by two that hold the model each, and by two that share it."""
+    root = tmp_path_factory.mktemp("runs")
+    carry_out(root / "one", corpus, [case for case in CASES if case != "interrupted"], "ddp")
+    train(config_of("interrupted", corpus), root / "one" / "interrupted", RUNTIME)
+    with pytest.MonkeyPatch.context() as patched:  # begun by one process, to be continued by two
+        patched.setattr(Run, "take_step", Run.take_step)
+        stop_during(5, rank=0)
+        with pytest.raises(RunInterrupted):
+            train(config_of("standard", corpus), root / "fsdp" / "standard", RUNTIME)
+    done = torchrun(str(Path(__file__)), str(root), corpus)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return root
+
+
+def newest(path: Path) -> Path:
+    return max((path / "checkpoints").glob("step-*"))
+
+
+def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float, name: str) -> None:
+    """As vectors: Adam divides a small gradient by its own size, and so magnifies the rounding of single entries, as it
+    does where one process takes its batch in other micro-batches."""
+    assert found.shape == wanted.shape, name
+    assert float((found - wanted).norm()) <= tolerance * float(wanted.norm()), name
+
+
+def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
+    """Criterion: weights, optimizer state and logged numbers agree up to rounding (sums in another order), relative to
+    their size; the checkpoint has the same names and shapes."""
+    first, second = load_file(newest(one) / "model.safetensors"), load_file(newest(other) / "model.safetensors")
+    assert first.keys() == second.keys()
+    for name, weights in first.items():
+        assert_close(second[name], weights, tolerance, name)
+    states = [torch.load(newest(p) / "optimizer.pt", weights_only=True)["optimizer"] for p in (one, other)]
+    assert states[0]["param_groups"] == states[1]["param_groups"]
+    for index, values in states[0]["state"].items():
+        for name, value in values.items():
+            assert_close(states[1]["state"][index][name], value, tolerance, f"{name} of {index}")
+    records = [RunFolder.open(path).metrics() for path in (one, other)]
+    assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]]
+    for ours, theirs in zip(*records, strict=True):
+        for name in ours.keys() - {"tokens_per_second", "context_gain"}:
+            np.testing.assert_allclose(theirs[name], ours[name], rtol=tolerance, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("case", [case for case in CASES if case != "interrupted"])
+def test_two_processes_compute_what_one_computes(runs: Path, case: str, parallel: str) -> None:
+    """Under `fsdp`, `standard` was begun by one process and interrupted."""
+    tolerance = 1e-2 if "precision" in CASES[case] else 1e-5  # of fp16, and of fp32
+    assert_close_runs(runs / "one" / case, runs / parallel / case, tolerance)
+    summary = RunFolder.open(runs / parallel / case).summary()
+    assert summary is not None
+    assert (summary["processes"], summary["parallel"]) == (2, parallel)
+    assert summary["n_parameters"] == (RunFolder.open(runs / "one" / case).summary() or {})["n_parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(runs: Path, corpus: str, parallel: str) -> None:
+    """Criterion: both say the same, with the exit code of the signal and the command that continues on as many; one
+    process continues and ends at the weights of a run that was never stopped."""
+    path = runs / parallel / "interrupted"
+    said = [json.loads((runs / f"{parallel}-{rank}.json").read_text())["interrupted"] for rank in range(N_PROCESSES)]
+    command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {path}"
+    assert said == [[f"interrupted after step 8, saved. Resume: {command}", 143]] * N_PROCESSES
+    assert newest(path).name == "step-00000008"
+    train(config_of("interrupted", corpus), path, RUNTIME)
+    assert_close_runs(runs / "one" / "interrupted", path)
+
+
+@pytest.mark.slow
+def test_an_error_in_one_process_ends_all(tmp_path: Path, corpus: str) -> None:
+    """Criterion: torchrun ends by itself, and not well."""
+    done = torchrun(str(Path(__file__)), str(tmp_path), corpus, "break", timeout=120)
+    assert done.returncode != 0
+    assert "MemoryError" in done.stderr
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(corpus: str, tmp_path: Path) -> None:
+    """Criterion: one line, exit code 2, no folder; it is seen before the processes look for one another."""
+    torchrun_says = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    out = tmp_path / "run"
+    done = subprocess.run(
+        [
+            ATTRACTOR,
+            "train",
+            f"--corpus={corpus}",
+            "--batch-size=6",
+            "--accumulation=2",
+            f"--out={out}",
+            "--device=cpu",
+        ],
+        env=os.environ | torchrun_says,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: batch_size / accumulation must be divisible by the number of processes, 2, got 6 / 2; "
+        "change one of them, or start torchrun with another --nproc-per-node\n"
+    )
+
+
+def test_one_process_is_a_world_in_which_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: a batch in one part is that batch with weight 1, and no random state changes."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    world = World.from_environment()
+    assert world == World()
+    assert (world.is_first, world.program) == (True, "attractor")
+    batch = Batch(np.arange(8).reshape(4, 2), np.arange(8).reshape(4, 2))
+    ((rows, share),) = world.parts(batch, 1)
+    assert share == 1
+    assert np.array_equal(rows.inputs, batch.inputs)
+    before = torch.get_rng_state()
+    world.seed(0, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    world.refuse_uneven(7, 1)
+
+
+@pytest.mark.parametrize(("size", "accumulation"), [(2, 1), (2, 2), (4, 2), (8, 1)])
+def test_the_parts_of_all_processes_are_the_batch(size: int, accumulation: int) -> None:
+    """Criterion: every row once; the weights of what is scored, averaged over processes, sum to one; what a process
+    without scored targets is given has a mean loss, at weight 0."""
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 9, (8, 5))
+    targets = np.where(rng.random((8, 5)) < 0.3, inputs, IGNORED)
+    targets[-1] = IGNORED
+    batch = Batch(inputs, targets, inputs > 0)
+    parts = [World(rank, size).parts(batch, accumulation) for rank in range(size)]
+    by_micro_batch = [rows for number in range(accumulation) for rows, _ in (mine[number] for mine in parts)]
+    assert np.array_equal(np.concatenate([rows.inputs for rows in by_micro_batch]), inputs)
+    assert sum(share for mine in parts for _, share in mine) / size == pytest.approx(1)
+    for rows, share in (part for mine in parts for part in mine):
+        assert (rows.targets != IGNORED).any()
+        assert rows.real is not None
+        n_scored = (targets != IGNORED).sum()
+        assert share in (0, pytest.approx(size * (rows.targets != IGNORED).sum() / n_scored))
+
+
+def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() -> None:
+    def drawn(rank: int, step: int) -> float:
+        World(rank, 2).seed(0, step)
+        return float(torch.rand(()))
+
+    before = torch.get_rng_state()
+    numbers = [drawn(rank, step) for rank in (0, 1) for step in (0, 1)]
+    assert len(set(numbers)) == 4
+    assert numbers == [drawn(rank, step) for rank in (0, 1) for step in (0, 1)]
+    torch.set_rng_state(before)
+
+
+def test_what_is_no_way_of_sharing_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
+        Runtime(parallel="fdsp")
+
+
+def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) -> None:
+    """Inside a process that torchrun has started."""
+    world = World.from_environment()
+    if what == "break":
+        take_step = Run.take_step
+
+        def broken(run: Run) -> dict[str, Any]:
+            if run.state.step == 3 and run.world.rank == 1:
+                raise MemoryError
+            return take_step(run)
+
+        Run.take_step = broken  # type: ignore[method-assign]
+        train(config_of("standard", corpus), root / "run", RUNTIME)
+        return
+    for parallel in ("ddp", "fsdp"):
+        said = carry_out(root / parallel, corpus, CASES, parallel)
+        (root / f"{parallel}-{world.rank}.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
