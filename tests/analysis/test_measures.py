@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attractor.analysis import attention_entropy, effective_rank
+from attractor.analysis import attention_entropy, effective_rank, spectral_profile
 
 
 def random_map(*shape: int) -> torch.Tensor:
@@ -76,3 +76,21 @@ def test_rank_ignores_scale_and_rotation() -> None:
 
 def test_rank_of_a_map_with_more_keys_than_queries() -> None:
     assert 1 <= effective_rank(random_map(3, 10)).item() <= 3
+
+
+def test_the_spectrum_of_known_maps():
+    """One direction: all shares and gaps are 1. Equal singular values: share 1/n, no gap."""
+    one = torch.ones(4, 4, dtype=torch.float64)
+    rank, share, gap = spectral_profile(one)
+    torch.testing.assert_close(torch.stack([rank, share, gap]), torch.ones(3, dtype=torch.float64))
+    rank, share, gap = spectral_profile(torch.eye(4))
+    torch.testing.assert_close(torch.stack([rank, share, gap]), torch.tensor([4.0, 0.25, 0.0]))
+    rank, share, gap = spectral_profile(torch.diag(torch.tensor([4.0, 1.0, 1.0])))
+    torch.testing.assert_close(torch.stack([rank, share, gap]), torch.tensor([2.0, 2 / 3, 0.75]))
+
+
+def test_a_rotation_changes_no_spectrum():
+    maps = torch.rand(3, 6, 6, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+    for before, after in zip(spectral_profile(maps), spectral_profile(rotation @ maps), strict=True):
+        torch.testing.assert_close(before, after)

@@ -3,6 +3,7 @@
 Every option is a field of a config and is checked there; what a person gave wrongly ends in one line and exit code 2.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,8 @@ def parse(argv: Sequence[str]) -> Any:
 
 
 def main() -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG)
+    quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
+    console = Console(quiet=quiet) if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG, quiet=quiet)
     try:
         args = parse(sys.argv[1:] or ["--help"])
         every = [*COMMANDS.values(), *(each for _, commands in GROUPS.values() for each in commands.values())]

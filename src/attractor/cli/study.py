@@ -45,7 +45,9 @@ class StudyPlan:
 class StudyRun(StudyPlan):
     """Carry out what is not finished, and write the report; interrupted at any moment, the same command continues."""
 
-    launcher: Annotated[str, arg(help="local, stacked, ray or torchrun")] = "local"
+    launcher: Annotated[
+        str, arg(help="local, stacked, ray or torchrun; by default whichever of the first two is faster")
+    ] = "auto"
     workers: Annotated[int | None, arg(help="runs side by side; under torchrun the processes of one run")] = None
     threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
     part: Annotated[str, arg(help="the share of the runs that this machine carries out, as 2/3")] = "1/1"
@@ -67,10 +69,14 @@ def study_run(args: StudyRun, console: Console) -> None:
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
     record, failures = run_study(study, conduct, runtime, console)
     page = write_report(record, args.root / f"{study.name}-{args.scale}")
-    for table in tables(Judged(record)):
+    judged = Judged(record)
+    for table in tables(judged):
         console.print(console_table(table))
-        for line in table.caption:
-            print_line(console, line)
+        for text in table.caption:
+            print_line(console, text)
+    console.print()
+    for line in judged.verdict():
+        print_line(console, line.text)
     if failures:
         console.print(f"{len(failures)} runs failed; the same command tries them again", highlight=False)
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from attractor.attention.stage import require
@@ -27,6 +28,7 @@ from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
+from attractor.study.stacked import prefer_stacked
 from attractor.study.study import Study
 from attractor.study.watch import Watch
 from attractor.train.calibrate import calibrate
@@ -40,7 +42,7 @@ LAUNCHERS = {
     "local": "attractor.study.launch",
     "stacked": "attractor.study.stacked",
     "ray": "attractor.study.on_ray",
-    "torchrun": "attractor.study.torchrun",
+    "torchrun": "attractor.study.torchrun",  # one run at a time, on as many processes as there are workers
 }
 Launch = Callable[[Sequence[Job], int, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 
@@ -51,14 +53,14 @@ class Conduct:
 
     scale: str = "smoke"
     root: Path = Path("runs")
-    launcher: str = "local"
+    launcher: str = "auto"  # seeds stacked in one process where that is faster, or else processes of their own
     workers: int | None = None
     seeds: tuple[int, ...] | None = None  # in place of the scale's
     part: str = "1/1"  # which share of the runs this machine carries out
     command: str = ""
 
     def __post_init__(self) -> None:
-        if self.launcher not in LAUNCHERS:
+        if self.launcher not in ("auto", *LAUNCHERS):
             raise unknown("launcher", self.launcher, LAUNCHERS)
         share_of(self.part)
 
@@ -207,9 +209,15 @@ def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime
     if kind != "training":
         carry_out_costs(kind, jobs, runtime, console)
         return {}
-    n_workers, runtime = share_machine(len(jobs), conduct.workers, runtime)
-    print_line(console, f"{n_workers} at once by launcher '{conduct.launcher}', in {conduct.root / POOL}")
-    launch: Launch = import_module(LAUNCHERS[conduct.launcher]).launch
+    name = conduct.launcher
+    if name == "auto":
+        name = "stacked" if prefer_stacked(runtime.device) else "local"
+    workers = conduct.workers
+    if name == "torchrun":
+        workers = workers or max(1, torch.cuda.device_count())
+    n_workers, runtime = share_machine(len(jobs), workers, runtime)
+    print_line(console, f"{n_workers} at once by launcher '{name}', in {conduct.root / POOL}")
+    launch: Launch = import_module(LAUNCHERS[name]).launch
     with Watch(console, jobs) as watch:
         failures = launch(jobs, n_workers, runtime, watch)
     for name, why in failures.items():

@@ -1,0 +1,318 @@
+"""What a pilot advises, in words: which mechanism, how sure that is, how far it reaches, and what would change it.
+
+The instrument comes first. Where the control is not clearly worse, a pilot advises nothing but a longer pilot.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attractor.evidence.pilot import SPREAD_SEEDS, Finding, Judgement, Losses, Pilot
+from attractor.evidence.power import pairs_needed
+from attractor.evidence.sensitivity import SENSITIVE_GAP
+from attractor.evidence.statistics import Interval
+from attractor.files import in_json, write_text
+from attractor.numerals import in_bytes, in_time, with_prefix
+from attractor.report.comparison import in_nats
+
+POWER = 0.8
+MANY_PAIRS = 1000  # more than anybody will run: then the exact number says nothing
+LARGE_VOCABULARY = 1_000
+# CoupledQK, as the ledger of claims has it: C1, C6, C7 and C8.
+SIZE_PUBLISHED = (
+    " (CoupledQK publishes that coupled attention leads at 60M and 150M parameters, and differential attention at 350M)"
+)
+CORPUS_PUBLISHED = (
+    " (CoupledQK publishes for coupled attention 6.6% less perplexity on WikiText, 4.5% less on PubMed, and 10.3% more "
+    "on OpenWebText)"
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the finished runs of one mechanism took."""
+
+    n_parameters: int
+    tokens_per_second: float
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what the pilot was run: all that its answer is known to hold for."""
+
+    corpus: str
+    recipe: str
+    next_recipe: str  # what a larger budget could choose; empty where there is nothing longer for this corpus
+    tokens: int  # of one run
+    epochs: float
+    vocab_size: int
+    lr: float
+    budget_seconds: float
+    spent_seconds: float
+    pair_seconds: float  # of this machine, for one more seed of the baseline and of one rival
+
+
+@dataclass(frozen=True)
+class Advice:
+    pilot: Pilot
+    judgement: Judgement
+    losses: Losses
+    costs: Mapping[str, Cost]
+    setting: Setting
+    failures: Mapping[str, str]
+    command: str
+    path: Path
+
+    @property
+    def recommended(self) -> str:
+        """The best of those that are better than the baseline, by their own comparison; else the baseline.
+
+        Among several of which none is shown to be worse than another: the fastest where their differences do not
+        matter, the lowest mean loss where that is open.
+        """
+        if not self.judgement.sensitive or not self.judgement.better:
+            return self.pilot.baseline
+        beaten = {duel.of if duel.outcome == "worse" else duel.against for duel in self.judgement.duels if _shown(duel)}
+        # With three or more, each may be worse than another: then all of them stay.
+        best = [label for label in self.judgement.better if label not in beaten] or list(self.judgement.better)
+        among = [duel.outcome for duel in self.judgement.duels if {duel.of, duel.against} <= {*best}]
+        if any(outcome != "no relevant difference" for outcome in among):
+            return min(best, key=lambda label: self._advantage(label).mean)
+        return max(best, key=lambda label: (self.costs[label].tokens_per_second, label))
+
+    def words(self) -> list[str]:
+        return [
+            *self._answer(),
+            self._instrument(),
+            *(self._against_baseline(finding) for finding in self.judgement.rivals),
+            *(self._between_rivals(duel) for duel in self.judgement.duels if self.judgement.sensitive),
+            *self._how_sure(),
+            self._how_far(),
+            *(f"would change it: {text}" for text in self._what_would_change_it()),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for programs, with nothing that leads back to a path."""
+        judgement = asdict(self.judgement)
+        for finding in judgement["rivals"] + judgement["duels"]:
+            if not self.judgement.sensitive:
+                finding["outcome"] = "not judged"
+        return {
+            "command": self.command,
+            "recommended": self.recommended,
+            "sensitive": self.judgement.sensitive,
+            "finished": not self.judgement.wanted,
+            "pilot": asdict(self.pilot),
+            "judgement": judgement,
+            "valid_loss_by_seed": {label: dict(sorted(found.items())) for label, found in sorted(self.losses.items())},
+            "costs": {label: asdict(cost) for label, cost in sorted(self.costs.items())},
+            "setting": asdict(self.setting),
+            "failures": dict(self.failures),
+            "words": self.words(),
+        }
+
+    # --- the answer ---------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> list[str]:
+        baseline, chosen = self.pilot.baseline, self.recommended
+        if not self.judgement.sensitive:
+            ask = (
+                f"a longer run may ({self.setting.next_recipe}): give a --budget above "
+                f"{in_time(self.setting.budget_seconds)}"
+                if self.setting.next_recipe
+                else "longer runs may, which 'attractor compare' makes with --n-steps: a larger budget does not"
+            )
+            if self.setting.vocab_size > LARGE_VOCABULARY:
+                ask += f", or the corpus in bytes in place of {self.setting.vocab_size:,} kinds of tokens"
+            reason = " for it costs least" if self._costs_least(baseline) else " the one that is known best"
+            return [
+                f"answer: this pilot cannot tell; {ask}",
+                f"until then: '{baseline}',{reason}; nothing here speaks for or against the others",
+            ]
+        if chosen == baseline:
+            undecided = [finding.of for finding in self.judgement.rivals if finding.undecided]
+            open_end = f"; {_listed(undecided)} may still be better, which this pilot could not decide"
+            least = ", and it costs least" if self._costs_least(baseline) else ""
+            return [f"answer: use '{baseline}': no rival is shown to be better{least}{open_end if undecided else ''}"]
+        advantage = self._advantage(chosen)
+        gain = 1 - math.exp(advantage.mean)
+        return [
+            f"answer: use '{chosen}': better than '{baseline}' by {_size(advantage)}, {gain:.1%} of the perplexity"
+            f"{self._price(chosen)}"
+        ]
+
+    def _instrument(self) -> str:
+        gap, control = self.judgement.gap, self.pilot.control
+        what = f"the control '{control}', which attends to all positions alike,"
+        if control in self.failures:
+            return f"instrument: sensitivity unknown: {what} failed: {self.failures[control]}"
+        if gap is None or gap.in_sds is None:
+            why = "no spread between seeds to hold it against" if gap and math.isfinite(gap.gap) else "no finite loss"
+            return f"instrument: sensitivity unknown: {what} has {why}"
+        measured = (
+            f"{what} is {abs(gap.gap):.4f} nats {'worse' if gap.gap > 0 else 'better'} than '{self.pilot.baseline}', "
+            f"{gap.in_sds:.1f} standard deviations between {gap.n_baseline} seeds ({SENSITIVE_GAP:g} are asked for)"
+        )
+        few = f"; a spread of fewer than {SPREAD_SEEDS} seeds is a rough one" if gap.n_baseline < SPREAD_SEEDS else ""
+        return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}{few}"
+
+    def _against_baseline(self, finding: Finding) -> str:
+        label = finding.of
+        if finding.outcome == "failed":
+            return f"{label}: no verdict: {self.failures[label]}"
+        if finding.interval is None:
+            return f"{label}: no verdict: the budget ended before its first pair"
+        if finding.outcome == "not finite":
+            return f"{label}: no verdict: a run of it or of '{finding.against}' ended without a finite loss"
+        measured = in_nats(finding.interval)
+        if not self.judgement.sensitive:
+            return f"{label}: not judged: {measured}"
+        return f"{label}: {self._outcome(finding)}: {measured}{self._price(label)}"
+
+    def _between_rivals(self, duel: Finding) -> str:
+        if duel.interval is None or duel.outcome in ("failed", "not finite"):
+            return f"{duel.of} and {duel.against}: no verdict: further runs of one of them failed or diverged"
+        return f"{duel.of} and {duel.against}: {self._outcome(duel)}: {in_nats(duel.interval)}"
+
+    def _outcome(self, finding: Finding) -> str:
+        if _shown(finding):
+            return f"{finding.outcome} than '{finding.against}', decided"
+        if finding.outcome == "no relevant difference":
+            return f"no relevant difference from '{finding.against}' (within {self.pilot.margin:g} nats), decided"
+        ended = "at the end of the budget" if finding.open else "after all pairs that were planned"
+        return f"not decided {ended}"
+
+    def _price(self, label: str) -> str:
+        ours, theirs = self.costs.get(label), self.costs.get(self.pilot.baseline)
+        if ours is None or theirs is None:
+            return ""
+        return (
+            f"; at {ours.tokens_per_second / theirs.tokens_per_second:.2f} of its speed, "
+            f"{ours.peak_memory_bytes / theirs.peak_memory_bytes:.2f} of its memory, "
+            f"{ours.n_parameters / theirs.n_parameters:.2f} of its parameters"
+        )
+
+    # --- how sure, how far, what else ---------------------------------------------------------------------------------
+
+    def _how_sure(self) -> list[str]:
+        if not self.judgement.sensitive:
+            return []
+        pilot = self.pilot
+        rivals = "the rival" if len(pilot.rivals) == 1 else f"all {len(pilot.rivals)} rivals"
+        lines = [
+            f"how sure: the chance to call a mechanism better or worse that does not differ is at most "
+            f"{pilot.alpha:.2g}, over all looks (one after each of up to {pilot.n_max} pairs of seeds) and {rivals} "
+            f"together; each interval against '{pilot.baseline}' holds at all looks with {pilot.rival_level:.4g} "
+            "confidence. This speaks of other seeds, not of other text or sizes"
+        ]
+        for finding in (*self.judgement.rivals, *self.judgement.duels):
+            if finding.undecided and (needed := self._pairs_needed(finding)):
+                lines.append(needed)
+        return lines
+
+    def _pairs_needed(self, finding: Finding) -> str:
+        """For the difference that matters; empty where there is no spread to reckon with."""
+        if not finding.sd or not math.isfinite(finding.sd):
+            return ""
+        needed = pairs_needed(finding.sd, self.pilot.margin, POWER, 1 - self.pilot.rival_level)
+        assert needed is not None
+        who = f"'{finding.of}' and '{finding.against}'"
+        if needed > MANY_PAIRS:
+            return (
+                f"undecided: {who}: more than {MANY_PAIRS} pairs to see {self.pilot.margin:g} nats: take a wider margin"
+            )
+        return (
+            f"undecided: {who}: about {needed} pairs would show a difference of {self.pilot.margin:g} nats with a "
+            f"chance of {POWER:.0%}, if they scatter as these {finding.n} do; "
+            f"here about {in_time(needed * self.setting.pair_seconds)}"
+        )
+
+    def _how_far(self) -> str:
+        s, cost = self.setting, self.costs.get(self.pilot.baseline)
+        model = "" if cost is None else f"{with_prefix(cost.n_parameters)} parameters, "
+        return (
+            f"how far: {model}{with_prefix(s.tokens)} tokens a run ({s.epochs:.2g} passes), recipe {s.recipe}. "
+            "Whether it holds for a larger model or a longer training is not known from this pilot"
+        )
+
+    def _what_would_change_it(self) -> list[str]:
+        if not self.judgement.sensitive:
+            return [
+                "anything that makes context matter: more steps, smaller vocabulary, a corpus with longer documents"
+            ]
+        of_size, of_corpus = (
+            (SIZE_PUBLISHED, CORPUS_PUBLISHED) if any("coupled" in label for label in self.pilot.rivals) else ("", "")
+        )
+        texts = [
+            f"a larger model: the order of mechanisms may turn with size{of_size}",
+            f"another corpus: what helps on one kind of text may harm on another{of_corpus}",
+            f"another learning rate: all mechanisms had {self.setting.lr:g}, and each may have a better one of its own",
+        ]
+        for finding in self.judgement.rivals:
+            interval = finding.interval
+            if interval is None or interval.low is None or interval.high is None or not math.isfinite(interval.mean):
+                continue
+            if finding.undecided:
+                bound = max(abs(interval.low), abs(interval.high))
+                texts.append(
+                    f"a wider margin: '{finding.of}' shows no difference of {bound:.3f} nats or more, so if "
+                    "smaller ones do not matter, take the cheaper"
+                )
+            elif finding.outcome == "better" and -interval.high < self.pilot.margin:
+                texts.append(
+                    f"the margin: '{finding.of}' is better, but by how much is open down to {-interval.high:.4f} nats, "
+                    f"less than the {self.pilot.margin:g} that matter to you"
+                )
+        return texts
+
+    def _advantage(self, rival: str) -> Interval:
+        """Of a rival that is better."""
+        interval = next(finding.interval for finding in self.judgement.rivals if finding.of == rival)
+        assert interval is not None
+        return interval
+
+    def _costs_least(self, label: str) -> bool:
+        speeds = {name: cost.tokens_per_second for name, cost in self.costs.items() if name != self.pilot.control}
+        return label in speeds and speeds[label] == max(speeds.values())
+
+
+def write_advice(advice: Advice, folder: Path) -> None:
+    """advice.json for programs, advice.md for people."""
+    write_text(folder / "advice.json", in_json(advice.to_dict()))
+    write_text(folder / "advice.md", in_markdown(advice))
+
+
+def in_markdown(advice: Advice) -> str:
+    """The record: the words, the losses they rest on, and the command."""
+    seeds = sorted({seed for found in advice.losses.values() for seed in found})
+    heading = ["attention", *(f"seed {seed}" for seed in seeds), "params", "tok/s", "memory"]
+    rows = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    for label in (label for label in advice.pilot.arms if label in advice.costs):
+        found, cost = advice.losses.get(label, {}), advice.costs[label]
+        losses = [f"{found[seed]:.4f}" if seed in found else "" for seed in seeds]
+        costs = [with_prefix(cost.n_parameters), with_prefix(cost.tokens_per_second), in_bytes(cost.peak_memory_bytes)]
+        rows.append([label, *losses, *costs])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    words = "\n".join(f"- {line}" for line in advice.words())
+    return (
+        f"# Which attention for {advice.setting.corpus}\n\n{words}\n\nValidation loss in nats, by seed:\n\n{table}\n\n"
+        f"`{advice.command}`\n"
+    )
+
+
+def _shown(finding: Finding) -> bool:
+    return finding.outcome in ("better", "worse")
+
+
+def _size(interval: Interval) -> str:
+    """An improvement without its sign."""
+    assert interval.low is not None
+    assert interval.high is not None
+    return f"{-interval.mean:.4f} nats [{-interval.high:.4f}, {-interval.low:.4f}]"
+
+
+def _listed(labels: list[str]) -> str:
+    return " and ".join(f"'{label}'" for label in labels)

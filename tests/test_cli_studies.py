@@ -1,0 +1,103 @@
+"""The commands about studies, as a person gives them: from a file to a report, a stored record and verdicts."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from attractor import cli
+
+FILE = """
+from attractor.study import Scale, Study, axis
+from attractor.train.config import TrainConfig
+
+BASE = TrainConfig().replace(corpus="squares.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=6,
+    warmup_steps=1, batch_size=2, seq_len=16, eval_every=3, eval_batches=4)
+STUDY = Study(
+    title="A <blink> study", question="Does it run?", source="no table", rows=axis("attention", "standard", "gated"),
+    baseline="standard", scales={"smoke": Scale(BASE, seeds=(0, 1))},
+)
+"""
+
+
+@pytest.fixture
+def attractor(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "squares.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(3000)))
+    (tmp_path / "tried.py").write_text(FILE)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_from_a_file_to_a_report_a_record_and_verdicts(attractor):
+    code, out, err = attractor("study", "run", "tried.py", "--device", "cpu", "--workers", "2", "--threads", "1")
+    assert (code, err) == (0, "")
+    page = Path(out.splitlines()[-1])
+    assert page == Path("runs/tried-smoke/report.html")
+    text = page.read_text()
+    assert "A &lt;blink&gt; study" in text
+    assert "<blink>" not in text
+    assert "attractor study run tried.py --device cpu" in text
+    for name in ("table.md", "table.tex", "numbers.tex", "record.json", "study.json"):
+        assert (page.parent / name).stat().st_size > 0
+
+    code, out, _ = attractor("study", "plan", "tried.py")
+    assert code == 0
+    assert "6 runs, 0 to do" in out
+
+    code, _, _ = attractor("report", "runs/tried-smoke", "--store", "study-tried-smoke.json", "--formats", "svg")
+    assert code == 0
+    record = Path("study-tried-smoke.json").read_text()
+    assert str(Path.cwd()) not in record
+    assert json.loads(record)["design"]["name"] == "tried"
+    code, out, _ = attractor("report", "study-tried-smoke.json", "--out", "again", "--formats", "svg")
+    assert code == 0
+    assert Path("again/table.md").read_text() == (page.parent / "table.md").read_text()
+
+    code, out, _ = attractor("claims", "C1", "L9", "--root", "runs", "--results", ".", "--write", "ledger.md")
+    assert code == 0
+    assert out.count("not run") >= 2
+    assert "coupled beats every uncoupled variant" in Path("ledger.md").read_text()
+
+
+def test_studies_are_listed_with_what_they_ask(attractor):
+    code, out, _ = attractor("study", "list", ".")
+    assert code == 0
+    assert "Does it run?" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("study", "run", "absent.py"), "study must be a Python file, and 'absent.py' is none"),
+        (("study", "run", "tried.py", "--scale", "paper"), "unknown scale of study 'tried' 'paper'"),
+        (("study", "run", "tried.py", "--launcher", "slurm"), "unknown launcher 'slurm'"),
+        (("study", "run", "tried.py", "--part", "3/2"), "part must be a share as 2/3"),
+        (("study", "run", "tried.py", "--parallel", "tp"), "unknown parallel 'tp'"),
+        (("study", "list", "absent"), "folder must hold study files"),
+        (("study", "rum", "tried.py"), "unknown command 'rum'; did you mean 'run'?"),
+        (("report", "absent"), "a study's folder must hold study.json"),
+        (("report", "tried.py", "--out", "x"), "must hold a study's record"),
+        (("claims", "C99"), "unknown claim 'C99'"),
+        (("claims", "--root", "absent"), "root must be a folder of studies"),
+        (("advise", "--corpus", "squares.txt", "--budget", "10"), "budget must be a time with its unit, got '10'"),
+        (("advise", "--corpus", "squares.txt", "--rivals", "standard"), "rivals"),
+    ],
+)
+def test_what_is_wrong_ends_in_one_line_and_exit_code_2(attractor, arguments, said):
+    code, _, err = attractor(*arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not Path("runs").exists()
