@@ -35,10 +35,16 @@ STUDY = Study(
         Quantity("peak memory (bytes)", "peak_memory_bytes", "lower", relative_to="standard"),
     ),
     scales={
-        "smoke": Scale(language("smoke", **SMALL), seeds=(0, 1)),
-        "laptop": Scale(language("laptop", **SMALL), seeds=(0, 1, 2)),
-        "bench": Scale(RECIPES["psiqrh"].replace(corpus="encyclopedic-gpt2", n_steps=5_000), seeds=(0, 1)),
-        "paper": Scale(RECIPES["psiqrh"].replace(corpus="wikitext-103"), seeds=(0, 1, 2)),
+        "smoke": Scale(language("smoke", **SMALL), seeds=(0, 1), elsewhere=("stdlib-docs",)),
+        "laptop": Scale(language("laptop", **SMALL), seeds=(0, 1, 2), elsewhere=("scientific", "heterogeneous")),
+        "bench": Scale(
+            RECIPES["psiqrh"].replace(corpus="encyclopedic-gpt2", n_steps=5_000),
+            seeds=(0, 1),
+            elsewhere=("scientific-gpt2", "heterogeneous-gpt2"),
+        ),
+        "paper": Scale(
+            RECIPES["psiqrh"].replace(corpus="wikitext-103"), seeds=(0, 1, 2), elsewhere=("pubmed", "openwebtext")
+        ),
     },
-    claims=("P1", "P3", "P4", "P5"),
+    claims=("P1", "P2", "P3", "P4", "P5"),
 )

@@ -484,7 +484,8 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
             "loss_spikes": [1] * rng.randrange(3),
             "skipped_steps": rng.randrange(3),
             "curve": [(k, loss + 1 / (k + 1)) for k in range(5)],
-            "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")},
+            "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")}
+            | {"elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)}},
         }
 
     rows = {column: [*map(spaced, names.split()), "uniform"] for column, names in PLACES.items()}

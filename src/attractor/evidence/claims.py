@@ -8,7 +8,7 @@ Where it prints none, the margin is MATTERS. A claim without a rule has no study
 from dataclasses import dataclass
 from math import log
 
-from attractor.evidence.readings import ACCURACY, AREA, MEMORY, SPEED, Pair, rank
+from attractor.evidence.readings import ACCURACY, AREA, ELSEWHERE, MEMORY, SPEED, Pair, rank
 from attractor.evidence.rules import (
     AtDip,
     Calmer,
@@ -371,7 +371,13 @@ PSIQRH = (
         "psiqrh",
         AllOf((Differs(better("psiqrh", "standard")), Differs(better("psiqrh", "standard"), AREA))),
     ),
-    Claim("P2", "PsiQRH generalises better out of distribution", "asserted"),
+    Claim(
+        "P2",
+        "PsiQRH generalises better out of distribution",
+        "asserted",
+        "psiqrh",
+        Differs(better("psiqrh", "standard"), ELSEWHERE),
+    ),
     Claim(
         "P3",
         "phase costs about 2x per head, complex tensors 2x memory",

@@ -191,6 +191,11 @@ def _loss(outcome: Outcome) -> float:
     return math.nan if value is None else float(value)
 
 
+def _mean_loss_elsewhere(outcome: Outcome) -> float | None:
+    losses = outcome.probes.get("elsewhere", {}).values()
+    return math.fsum(math.nan if loss is None else loss for loss in losses) / len(losses) if losses else None
+
+
 def _accuracy(outcome: Outcome) -> float:
     value = (outcome.summary.get("metric") or {}).get("value")
     return math.nan if value is None else float(value)
@@ -213,6 +218,7 @@ def _instabilities(outcome: Outcome) -> float | None:
 
 LOSS = Reading("validation loss", "nats", _loss)
 AREA = Reading("mean validation loss of training", "nats", _mean_loss_of_training)
+ELSEWHERE = Reading("mean validation loss on corpora it was not trained on", "nats", _mean_loss_elsewhere)
 ACCURACY = Reading("accuracy", "", _accuracy, needs_context=False)
 SPEED = Reading(
     "throughput", "x", at_path("tokens_per_second"), as_ratio=True, needs_context=False, rounds="step_seconds"

@@ -1,12 +1,16 @@
-"""Measures of a finished run's attention maps, kept beside the run in probes.json.
+"""Measures of finished runs, kept beside each run in probes.json.
 
-Of every layer, over heads and validation batches: the entropy of rows (with the first row, which is always 0, and
-without), effective rank, the leading singular value's share, the spectral gap, and the mass on the first position. And
-the maps of one validation sequence, for pictures. Of differential attention each of the two softmax maps counts.
+Attention maps: of every layer, over heads and validation batches, the entropy of rows (with the first row, which is
+always 0, and without), effective rank, the leading singular value's share, the spectral gap, and the mass on the first
+position; and the maps of one validation sequence, for pictures. Of differential attention each softmax map counts.
+
+Elsewhere: the validation loss on corpora that the run never saw.
 """
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,13 +21,15 @@ from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.evidence.run import RunFolder
 from attractor.evidence.study import PROBES_FILE
 from attractor.files import write_json
+from attractor.models import Transformer
 from attractor.observe import attention_maps
 from attractor.study.launch import Job
-from attractor.tasks import Task
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line, run_progress
+from attractor.train.evaluate import evaluate
 from attractor.train.hardware import on_device, resolve_device
+from attractor.train.loop import AUTOCAST
 
 N_BATCHES = 25  # CoupledQK, table 12
 BATCH_SIZE = 8
@@ -32,38 +38,48 @@ PICTURED_LENGTH = 64
 MEASURES = ("entropy", "entropy_after_first_row", "effective_rank", "top_share", "spectral_gap", "sink_mass")
 
 
-def probe_runs(jobs: Sequence[Job], runtime: Runtime, console: Console) -> None:
-    """Probe every finished run that has not been; a run whose weights are gone is said and passed over."""
-    todo = [job for job in jobs if job.finished and not (job.path / PROBES_FILE).exists()]
+Probe = Callable[[Transformer, TrainConfig], dict[str, Any]]
+
+
+def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, console: Console) -> None:
+    """Measure every finished run that has not been; a run whose weights are gone is said and passed over."""
+    todo = [job for job in jobs if job.finished and name not in probes_of(job).get("done", [])]
     if not todo:
         return
-    if runtime.threads is not None:
-        torch.set_num_threads(os.cpu_count() or 1)  # all training is over
+    torch.set_num_threads(os.cpu_count() or 1)  # all training is over
+    device = resolve_device(runtime.device)
     with run_progress(console) as progress:
-        bar = progress.add_task("attention maps", total=len(todo), numbers="")
+        bar = progress.add_task(name, total=len(todo), numbers="")
         for job in todo:
             path = best_weights(RunFolder.open(job.path))
             if path is None:
-                print_line(console, f"{job.name}: not probed, since it has no checkpoint")
+                print_line(console, f"{job.name}: {name} not measured, since it has no checkpoint")
             else:
                 model = job.config.model.build(job.config.seed)
                 checkpoint.load_weights(path, model)
-                device = resolve_device(runtime.device)
-                write_json(job.path / PROBES_FILE, probe(model.to(device).eval(), job.config, job.config.build_task()))
+                with torch.no_grad():
+                    measured = probe(model.to(device).eval(), job.config)
+                known = probes_of(job)
+                done = [*known.get("done", []), name]
+                write_json(job.path / PROBES_FILE, known | measured | {"done": done})
             progress.advance(bar)
+
+
+def probes_of(job: Job) -> dict[str, Any]:
+    path = job.path / PROBES_FILE
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def best_weights(run: RunFolder) -> Any:
     return checkpoint.best_checkpoint(run.checkpoints) or checkpoint.newest_intact(run.checkpoints, lambda text: None)
 
 
-@torch.no_grad()
-def probe(model: Any, config: TrainConfig, task: Task) -> dict[str, Any]:
+def maps_of_run(model: Transformer, config: TrainConfig) -> dict[str, Any]:
     """Means by layer, and the maps of one sequence."""
     sums: Tensor | None = None
     pictures: dict[str, Any] = {}
     n_batches = 0
-    for batch in task.valid_batches(BATCH_SIZE, N_BATCHES):
+    for batch in config.build_task().valid_batches(BATCH_SIZE, N_BATCHES):
         tokens, _, _ = on_device(batch, model.device)
         maps = attention_maps(model, tokens)
         pictures = pictures or pictured(maps)
@@ -73,6 +89,19 @@ def probe(model: Any, config: TrainConfig, task: Task) -> dict[str, Any]:
     assert sums is not None
     means = (sums / n_batches).T.tolist()
     return {"n_batches": n_batches, "heatmaps": pictures} | dict(zip(MEASURES, means, strict=True))
+
+
+def losses_elsewhere(model: Transformer, config: TrainConfig, corpora: Sequence[str]) -> dict[str, Any]:
+    """Validation loss by corpus, in the run's own precision, windows and number of batches."""
+    half = AUTOCAST.get(config.precision)
+    autocast = torch.autocast(model.device.type, half) if half else nullcontext()
+    micro_batch = config.batch_size // config.accumulation
+
+    def loss(corpus: str) -> float:
+        task = config.replace(corpus=corpus).build_task()
+        return evaluate(model, task, micro_batch, config.eval_batches, autocast).loss
+
+    return {"elsewhere": {corpus: loss(corpus) for corpus in corpora}}
 
 
 def measures(weights: Tensor) -> list[Tensor]:

@@ -12,7 +12,7 @@ together by copying folders into one pool.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
+from attractor.study.probe import losses_elsewhere, maps_of_run, probe_runs
 from attractor.study.stacked import prefer_stacked
 from attractor.study.study import Study
 from attractor.study.watch import Watch
@@ -191,9 +192,10 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
     if study.probes:
-        from attractor.study.probe import probe_runs
-
-        probe_runs(jobs, runtime, console)
+        probe_runs(jobs, "attention maps", maps_of_run, runtime, console)
+    elsewhere = study.on(conduct.scale).elsewhere
+    if elsewhere:
+        probe_runs(jobs, "elsewhere", partial(losses_elsewhere, corpora=elsewhere), runtime, console)
     if not any(job.finished for job in planned.jobs):
         raise InputError("no run finished, so there is nothing to report; mend what the lines above name")
     return StudyRecord.read(planned.folder), failures

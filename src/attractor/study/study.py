@@ -75,6 +75,7 @@ class Scale:
     rows: Axis | None = None
     columns: Axis | None = None
     rates: Mapping[str, float] = field(default_factory=dict)  # rows whose own learning rate a pilot has found
+    elsewhere: tuple[str, ...] = ()  # corpora that finished runs are evaluated on, although they did not train on them
 
     def __post_init__(self) -> None:
         require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
