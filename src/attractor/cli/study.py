@@ -51,6 +51,7 @@ class StudyRun(StudyPlan):
     workers: Annotated[int | None, arg(help="runs side by side; under torchrun the processes of one run")] = None
     threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
     part: Annotated[str, arg(help="the share of the runs that this machine carries out, as 2/3")] = "1/1"
+    gpus_per_run: Annotated[float | None, arg(help="on a Ray cluster; may be a fraction")] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
     parallel: Annotated[str, arg(help="under torchrun: ddp or fsdp")] = Runtime.parallel
 
@@ -65,7 +66,9 @@ def study_run(args: StudyRun, console: Console) -> None:
 
     study = load_study(args.file)
     command = shlex.join(["attractor", *sys.argv[1:]])
-    conduct = Conduct(args.scale, args.root, args.launcher, args.workers, args.seeds, args.part, command)
+    conduct = Conduct(
+        args.scale, args.root, args.launcher, args.workers, args.seeds, args.part, command, args.gpus_per_run
+    )
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
     record, failures = run_study(study, conduct, runtime, console)
     page = write_report(record, args.root / f"{study.name}-{args.scale}")

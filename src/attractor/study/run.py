@@ -45,7 +45,7 @@ LAUNCHERS = {
     "ray": "attractor.study.on_ray",
     "torchrun": "attractor.study.torchrun",  # one run at a time, on as many processes as there are workers
 }
-Launch = Callable[[Sequence[Job], int, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
+Launch = Callable[[Sequence[Job], int | None, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Conduct:
     seeds: tuple[int, ...] | None = None  # in place of the scale's
     part: str = "1/1"  # which share of the runs this machine carries out
     command: str = ""
+    gpus_per_run: float | None = None  # on a Ray cluster: may be a fraction; None: one, where runs are on GPUs
 
     def __post_init__(self) -> None:
         if self.launcher not in ("auto", *LAUNCHERS):
@@ -217,11 +218,18 @@ def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime
     workers = conduct.workers
     if name == "torchrun":
         workers = workers or max(1, torch.cuda.device_count())
+    asked = runtime.threads
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
-    print_line(console, f"{n_workers} at once by launcher '{name}', in {conduct.root / POOL}")
-    launch: Launch = import_module(LAUNCHERS[name]).launch
+    module = import_module(LAUNCHERS[name])
+    launch: Launch = module.launch
+    at_once = f"{n_workers} at once"
+    if name == "ray":  # its machines are not this one
+        runtime = replace(runtime, threads=asked or 1)
+        launch = partial(module.launch, cluster=module.Cluster(gpus_per_run=conduct.gpus_per_run))
+        at_once = "as many at once as the cluster holds" if workers is None else at_once
+    print_line(console, f"launcher '{name}', {at_once}, in {conduct.root / POOL}")
     with Watch(console, jobs) as watch:
-        failures = launch(jobs, n_workers, runtime, watch)
+        failures = launch(jobs, workers if name == "ray" else n_workers, runtime, watch)
     for name, why in failures.items():
         print_line(console, f"failed: {name}: {why.strip()}")
     return failures

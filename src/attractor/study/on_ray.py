@@ -1,0 +1,464 @@
+"""Many runs on a Ray cluster: `launch` as in `launch.py`, where a run is a task with CPUs and GPUs of its own.
+
+Without an address a cluster is started here, on loopback, for as long as the launch lasts. Whoever reaches a cluster
+can execute code on it, so authentication by token is on, and a cluster that lets in anybody is refused.
+
+Each run has a worker process of its own and is asked to stop as in a terminal, by an interrupt. A worker that was
+killed is replaced, and the run goes on from its checkpoint; an error of the run itself is reported. A machine that does
+not see the run's folder carries it out in a folder of its own, tells its progress now and then, and sends it back.
+"""
+
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from attractor.attention.stage import require
+from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.evidence.lock import RunInUseError
+from attractor.files import write_text
+from attractor.study.launch import FAILURE, IN_USE, NOTES, POLL_SECONDS, Job, Notes
+from attractor.study.parcel import pack, pack_progress, unpack
+from attractor.train.config import Runtime
+from attractor.train.interrupt import StopRequest
+
+PROGRESS_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+TOKEN_SOURCES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Which cluster, and what a run takes of it."""
+
+    address: str | None = None  # host:port or auto; None: what RAY_ADDRESS says, or one that is started here
+    gpus_per_run: float | None = None  # may be a fraction; None: one, where runs are not for the CPU
+    max_retries: int = 3  # after a worker was killed
+    scratch: str | None = None  # run in this folder of each machine, even where the run's own is in sight
+    every_checkpoint: bool = False  # of those sent back; otherwise the best and the last
+    without_token: bool = False  # accept a cluster that lets in anybody
+
+    def __post_init__(self) -> None:
+        gpus = self.gpus_per_run
+        part_or_whole = gpus is None or 0 < gpus <= 1 or (gpus > 1 and gpus == int(gpus))
+        require(part_or_whole, "gpus_per_run", "a fraction of one or a whole number", gpus, "or set device=cpu")
+        require(self.max_retries >= 0, "max_retries", "at least 0", self.max_retries)
+
+
+def launch(
+    jobs: Sequence[Job],
+    n_workers: int | None,
+    runtime: Runtime,
+    watch: Callable[[Sequence[Job], Sequence[Job]], None],
+    cluster: Cluster = Cluster(),
+) -> dict[str, str]:
+    """Carry out all jobs, `n_workers` at once or as many as the cluster holds; returns what failed, by name."""
+    ended = [job for job in jobs if job.finished]
+    waiting = [job for job in jobs if job not in ended]
+    if not waiting:
+        watch([], ended)
+        return {}
+    require(runtime.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", runtime.device, "Ray chooses it")
+    with connected(cluster) as ray, Errands(ray, waiting, runtime, cluster) as errands, StopRequest() as stop:
+        while (waiting or errands.running) and stop.signal_number is None:
+            room = errands.room()
+            while waiting and len(errands.running) < min(room, n_workers or room):
+                errands.send(waiting.pop(0))
+            watch(list(errands.running.values()), ended)
+            ended += errands.collect()
+        ended += errands.stop()
+    watch([], ended)
+    if stop.signal_number is not None:
+        raise RunInterrupted(
+            f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
+            f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
+            stop.signal_number,
+        )
+    return errands.failures
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[Any]:
+    """Ray, connected for as long as this lasts. A connection that is there already is used, and kept."""
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    with ExitStack() as stack:
+        stack.enter_context(_environment())
+        ray = _imported()
+        if ray.is_initialized():
+            _refuse_open(ray.get_runtime_context().gcs_address, cluster)
+            yield ray
+            return
+        if threading.current_thread() is threading.main_thread():  # Ray takes SIGTERM for itself, and keeps it
+            stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is None:
+            options |= {"address": "local", "num_cpus": _cores(), "include_dashboard": False}
+            # Not TMPDIR: the names of sockets are short. Nobody else may enter it.
+            options["_temp_dir"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+            stack.callback(shutil.rmtree, options["_temp_dir"], ignore_errors=True)
+            _stay_on_loopback()
+            _use_token(generate=True)
+        else:
+            next_step = "run the launcher on a machine of the cluster"
+            require("://" not in address, "address", "host:port or auto", address, next_step)
+            options["address"] = address
+            _refuse_open(address, cluster)
+            if not cluster.without_token:
+                _use_token(generate=False)
+            _refuse_stranger(address)
+        stack.callback(ray.shutdown, wait_for_processes=True)
+        try:
+            ray.init(**options)
+        except Exception as error:  # of any class, bare ones among them
+            where = "start a cluster here" if address is None else f"join the cluster at '{address}'"
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"Ray could not {where}: {reason}; mend that and repeat") from error
+        yield ray
+
+
+def _imported() -> Any:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "1"  # a run without GPUs sees none
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("package 'ray' must be installed for this; run: pip install 'attractor[ray]'") from error
+    return ray
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What is set inside for Ray and the processes it starts is gone afterwards."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _stay_on_loopback() -> None:
+    """Ray's own switch, by default that of desktop systems: one machine, and every port on loopback."""
+    from ray._private import ray_constants
+
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False  # in case that Ray was imported before
+
+
+def _use_token(generate: bool) -> None:
+    """Authentication by token, in this process and those it starts; the token itself is never written to disk."""
+    if generate and not any(os.environ.get(name) for name in TOKEN_SOURCES):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    raylet = import_module("ray._raylet")
+    raylet.Config.initialize("")  # Ray reads both but once, and it may have been imported before
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _refuse_open(address: str, cluster: Cluster) -> None:
+    """Knocks without a token: so it is not shown to a cluster that lets in anybody."""
+    without = dict.fromkeys(TOKEN_SOURCES)
+    if not cluster.without_token and _lets_in(address, RAY_AUTH_MODE="disabled", **without):
+        raise InputError(
+            f"the Ray cluster at '{address}' must authenticate by token, and it lets in anybody; start it with "
+            "RAY_AUTH_MODE=token (docs/ray.md), or accept it as it is (without_token)"
+        )
+
+
+def _refuse_stranger(address: str) -> None:
+    """Knocks as what this process is: `ray.init` would take minutes to find out, and end in a crash."""
+    if not _lets_in(address):
+        raise InputError(
+            f"address must be that of a running Ray cluster whose token is known here, got '{address}'; give its "
+            "token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH (docs/ray.md)"
+        )
+
+
+def _lets_in(address: str, **changes: str | None) -> bool:
+    environment = {**os.environ, **changes}
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(
+            command,
+            env={name: value for name, value in environment.items() if value is not None},
+            capture_output=True,
+            timeout=ANSWER_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- the launcher's side --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Errand:
+    """All that a worker is told of a run."""
+
+    job: Job
+    runtime: Runtime
+    folder: Path  # where the launcher stands: relative paths of corpora start there
+    proof: Path  # whoever sees this file sees the run's folder
+    scratch: str | None
+    away: str  # the name of the folder to use otherwise
+    every_checkpoint: bool
+    mailbox: Any
+    progress_seconds: float
+    parcel: bytes | None = None  # what is there of the run, for those who do not see it
+
+
+@dataclass(frozen=True)
+class Outcome:
+    failure: str | None = None
+    interrupted: bool = False
+    parcel: bytes | None = None  # from one who did not see the run's folder
+
+
+class Mailbox:
+    """An actor of the cluster: what runs elsewhere have to tell, until the launcher takes it."""
+
+    def __init__(self) -> None:
+        self.parcels: dict[Path, bytes] = {}
+
+    def post(self, path: Path, parcel: bytes) -> None:
+        self.parcels[path] = parcel
+
+    def take(self) -> dict[Path, bytes]:
+        parcels, self.parcels = self.parcels, {}
+        return parcels
+
+
+class Errands:
+    """The tasks of one launch."""
+
+    def __init__(self, ray: Any, jobs: Sequence[Job], runtime: Runtime, cluster: Cluster) -> None:
+        self.ray, self.cluster = ray, cluster
+        self.cpus = runtime.threads or 1
+        self.gpus = self._gpus_per_run(runtime.device)
+        # A run uses what it was given, neither more nor less.
+        self.runtime = replace(runtime, threads=self.cpus, device="cuda" if self.gpus else "cpu")
+        # A worker process for each run, as locally: its peak memory and its failures are its own.
+        self.task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_calls=1, max_retries=0)(carry_out)
+        here = ray.get_runtime_context().get_node_id()
+        by_launcher = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
+        self.mailbox = ray.remote(num_cpus=0, scheduling_strategy=by_launcher)(Mailbox).remote()
+        self.news = self.mailbox.take.remote()
+        self.running: dict[Any, Job] = {}
+        self.failures: dict[str, str] = {}
+        self.attempts: Counter[Job] = Counter()
+        self.stopping = False
+        self.name = secrets.token_hex(8)
+        self.proofs = {job: job.path.absolute().parent / f".seen-{self.name}" for job in jobs}
+
+    def __enter__(self) -> "Errands":
+        for proof in self.proofs.values():
+            proof.parent.mkdir(parents=True, exist_ok=True)
+            proof.touch()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not KeyboardInterrupt:  # which is a person's second
+            self.stop()
+        for proof in self.proofs.values():
+            proof.unlink(missing_ok=True)
+
+    def room(self) -> int:
+        """How many runs the machines hold that are in the cluster now."""
+        machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        room = sum(fit(machine, self.cpus, self.gpus) for machine in machines)
+        if not room and not self.running:
+            raise InputError(
+                f"a machine of the cluster must have the {self.cpus} CPUs and {self.gpus:g} GPUs of a run, and none "
+                "has; ask for fewer threads or gpus_per_run, or join such a machine"
+            )
+        return room
+
+    def send(self, job: Job) -> None:
+        path = job.path.absolute()
+        errand = Errand(
+            replace(job, path=path),
+            self.runtime,
+            Path.cwd(),
+            self.proofs[job],
+            self.cluster.scratch,
+            f"attractor-{self.name}-{path.name}",
+            self.cluster.every_checkpoint,
+            self.mailbox,
+            PROGRESS_SECONDS,
+            pack(path) if (path / "config.json").exists() else None,
+        )
+        self.attempts[job] += 1
+        self.running[self.task.remote(errand)] = job
+
+    def stop(self) -> list[Job]:
+        """Ask every run to save and end; once only, for a second interrupt would cut short what the first has it do."""
+        if not self.stopping:
+            self.stopping = True
+            for reference in self.running:
+                self.ray.cancel(reference)
+        ended = []
+        while self.running:
+            ended += self.collect()
+        return ended
+
+    def collect(self) -> list[Job]:
+        """Take in what has arrived; returns the jobs that have come to their end."""
+        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
+        self._take_progress()
+        ended = []
+        for reference in done:
+            job = self.running.pop(reference)
+            outcome, killed = self._outcome(reference)
+            if outcome.parcel is not None:
+                outcome = self._take_in(job, outcome)
+            again = killed is not None or outcome.interrupted
+            if again and self.stopping:
+                continue
+            if again and self.attempts[job] <= self.cluster.max_retries:
+                self.send(job)
+                continue
+            ended.append(job)
+            if again:
+                n = self.attempts[job]
+                self.failures[job.name] = (
+                    f"its worker ended {n} times before the run did ({killed or 'asked to stop'}); what it saved is "
+                    "kept, the same command goes on from there"
+                )
+            elif outcome.failure is not None:
+                self.failures[job.name] = outcome.failure
+        return ended
+
+    def _outcome(self, reference: Any) -> tuple[Outcome, str | None]:
+        """What a task came to, or how its worker ended before."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(reference), None
+        except errors.TaskCancelledError:
+            return Outcome(interrupted=True), None
+        except errors.RayTaskError as error:  # before the run began: attractor is not installed there, say
+            return Outcome(failure=str(error).strip().splitlines()[-1]), None
+        except errors.RayError as error:
+            return Outcome(), type(error).__name__
+
+    def _take_in(self, job: Job, outcome: Outcome) -> Outcome:
+        assert outcome.parcel is not None
+        try:
+            unpack(outcome.parcel, job.path)
+        except (InputError, OSError) as error:
+            return Outcome(failure=job.failure(IN_USE) if isinstance(error, RunInUseError) else str(error))
+        return outcome
+
+    def _take_progress(self) -> None:
+        """What has been posted, without waiting for it: to lose progress is to lose nothing."""
+        arrived, _ = self.ray.wait([self.news], timeout=0)
+        if not arrived:
+            return
+        running = {job.path.absolute() for job in self.running.values()}
+        with suppress(self.ray.exceptions.RayError, RunInUseError):
+            for path, parcel in self.ray.get(self.news).items():
+                if path in running:
+                    unpack(parcel, path)
+        self.news = self.mailbox.take.remote()
+
+    def _gpus_per_run(self, device: str) -> float:
+        if device == "cpu" or (device == "auto" and not self.ray.cluster_resources().get("GPU")):
+            return 0.0
+        return 1.0 if self.cluster.gpus_per_run is None else self.cluster.gpus_per_run
+
+
+def fit(machine: dict[str, float], cpus: int, gpus: float) -> int:
+    """How many runs a machine with these resources holds."""
+    by_cpus = int(machine.get("CPU", 0) / cpus)
+    by_gpus = int(machine.get("GPU", 0) / gpus + 1e-9) if gpus else by_cpus  # ten tenths are one
+    return min(by_cpus, by_gpus)
+
+
+# --- the worker's side ----------------------------------------------------------------------------------------------
+
+
+def carry_out(errand: Errand) -> Outcome:
+    """One run, in a worker of the cluster."""
+    if errand.scratch is None and errand.proof.exists():
+        os.chdir(errand.folder)
+        return _train(errand.job, errand.runtime)
+    path = Path(errand.scratch or tempfile.gettempdir()) / errand.away
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    if errand.folder.is_dir():
+        os.chdir(errand.folder)
+    if not (path / "config.json").exists() and errand.parcel is not None:  # or a worker before this one got further
+        unpack(errand.parcel, path)
+    with _progress(errand, path):
+        outcome = _train(replace(errand.job, path=path), errand.runtime)
+    with StopRequest():  # what is saved shall arrive
+        if (path / "config.json").exists():
+            outcome = replace(outcome, parcel=pack(path, errand.every_checkpoint))
+        shutil.rmtree(path)
+    return outcome
+
+
+def _train(job: Job, runtime: Runtime) -> Outcome:
+    from attractor.train.loop import train
+
+    if not (job.path / "metrics.jsonl").exists():
+        (job.path / "environment.json").unlink(missing_ok=True)  # the launcher's; the run has this machine's
+    try:
+        train(job.config, job.path, runtime, Notes(job.path / NOTES))
+    except RunInterrupted:
+        return Outcome(interrupted=True)
+    except RunInUseError:
+        return Outcome(failure=job.failure(IN_USE))
+    except (InputError, RunStopped) as error:
+        return _failed(job, str(error))
+    except Exception as error:
+        return _failed(job, f"{type(error).__name__}: {error}")
+    return Outcome()
+
+
+def _failed(job: Job, text: str) -> Outcome:
+    if job.path.is_dir():
+        write_text(job.path / FAILURE, text + "\n")
+    return Outcome(failure=text)
+
+
+@contextmanager
+def _progress(errand: Errand, path: Path) -> Iterator[None]:
+    over = threading.Event()
+
+    def tell() -> None:
+        told = b""
+        while not over.wait(errand.progress_seconds):
+            news = pack_progress(path)
+            if news != told:
+                errand.mailbox.post.remote(errand.job.path, news)
+                told = news
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()

@@ -1,0 +1,460 @@
+"""Runs on a real cluster of this machine: as good as at home, and robust against what befalls machines."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.models import TransformerConfig
+from attractor.study import on_ray
+from attractor.study.launch import Job
+from attractor.study.on_ray import Cluster, Errand, carry_out, connected, fit, launch
+from attractor.study.parcel import pack, unpack
+from attractor.tasks.text import Text
+from attractor.train.checkpoint import best_checkpoint, newest_intact
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import train
+
+RUNTIME = Runtime(device="cpu", threads=1, save_every=20, log_every=5)
+# Ray never waits for the processes that it starts and kills.
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+WITHIN = 90  # seconds, on a machine that others use
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    model = TransformerConfig(
+        vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
+    )
+    return TrainConfig(
+        model=model,
+        task=Text(str(path)),
+        n_steps=120,
+        batch_size=4,
+        seq_len=32,
+        warmup_steps=1,
+        eval_every=60,
+        eval_batches=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def at_home(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run by the ordinary loop."""
+    train(base, tmp_path_factory.mktemp("home") / "run", RUNTIME)
+    return tmp_path_factory.getbasetemp() / "home0" / "run"
+
+
+def processes_below(parent: int) -> set[int]:
+    """The living descendants of a process; one that only waits to be buried does not live."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, its_parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(path.parent.name)] = int(its_parent)
+    found: set[int] = set()
+    new = {parent}
+    while new:
+        new = {child for child, of in parents.items() if of in new}
+        found |= new
+    return found
+
+
+def started_at_last(stack: ExitStack) -> Any:
+    """Ray gives itself half a minute to start, which is too short on a machine that many use."""
+    for _ in range(4):
+        try:
+            return stack.enter_context(connected(Cluster()))
+        except InputError as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return stack.enter_context(connected(Cluster()))
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """A cluster as `launch` starts one. Nothing of it is left afterwards: no process, no file, no variable."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    with ExitStack() as stack:
+        ray = started_at_last(stack)
+        folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+        yield ray
+        started = processes_below(os.getpid())
+    del ray
+    with warnings.catch_warnings():  # here and not later, among the tests of others
+        warnings.filterwarnings("ignore", "subprocess .* is still running", ResourceWarning)
+        gc.collect()
+    deadline = time.monotonic() + WITHIN
+    while left := started & processes_below(1) | {pid for pid in started if alive(pid)}:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    assert not folder.exists()
+    assert (dict(os.environ), signal.getsignal(signal.SIGTERM)) == (variables, handler)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@dataclass
+class Watch:
+    """Sees what `watch` is told, and does something once, when the first of the running jobs is at a step."""
+
+    at_step: int = 10**9
+    act: Any = None
+    seen: list[tuple[list[Job], list[Job]]] = field(default_factory=list)
+    steps: set[int] = field(default_factory=set)
+    acted: bool = False
+
+    def __call__(self, running: Sequence[Job], ended: Sequence[Job]) -> None:
+        self.seen.append((list(running), list(ended)))
+        for job in running:
+            if (job.path / "metrics.jsonl").exists():
+                step = max((record["step"] for record in RunFolder.open(job.path).metrics()), default=0)
+                self.steps.add(step)
+                if step >= self.at_step and not self.acted and not job.finished:
+                    self.acted = self.act(job) is not False
+
+
+def kill(job: Job) -> bool:
+    """As a system out of memory does; the lock tells whose process carries out the run. False: not yet one that lives,
+    since what a killed one recorded is still there when the next begins."""
+    try:
+        os.kill(int((job.path / ".run.lock").read_text()), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def same_run(one: Path, other: Path) -> None:
+    """Equal in every bit that does not measure time or memory: weights, optimizer, metrics and summary."""
+    measured = {"tokens_per_second", "peak_memory_bytes", "wall_seconds", "train_seconds"}
+    summaries = [RunFolder.open(path).summary() or {} for path in (one, other)]
+    assert summaries[0].keys() == summaries[1].keys()
+    for name in summaries[0].keys() - measured:
+        assert summaries[0][name] == summaries[1][name], name
+    metrics = [
+        [{k: v for k, v in record.items() if k not in measured} for record in RunFolder.open(path).metrics()]
+        for path in (one, other)
+    ]
+    assert metrics[0] == metrics[1]
+    last = [newest_intact(path / "checkpoints", print) for path in (one, other)]
+    assert last[0] is not None
+    assert last[1] is not None
+    assert last[0].name == last[1].name
+    for file in ("model.safetensors", "optimizer.pt"):
+        assert (last[0] / file).read_bytes() == (last[1] / file).read_bytes(), file
+
+
+# --- on the cluster ---------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_those_of_the_ordinary_loop_and_a_second_launch_has_nothing_to_do(
+    ray: Any, base: TrainConfig, at_home: Path, tmp_path: Path
+) -> None:
+    """Criterion: the same bits in weights, metrics and summary; then, without a word to the cluster, nothing is
+    touched."""
+    jobs = [Job(base, tmp_path / "a"), Job(base.replace(seed=1), tmp_path / "b")]
+    watch = Watch()
+    assert launch(jobs, None, RUNTIME, watch) == {}
+    same_run(jobs[0].path, at_home)
+    assert jobs[1].finished
+    assert watch.seen[0] == (jobs[: len(watch.seen[0][0])], [])
+    assert watch.seen[-1][0] == []
+    assert set(watch.seen[-1][1]) == set(jobs)
+    assert not list(tmp_path.glob(".*")), "what proves that the folder is in sight is gone"
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    watch = Watch()
+    assert launch(jobs, None, RUNTIME, watch, Cluster(address="127.0.0.1:1")) == {}
+    assert watch.seen == [([], jobs)]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(
+    ray: Any, base: TrainConfig, at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: killed after its first checkpoint, it ends with the bits of a run that nobody touched; where no
+    retry is allowed, it is reported, and a launch finds what it had saved."""
+    sent: list[Job] = []
+    send = on_ray.Errands.send
+    monkeypatch.setattr(on_ray.Errands, "send", lambda self, job: (sent.append(job), send(self, job)))
+    watch = Watch(at_step=25, act=kill)
+    slow = replace(RUNTIME, log_every=1)
+    jobs = [Job(base, tmp_path / "run")]
+    failures = launch(jobs, 1, slow, watch, Cluster(max_retries=0))
+    assert watch.acted
+    assert list(failures) == ["standard seed 0"]
+    assert failures["standard seed 0"].startswith("its worker ended 1 times before the run did (WorkerCrashedError)")
+    assert newest_intact(tmp_path / "run" / "checkpoints", print) is not None
+    watch = Watch(at_step=65, act=kill)
+    assert launch(jobs, 1, slow, watch) == {}
+    assert watch.acted
+    assert len(sent) == 3, "two launches and one retry"
+    train(base, tmp_path / "home", slow)
+    same_run(tmp_path / "run", tmp_path / "home")
+
+
+def test_an_error_of_a_run_is_reported_once_and_the_others_finish(
+    ray: Any, base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = base.replace(lr=0.1)
+    RunFolder.create(tmp_path / "bad", other.identity(other.build_task()))
+    sent: list[Job] = []
+    send = on_ray.Errands.send
+    monkeypatch.setattr(on_ray.Errands, "send", lambda self, job: (sent.append(job), send(self, job)))
+    jobs = [Job(base, tmp_path / "bad"), Job(base.replace(seed=1), tmp_path / "good")]
+    failures = launch(jobs, None, RUNTIME, Watch())
+    assert list(failures) == ["standard seed 0"]
+    assert "another configuration: lr is 0.1 there, 0.005 here" in failures["standard seed 0"]
+    assert [job.finished for job in jobs] == [False, True]
+    assert sent == jobs
+
+
+def test_what_raises_in_watch_leaves_runs_saved_and_none_behind(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: who stops the launcher by an exception gets it, and what ran has saved where it stood."""
+    job = Job(base.replace(n_steps=100_000, eval_every=50_000), tmp_path / "run")
+
+    def enough(_: Job) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        launch([job], 1, RUNTIME, Watch(at_step=5, act=enough))
+    (saved,) = list(job.path.glob("checkpoints/step-*"))[-1:]
+    last = max(record["step"] for record in RunFolder.open(job.path).metrics())
+    assert int(saved.name.removeprefix("step-")) >= last
+    assert not job.finished
+
+
+def test_a_run_of_more_than_any_machine_has_is_refused(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must have the 5000 CPUs and 0 GPUs of a run, and none has"):
+        launch([Job(base, tmp_path / "run")], None, replace(RUNTIME, threads=5000), Watch())
+
+
+# --- away from the shared folder --------------------------------------------------------------------------------------
+
+
+def test_from_a_folder_of_its_own_a_run_tells_its_progress_and_comes_back_whole(
+    ray: Any, base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: metrics are seen while it runs; at the end the folder is that of an ordinary run with its best and
+    its last checkpoint, and the worker keeps nothing."""
+    monkeypatch.setattr(on_ray, "PROGRESS_SECONDS", 0.1)
+    job = Job(base.replace(n_steps=400, eval_every=100), tmp_path / "run")
+    watch = Watch()
+    assert launch([job], 1, RUNTIME, watch, Cluster(scratch=str(tmp_path / "scratch"))) == {}
+    assert any(0 < step < 400 for step in watch.steps)
+    assert list((tmp_path / "scratch").iterdir()) == []
+    train(job.config, tmp_path / "home", RUNTIME)
+    same_run(job.path, tmp_path / "home")
+    best, ours = (best_checkpoint(path / "checkpoints") for path in (tmp_path / "home", job.path))
+    assert best is not None
+    assert ours is not None
+    assert ours.name == best.name
+    assert [path.name for path in job.path.glob(".*")] == [".run.lock"]
+
+
+def test_who_does_not_see_the_folder_goes_on_from_what_was_sent(
+    base: TrainConfig, at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: no file appears where the run belongs; what is sent back is the whole run, and it began where the
+    one that was sent stood."""
+    monkeypatch.chdir(tmp_path)
+    unpack(pack(at_home, every_checkpoint=True), tmp_path / "half")
+    (tmp_path / "half" / "summary.json").unlink()
+    halted = RunFolder.open(tmp_path / "half")
+    newest = newest_intact(halted.checkpoints, print)
+    assert newest is not None
+    newest.rename(tmp_path / "set aside")
+    halted.keep_until(100)
+    errand = Errand(
+        Job(base, tmp_path / "out of sight" / "run"),
+        RUNTIME,
+        folder=tmp_path,
+        proof=tmp_path / "out of sight" / ".seen",
+        scratch=str(tmp_path / "scratch"),
+        away="attractor-x",
+        every_checkpoint=False,
+        mailbox=None,
+        progress_seconds=1000.0,
+        parcel=pack(halted.path),
+    )
+    outcome = carry_out(errand)
+    assert (outcome.failure, outcome.interrupted) == (None, False)
+    assert not (tmp_path / "out of sight").exists()
+    assert outcome.parcel is not None
+    unpack(outcome.parcel, tmp_path / "back")
+    same_run(tmp_path / "back", at_home)
+    carried_on = (RunFolder.open(tmp_path / "back").summary() or {})["wall_seconds"]
+    assert carried_on > 0
+
+
+# --- who may come in --------------------------------------------------------------------------------------------------
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from attractor.errors import InputError, RunStopped
+from attractor.study.launch import Job
+from attractor.study.on_ray import Cluster, launch
+from attractor.train.config import Runtime, TrainConfig
+
+def main():
+    config, root, scratch = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] or None
+    jobs = [Job(TrainConfig.from_dict(config).replace(seed=seed), root / f"run{seed}") for seed in range(2)]
+    try:
+        print(launch(jobs, None, Runtime(device="cpu", threads=1), lambda *_: None, Cluster(scratch=scratch)))
+    except InputError as error:
+        sys.exit(f"refused: {error}")
+    except RunStopped as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+main()
+"""
+
+
+def drive(config: TrainConfig, root: Path, scratch: str = "", **variables: str) -> subprocess.Popen[str]:
+    """A launcher in a process of its own, as a session leader: what a terminal does to it can be done to all of it."""
+    import json
+
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, json.dumps(config.to_dict()), str(root), scratch],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def address(ray: Any) -> str:
+    return ray.get_runtime_context().gcs_address
+
+
+def test_without_the_right_token_nobody_is_let_in(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the right token is; a wrong one, and none, end in one line within seconds."""
+    on_ray._refuse_open(address(ray), Cluster())
+    on_ray._refuse_stranger(address(ray))
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps a token
+    for wrong in ("0" * 64, ""):
+        monkeypatch.setenv("RAY_AUTH_TOKEN", wrong)
+        with pytest.raises(InputError, match="address must be that of a running Ray cluster whose token is known here"):
+            on_ray._refuse_stranger(address(ray))
+
+
+def test_a_cluster_started_here_is_on_loopback_alone(ray: Any) -> None:
+    host, _, port = address(ray).rpartition(":")
+    assert host == "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        try:
+            udp.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        own = udp.getsockname()[0]
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=5):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((own, int(port)), timeout=5).close()
+
+
+def test_a_cluster_that_lets_in_anybody_is_refused_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: by the answer to a knock without a token, before the token is shown."""
+    knocks: list[dict[str, str | None]] = []
+
+    def lets_in(address: str, **changes: str | None) -> bool:
+        knocks.append(changes)
+        return True
+
+    monkeypatch.setattr(on_ray, "_lets_in", lets_in)
+    with pytest.raises(InputError, match="must authenticate by token, and it lets in anybody"):
+        on_ray._refuse_open("head:6379", Cluster())
+    assert knocks == [{"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": None}]
+    on_ray._refuse_open("head:6379", Cluster(without_token=True))
+    assert len(knocks) == 1
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["shared", "away"])
+def test_ctrl_c_has_every_run_save_itself(ray: Any, base: TrainConfig, tmp_path: Path, away: bool) -> None:
+    """Criterion: 130 and one line; each run is where it belongs, with a checkpoint at its last step and no summary."""
+    scratch = tmp_path / "scratch"
+    long = base.replace(n_steps=1_000_000, eval_every=500_000)
+    driver = drive(long, tmp_path / "out", str(scratch) if away else "", RAY_ADDRESS=address(ray))
+    try:
+        runs = [tmp_path / "out" / f"run{seed}" for seed in range(2)]
+        deadline = time.monotonic() + WITHIN
+        while (
+            sum(path.stat().st_size > 0 for path in (scratch if away else tmp_path / "out").glob("*/metrics.jsonl")) < 2
+        ):
+            assert driver.poll() is None, driver.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(driver.pid, signal.SIGINT)
+        _, said = driver.communicate(timeout=WITHIN)
+    finally:
+        driver.kill()
+    assert driver.returncode == 130, said
+    (line,) = said.splitlines()
+    assert line.startswith("interrupted: 0 of 2 runs ended, the running ones are saved. Resume with the same command")
+    for run in runs:
+        saved = newest_intact(run / "checkpoints", print)
+        assert saved is not None
+        last = max(record["step"] for record in RunFolder.open(run).metrics())
+        assert int(saved.name.removeprefix("step-")) >= last
+        assert not RunFolder.open(run).finished
+    assert not away or not list(scratch.iterdir())
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
+    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 1) == 2
+    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 0) == 4
+    assert fit({"CPU": 64.0, "GPU": 1.0}, 1, 0.1) == 10
+    assert fit({"CPU": 4.0, "GPU": 8.0}, 2, 2) == 2
+    assert fit({"CPU": 4.0}, 2, 1) == 0
+    assert fit({}, 1, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpus_per_run": 1.5}, "gpus_per_run must be a fraction of one or a whole number, got 1.5"),
+        ({"gpus_per_run": 0}, "gpus_per_run must be a fraction of one or a whole number, got 0"),
+        ({"max_retries": -1}, "max_retries must be at least 0, got -1"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Cluster(**changes)
+
+
+def test_without_ray_one_line_says_what_to_install(
+    base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"package 'ray' must be installed.*pip install 'attractor\[ray\]'"):
+        launch([Job(base, tmp_path / "run")], None, RUNTIME, Watch())
