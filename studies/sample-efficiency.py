@@ -33,7 +33,6 @@ STUDY = Study(
     budget="free",
     quantities=(
         Quantity("perplexity", "metric.value", "lower"),
-        Quantity("tokens", "tokens"),
         Quantity("seconds", "wall_seconds"),
     ),
     scales={

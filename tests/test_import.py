@@ -55,7 +55,13 @@ def test_the_public_names_are_these() -> None:
     assert attractor.__all__ == ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
     assert models.__all__ == ["SIZES", "Transformer", "TransformerConfig"]
-    assert analysis.__all__ == ["attention_entropy", "effective_rank"]
+    assert analysis.__all__ == [
+        "SpectralProfile",
+        "attention_entropy",
+        "effective_rank",
+        "sink_mass",
+        "spectral_profile",
+    ]
     for module in (attractor, attention, models, analysis):
         assert all(hasattr(module, name) for name in module.__all__)
 
