@@ -382,7 +382,7 @@ PSIQRH = (
         "P3",
         "phase costs about 2x per head, complex tensors 2x memory",
         "asserted; the real form needs neither",
-        "psiqrh",
+        "psiqrh-overhead",
         AllOf(
             (
                 Costs(SPEED, "psiqrh without phase", (("psiqrh", 0.5),), 0.1, True),

@@ -8,7 +8,6 @@ Elsewhere: the validation loss on corpora that the run never saw.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -46,7 +45,7 @@ def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, c
     todo = [job for job in jobs if job.finished and name not in probes_of(job).get("done", [])]
     if not todo:
         return
-    torch.set_num_threads(os.cpu_count() or 1)  # all training is over
+    torch.set_num_threads(runtime.threads or 1)  # more wait for one another where others use the cores
     device = resolve_device(runtime.device)
     with run_progress(console) as progress:
         bar = progress.add_task(name, total=len(todo), numbers="")
