@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats import weightstats
 
 from attractor.evidence.differences import paired_t_test, welch, welch_from_summary
 from attractor.evidence.statistics import Summary, paired_difference, seed_differences, summary
@@ -41,8 +42,6 @@ def test_welchs_test_is_scipys(seed, n, m):
 
 
 def test_welchs_test_is_statsmodels():
-    reason = "statsmodels is a second opinion, which the package itself does not need"
-    weightstats = pytest.importorskip("statsmodels.stats.weightstats", reason=reason)
     of, against = np.random.default_rng(0).normal(size=4), np.random.default_rng(1).normal(1, 2, size=9)
     found = welch(of, against)
     expected = weightstats.ttest_ind(of, against, usevar="unequal")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.stats import multitest
 
 from attractor.errors import InputError
 from attractor.evidence.multiplicity import holm
@@ -27,8 +28,6 @@ def test_they_do_not_depend_on_the_order_of_the_table(plain):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_they_are_those_of_statsmodels(seed):
-    reason = "statsmodels is a second opinion, which the package itself does not need"
-    multitest = pytest.importorskip("statsmodels.stats.multitest", reason=reason)
     values = np.random.default_rng(seed).uniform(size=9) ** 3
     expected = multitest.multipletests(values, method="holm")[1]
     assert list(holm(dict(enumerate(values))).values()) == pytest.approx(list(expected))

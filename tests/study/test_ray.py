@@ -90,7 +90,7 @@ def started_at_last(stack: ExitStack) -> Any:
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A cluster as `launch` starts one. Nothing of it is left afterwards: no process, no file, no variable."""
-    pytest.importorskip("ray", reason="ray is not installed")
+    pytest.importorskip("ray", reason="needs the extra 'ray': pip install 'attractor[ray]'")
     variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     with ExitStack() as stack:
         ray = started_at_last(stack)
@@ -365,14 +365,14 @@ def test_without_the_right_token_nobody_is_let_in(ray: Any, tmp_path: Path, monk
 def test_a_cluster_started_here_is_on_loopback_alone(ray: Any) -> None:
     host, _, port = address(ray).rpartition(":")
     assert host == "127.0.0.1"
+    with socket.create_connection((host, int(port)), timeout=5):
+        pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         try:
             udp.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
         except OSError:
             pytest.skip("this machine has no address but loopback")
         own = udp.getsockname()[0]
-    with socket.create_connection(("127.0.0.1", int(port)), timeout=5):
-        pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((own, int(port)), timeout=5).close()
 
