@@ -20,33 +20,12 @@ from rich.console import Console
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, find_runs
-from attractor.models import TransformerConfig
 from attractor.study.compare import Plan, compare
 from attractor.study.launch import Job, launch, share_machine
-from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 RUNTIME = Runtime(device="cpu", threads=1)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
-    model = TransformerConfig(
-        vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
-    )
-    return TrainConfig(
-        model=model,
-        task=Text(str(path)),
-        n_steps=12,
-        batch_size=4,
-        seq_len=32,
-        warmup_steps=1,
-        eval_every=6,
-        eval_batches=2,
-    )
 
 
 def command(base: TrainConfig, out: Path, *more: str) -> list[str]:

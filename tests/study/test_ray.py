@@ -18,12 +18,10 @@ import pytest
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
-from attractor.models import TransformerConfig
 from attractor.study import on_ray
 from attractor.study.launch import Job
 from attractor.study.on_ray import Cluster, Errand, carry_out, connected, fit, launch
 from attractor.study.parcel import pack, unpack
-from attractor.tasks.text import Text
 from attractor.train.checkpoint import best_checkpoint, newest_intact
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
@@ -35,22 +33,9 @@ WITHIN = 90  # seconds, on a machine that others use
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
-    model = TransformerConfig(
-        vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
-    )
-    return TrainConfig(
-        model=model,
-        task=Text(str(path)),
-        n_steps=120,
-        batch_size=4,
-        seq_len=32,
-        warmup_steps=1,
-        eval_every=60,
-        eval_batches=2,
-    )
+def base(base: TrainConfig) -> TrainConfig:
+    """Long enough to be caught on its way."""
+    return base.replace(n_steps=120, eval_every=60)
 
 
 @pytest.fixture(scope="module")
