@@ -33,12 +33,13 @@ compare: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-# Kills a run 25 times; a few minutes. ARGS="10 3": ten kills, drawn from seed 3.
 bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)
 
+# Kills a run 25 times and a study 12 times; a few minutes. ARGS="10 3": ten kills of each, drawn from seed 3.
 stress: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/stress/kill_resume.py $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/kill_study.py $(ARGS)
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

@@ -186,7 +186,8 @@ def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
 def say(plan: Plan) -> tuple[Path, str]:
     """Carry out a plan in this process; returns the page and what was printed."""
     out = StringIO()
-    return compare(plan, 2, RUNTIME, Console(file=out, width=120), "attractor compare ..."), out.getvalue()
+    page, _ = compare(plan, 2, RUNTIME, Console(file=out, width=120), "attractor compare ...")
+    return page, out.getvalue()
 
 
 def damage_every_checkpoint(run: Path) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.presets import PRESETS, preset
+from attractor.cli.ending import end_with
 from attractor.cli.options import Common, command_class
 from attractor.errors import InputError, unknown
 from attractor.evidence.run import RunFolder, config_hash
@@ -184,8 +185,8 @@ def compare(args: Any, console: Console) -> None:
     what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
     plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
     command = shlex.join(["attractor", *sys.argv[1:]])
-    page = carry_out(plan, args.workers, args.runtime(), console, command)
-    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    page, failures = carry_out(plan, args.workers, args.runtime(), console, command)
+    end_with(page, failures, console)
 
 
 def generate(args: Generate, console: Console) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+from attractor.cli.ending import end_with
 from attractor.train.config import Runtime
 
 STUDIES = Path("studies")
@@ -80,9 +81,7 @@ def study_run(args: StudyRun, console: Console) -> None:
     console.print()
     for line in judged.verdict():
         print_line(console, line.text)
-    if failures:
-        console.print(f"{len(failures)} runs failed; the same command tries them again", highlight=False)
-    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    end_with(page, failures, console)
 
 
 def study_plan(args: StudyPlan, console: Console) -> None:

@@ -53,8 +53,10 @@ class Plan:
         ]
 
 
-def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console, command: str) -> Path:
-    """Run what is not finished, print table and verdict, and return the path of the page."""
+def compare(
+    plan: Plan, workers: int | None, runtime: Runtime, console: Console, command: str
+) -> tuple[Path, dict[str, str]]:
+    """Run what is not finished, print table and verdict; returns the path of the page, and what failed."""
     jobs = plan.jobs()
     resolve_device(runtime.device)
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
@@ -95,7 +97,7 @@ def compare(plan: Plan, workers: int | None, runtime: Runtime, console: Console,
     for line in comparison.verdict():
         say(line)
     console.print()
-    return page
+    return page, failures
 
 
 def _by_label(plan: Plan, jobs: Sequence[Job]) -> list[Job]:

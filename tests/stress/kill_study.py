@@ -1,0 +1,133 @@
+"""Kill a study again and again, now its launcher, now one of its runs, now all of them, and see what it becomes.
+
+    python tests/stress/kill_study.py [n_kills] [seed]        `make stress` does this with 12 kills
+
+The study is a real one through the command line, two runs side by side, that saves a checkpoint every few steps. What
+is killed, and when, is drawn from the seed. A run that was finished at a kill must never be touched again, and in the
+end every run must be what it is in a study that nobody touched: weights, optimizer, random state, and every record.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from attractor.evidence.lock import HOLD
+from attractor.evidence.run import RunFolder
+from attractor.evidence.study import POOL, StudyRecord
+from stress.kill_resume import outcome
+
+STUDY = """
+from attractor.study import Scale, Study, axis
+from attractor.train.config import TrainConfig
+
+BASE = TrainConfig().replace(corpus="squares.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps={n_steps},
+    warmup_steps=1, batch_size=2, seq_len=16, eval_every=20, eval_batches=4)
+STUDY = Study(title="Killed", question="What is left?", source="no table", rows=axis("attention", "standard", "gated"),
+    baseline="standard", control=False, scales={{"smoke": Scale(BASE, seeds=(0, 1, 2))}})
+"""
+VICTIMS = ("the launcher", "one of its runs", "all of them")
+RUN_NAME = "killed-smoke"
+
+
+def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
+    (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
+    (folder / "killed.py").write_text(STUDY.format(n_steps=n_steps))
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", "study", "run", "killed.py"]
+    options = ["--device=cpu", "--launcher=local", "--workers=2", "--threads=1", "--save-every=5"]
+    return subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def runs_of(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in (folder / "runs" / POOL).glob("*") if (path / "config.json").exists()}
+
+
+def held_by(folder: Path) -> list[int]:
+    """The processes that carry out a run now, as the kernel's locks know them."""
+    held = {}
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        held[int(fields[5].rsplit(":", 1)[1])] = int(fields[4])  # by inode
+    locks = [path / HOLD for path in runs_of(folder).values()]
+    return [held[lock.stat().st_ino] for lock in locks if lock.exists() and lock.stat().st_ino in held]
+
+
+def finished_in(folder: Path) -> dict[str, int]:
+    """The finished runs, and when each file of theirs was written."""
+    return {
+        str(file.relative_to(folder)): file.stat().st_mtime_ns
+        for path in runs_of(folder).values()
+        if RunFolder.open(path).finished
+        for file in path.rglob("*")
+        if file.is_file() and file.name != HOLD
+    }
+
+
+def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
+    runs = held_by(folder)
+    if victim == "one of its runs" and runs:
+        os.kill(runs[0], signal.SIGKILL)  # the launcher tells that it failed, and goes on with the rest
+        process.communicate(timeout=300)
+        return f"the launcher ended with {process.returncode}"
+    os.kill(process.pid, signal.SIGKILL)
+    if victim == "all of them":
+        for run in runs:
+            os.kill(run, signal.SIGKILL)
+    process.communicate()
+    return f"{len(runs)} runs were under way"
+
+
+def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
+    """Raises where a finished run was touched, or the killed study and the untouched one differ."""
+    generator = random.Random(seed)
+    say(f"{n_kills} kills of a study of six runs of {n_steps} steps, seed {seed}")
+    finish(start(root / "whole", n_steps))
+    killed = root / "killed"
+    finished: dict[str, int] = {}
+    for number in range(n_kills):
+        victim = VICTIMS[number % len(VICTIMS)]
+        process = start(killed, n_steps)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and not held_by(killed) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0, 0.6))
+        where = kill(process, killed, victim) if process.poll() is None else "it had ended before"
+        wait_until_free(killed)
+        now = finished_in(killed)
+        assert finished.items() <= now.items(), "a finished run was touched"
+        finished = now
+        n_finished = sum(RunFolder.open(path).finished for path in runs_of(killed).values())
+        say(f"kill {number + 1:>2}: {victim}: {where}; {n_finished} runs are finished")
+    finish(start(killed, n_steps))
+    assert finished.items() <= finished_in(killed).items(), "a finished run was touched"
+    assert StudyRecord.read(killed / "runs" / RUN_NAME).finished == 6
+    assert runs_of(killed).keys() == runs_of(root / "whole").keys()
+    for name, path in runs_of(root / "whole").items():
+        assert outcome(runs_of(killed)[name]) == outcome(path), f"the killed run {name} differs from the whole one"
+    say(f"equal after {n_kills} kills")
+
+
+def wait_until_free(folder: Path) -> None:
+    """Runs whose launcher was killed save, and end by themselves."""
+    deadline = time.monotonic() + 60
+    while held_by(folder):
+        assert time.monotonic() < deadline, "a run outlived its launcher"
+        time.sleep(0.01)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, said = process.communicate(timeout=600)
+    if process.returncode:
+        raise SystemExit(f"the study ended with {process.returncode}: {said.decode()}")
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:]]
+    with tempfile.TemporaryDirectory() as made:
+        kill_and_compare(Path(made), *(given + [12, 0][len(given) :]), n_steps=200)
