@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from attractor.attention import Attention
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.project.latent import LatentProjection
-from attractor.attention.project.values import ValuesProjection
-from attractor.errors import InputError
+from attractor.attention.project.values import ValueProjection
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +115,7 @@ def grouped(n_queries: int, n_keys: int) -> tuple[int, ...]:
 
 def view_of_ours(name: str, module: nn.Module) -> QueryKeyHeads | None:
     """The view of a layer of ours; None for one that scores nothing, and for any other module."""
-    if not isinstance(module, Attention) or isinstance(module.project, ValuesProjection):
+    if not isinstance(module, Attention) or isinstance(module.project, ValueProjection):
         return None
     layout, halves = module.layout, module.config.score.halves
     project = module.project
@@ -152,7 +151,9 @@ def _obstacle(layer: Attention, shared_keys: bool = False) -> str:
     if not (isinstance(couple, Dynamics) and couple.force == "linear"):
         return "the coupling is not linear, so the logits do not scale with the weights"
     # Coupled queries hold parts of both; both must shrink alike, and a key that several queries read must stay.
-    return "the coupling mixes queries with keys that several heads share" if shared_keys else ""
+    if shared_keys:
+        return "the coupling mixes queries with keys that several heads share"
+    return "the coupling mixes the halves of a head, which are scored apart" if layer.config.score.halves else ""
 
 
 def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:

@@ -1,0 +1,1 @@
+"""Control of attention logits."""
