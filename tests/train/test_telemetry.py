@@ -123,6 +123,13 @@ def test_the_rule_of_a_spike_at_its_edge() -> None:
     assert not is_spike(math.nan, losses)
 
 
+def test_a_loss_that_is_almost_nothing_has_no_spikes() -> None:
+    """Criterion: losses of 0 to 0.09, all but one in ten of them 0, as where a task is solved."""
+    losses = [0.09 if i % 10 == 9 else 0.0 for i in range(WINDOW)]
+    assert not is_spike(0.09, losses)
+    assert is_spike(0.11, losses)
+
+
 def test_noise_is_no_spike_and_a_jump_is_one_until_it_is_usual() -> None:
     """Criterion: none in 5,000 normal losses that slowly fall; a lasting jump by 20 deviations for at most 25 steps."""
     generator = random.Random(0)

@@ -1,10 +1,11 @@
 """What a long run tells about its health, besides its loss: norms, bounds on attention's logits, loss spikes.
 
     |L_ts| = scale |q_t . k_s| <= scale |q_t| |k_s| <= scale max_t |q_t| max_s |k_s| = the bound of a head    (1)
-    spike: loss > median + 10 MAD of the last 50 losses,   MAD = median |loss - median|                     (2)
+    spike: loss > median + max(10 MAD, 0.1) of the last 50 losses,   MAD = median |loss - median|           (2)
 
 The bound (Cauchy-Schwarz) costs two norms where the largest logit itself costs all T x S products; it is no maximum.
-Both sides of (2) are robust: a spike hardly moves them, and a lasting jump stops being one after 25 steps.
+Both sides of (2) are robust: a spike hardly moves them, and a lasting jump stops being one after 25 steps. Without its
+floor a loss that falls to 0, where few batches hold all that is left of it, would be all spikes.
 """
 
 import math
@@ -22,6 +23,7 @@ from attractor.tap import capture
 
 WINDOW = 50
 DEVIATIONS = 10.0
+FLOOR = 0.1  # of the excess, in the loss's own unit
 
 
 def parameter_norm(model: Transformer) -> Tensor:
@@ -61,7 +63,7 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
         return False
     middle = median(before)
     deviation = median(abs(value - middle) for value in before)
-    return loss > middle + DEVIATIONS * deviation
+    return loss > middle + max(DEVIATIONS * deviation, FLOOR)
 
 
 class TensorBoard:
