@@ -15,7 +15,7 @@ STUDY = Study(
     source="CoupledQK, table 12 and figures 3 to 5",
     rows=Axis("attention", mechanisms("standard", "gqa", "differential", "mlp-only", "coupled-hamiltonian")),
     baseline="standard",
-    probes=True,
+    probes=("attention maps",),
     quantities=(
         Quantity(RANK, "probes.effective_rank", "higher"),
         Quantity("entropy (nats)", "probes.entropy"),

@@ -20,7 +20,7 @@ STUDY = Study(
     source="CoupledQK, table 1 and figure 1",
     rows=ROWS,
     baseline="standard",
-    probes=True,
+    probes=("attention maps",),
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(8),

@@ -14,6 +14,7 @@ ANYTHING = None
 # The rooms that a room may import, besides itself and `errors`, which is open to all.
 MAY_IMPORT: dict[str, set[str] | None] = {
     "errors": set(),
+    "fields": set(),
     "numerals": set(),
     "files": set(),
     "tap": set(),
@@ -23,12 +24,12 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "evidence": {"files"},
     "corpus": {"files", "numerals"},
     "tasks": {"corpus"},
-    "attention": {"tap", "kernels"},
+    "attention": {"tap", "kernels", "fields"},
     "observe": {"tap"},
-    "models": {"attention", "tap", "kernels"},
+    "models": {"attention", "tap", "kernels", "fields"},
     "control": {"attention", "tap", "kernels"},
-    "hf": {"models", "attention", "tap"},
-    "train": {"models", "attention", "tasks", "evidence", "control", "tap", "kernels", "numerals", "files"},
+    "hf": {"models", "attention", "control", "tap"},
+    "train": {"models", "attention", "tasks", "evidence", "control", "tap", "kernels", "numerals", "files", "fields"},
     "report": {"evidence", "numerals", "files"},
     "study": {
         "train",

@@ -16,7 +16,7 @@ from attractor.evidence import claims
 from attractor.evidence.claims import CLAIMS, CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
 from attractor.evidence.ledger import SCALES, Entry, find_records, ledger
 from attractor.evidence.readings import Pair
-from attractor.evidence.rules import Costs, Counts, Reaches, Steadier
+from attractor.evidence.rules import Costs, Counts, Reaches, Stays, Steadier
 from attractor.evidence.study import StudyRecord
 from attractor.study.study import Study, load_study
 
@@ -51,11 +51,13 @@ def test_studies_and_claims_name_one_another() -> None:
 def places(part: Any) -> Iterator[tuple[str, str]]:
     """Every row and column that a rule speaks of."""
     if isinstance(part, Pair):
-        yield from ((row, part.column) for row in (part.of, part.against))
+        yield from zip((part.of, part.against), part.columns, strict=True)
     elif isinstance(part, Counts):
         yield from ((row, column) for row, column, _ in part.expected)
     elif isinstance(part, Reaches):
         yield from ((part.row, column) for column in part.columns)
+    elif isinstance(part, Stays):
+        yield from itertools.product(part.rows, part.columns)
     elif isinstance(part, Costs):
         yield from ((row, "") for row in (part.against, *dict(part.published)))
     elif isinstance(part, Steadier):

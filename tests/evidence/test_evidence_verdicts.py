@@ -15,7 +15,7 @@ from scipy.special import fdtri
 
 from attractor.evidence.claims import CLAIMS
 from attractor.evidence.power import pairs_needed
-from attractor.evidence.readings import ACCURACY, AREA, MEMORY, SPEED, Pair, rank
+from attractor.evidence.readings import ACCURACY, AREA, FIRST_ORDER, MEMORY, SPEED, Pair, rank
 from attractor.evidence.rules import (
     AtDip,
     Calmer,
@@ -25,6 +25,7 @@ from attractor.evidence.rules import (
     Equivalent,
     Reaches,
     Reported,
+    Stays,
     Steadier,
     Unprobed,
     deepest_dip,
@@ -341,6 +342,32 @@ def test_reaching_a_level(values, status):
     assert rule.judge(record(cells, control=None)).status == status
 
 
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [((0.2, 1.0), "holds"), ((0.2,), "holds"), ((0.2, 1.01), "fails"), ((0.2, math.nan), "fails"), ((), "not run")],
+)
+def test_staying_within_a_bound(values, status):
+    """One run decides: what is bounded is bounded in every run."""
+    cells = {("standard", "low"): [{}], ("bound", "low"): [{"probes": {"lemma": {"bounded": x}}} for x in values]}
+    rule = Stays(("bound",), ("low",), 1.0, FIRST_ORDER)
+    assert rule.judge(record(cells, control=None)).status == status
+
+
+def test_a_row_may_be_held_against_itself_in_another_column():
+    """Losses of 2.0 and 1.5 in two columns that are both sensitive; the sign follows the first column."""
+    cells = {
+        (row, column): [{"valid_loss": loss + 0.001 * seed + (row == "uniform")} for seed in range(3)]
+        for column, loss in {"low": 2.0, "high": 1.5}.items()
+        for row in ("standard", "uniform")
+    }
+    pair = Pair("standard", "standard", effect=-0.1, margin=0.02, column="high", against_column="low")
+    verdict = Differs((pair,)).judge(record(cells))
+    assert (verdict.status, round(verdict.interval.mean, 3)) == ("holds", -0.5)
+    assert "high against low" in verdict.reason
+    turned = Pair("standard", "standard", effect=-0.1, margin=0.02, column="low", against_column="high")
+    assert Differs((turned,)).judge(record(cells)).status == "fails"
+
+
 def test_accuracies_that_are_all_alike_are_no_advantage():
     """Both rows at 1.000 with every seed: no spread at all, and no lead."""
     cells = {(row, "easy"): [{"metric": {"value": 1.0}}] * 3 for row in ("standard", "coupled")}
@@ -461,10 +488,16 @@ def test_a_claim_is_the_conjunction_of_its_parts():
 PLACES = {
     "": """standard gqa differential mlp-only coupled-euler coupled-hamiltonian coupled-linear coupled-differential
         psiqrh psiqrh_without_phase psiqrh_without_shared_latent standard,_1.22x standard,_2.4x
-        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7""",
+        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK""",
     **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("learned", "rope", "easy", "medium", "hard"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("SST-2", "MNLI", "QNLI", "small", "large"), "standard coupled-hamiltonian"),
+    **dict.fromkeys(
+        ("low rate", "middle rate", "high rate"),
+        """standard MHA MHA_QK-norm MHA_QK-clip MHA_fixed_rates MHA_QuacK
+        MLA MLA_QK-norm MLA_QK-clip MLA_fixed_rates MLA_QuacK""",
+    ),
+    **dict.fromkeys(("tau 0.1", "tau 1"), "standard frobenius spectral"),
 }
 
 
@@ -483,9 +516,13 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
             "peak_memory_bytes": rng.uniform(500, 1500),
             "loss_spikes": [1] * rng.randrange(3),
             "skipped_steps": rng.randrange(3),
+            "logits": {"max": rng.uniform(1, 100), "change": rng.uniform(0.1, 1)},
             "curve": [(k, loss + 1 / (k + 1)) for k in range(5)],
             "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")}
-            | {"elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)}},
+            | {
+                "elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)},
+                "lemma": {"bounded": rng.random() * 2},
+            },
         }
 
     rows = {column: [*map(spaced, names.split()), "uniform"] for column, names in PLACES.items()}
@@ -504,7 +541,7 @@ def test_every_rule_judges_whatever_was_run(rule, n, lost):
         verdict = rule.judge(everything(seed, n=n, lost=lost))
         assert verdict.reason
         assert verdict.status in ("holds", "fails", "unclear")
-        if n == 1 and not any(isinstance(each, Counts | Costs) for each in getattr(rule, "rules", (rule,))):
+        if n == 1 and not any(isinstance(each, Counts | Costs | Stays) for each in getattr(rule, "rules", (rule,))):
             assert verdict.status == "unclear"
 
 

@@ -129,7 +129,7 @@ def test_a_figure_that_no_run_has_is_named(corpus, tmp_path):
 
 
 def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
-    probed = study(corpus, "standard", "differential", seeds=(0,), probes=True)
+    probed = study(corpus, "standard", "differential", seeds=(0,), probes=("attention maps",))
     record, _, _ = carried_out(probed, tmp_path)
     for cell in record.cells:
         (outcome,) = cell.outcomes

@@ -5,6 +5,7 @@
 One contract for every mechanism: `out, aux_loss = layer(x, causal_mask, rope, cache)`.
 """
 
+import warnings
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,7 @@ from attractor.attention.norm import RMSNorm
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import preset
 from attractor.attention.project.latent import LatentProjection
-from attractor.attention.score.softmax import Softmax
+from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape, require
 from attractor.errors import InputError
 from attractor.tap import tap
@@ -37,6 +38,25 @@ def build(
     return Attention(config.replace(**changes), d_model, n_heads, layer_index, head_dim)
 
 
+def warn_of_redundancy(config: AttentionConfig) -> None:
+    """Say which of two interventions has nothing left to do; together they are valid, and a study may want them."""
+    if not config.couple.qk_norm:
+        return
+    softcap = getattr(config.score, "softcap", None)
+    if softcap is not None:
+        warnings.warn(
+            f"softcap={softcap:g} is redundant with qk_norm: normalised queries and keys bound the logits "
+            "already, by the weights of their norms; leave one of the two out",
+            stacklevel=4,
+        )
+    if config.project.sigma_reparam:
+        warnings.warn(
+            "sigma_reparam is redundant with qk_norm: the norm undoes the scale of a matrix, whether divided out or "
+            "not; leave one of the two out",
+            stacklevel=4,
+        )
+
+
 class Attention(nn.Module):
     def __init__(
         self,
@@ -47,6 +67,8 @@ class Attention(nn.Module):
         head_dim: int | None = None,
     ) -> None:
         super().__init__()
+        if layer_index == 0:  # the others of a model are like it
+            warn_of_redundancy(config)
         require(n_heads >= 1, "n_heads", "at least 1", n_heads)
         if head_dim is None:
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
@@ -69,6 +91,8 @@ class Attention(nn.Module):
         norm_width = sum(self.segments) // maps
         self.query_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
         self.key_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
+        self.scale, self.softcap = scale, cast(float | None, getattr(config.score, "softcap", None))
+        self.z_loss = cast(float, getattr(config.score, "z_loss", 0.0))  # attention without logits has neither
         self.score = config.score.build(shape, layout, scale, config.dropout)
         self.output = config.output.build(shape, layout)
         # MLA's keys can stay folded in the latent only while nothing stands between projection and dot product.
@@ -91,6 +115,7 @@ class Attention(nn.Module):
         rope: a Rope turns position by position from the cache's end on; a Rotation (`rope.at(positions)`) as it says.
         """
         past = 0 if cache is None else cache.length
+        aux_loss = torch.zeros((), device=x.device)
         rotation = self._rotation(rope, past, x)
         mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], past + x.shape[1], x.device)
         if cache is not None and self.absorbs:
@@ -104,8 +129,10 @@ class Attention(nn.Module):
             q, k = tap("q_coupled", q), tap("k_coupled", k)
             if cache is not None:
                 k, v = cache.append(k, v)
+            elif self.training and self.z_loss:
+                aux_loss = self.z_loss * logit_penalty(q, k, mask, self.scale, self.softcap)
             context = self.score(q, k, v, mask, x)
-        return self.output(context, x), torch.zeros((), device=x.device)
+        return self.output(context, x), aux_loss
 
     def _absorbed_context(self, x: Tensor, mask: Mask, rotation: Rotation | None, cache: Cache) -> Tensor:
         """MLA's decoding: the cache holds latents and rotated rope keys, and keys are never unfolded (so taps show the

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from attractor.errors import InputError, unknown
+from attractor.fields import later, stored_fields
 
 
 def require(condition: bool, field: str, rule: str, value: object, next_step: str = "") -> None:
@@ -69,7 +70,7 @@ class Stage(ABC):
         return {kind.__name__: kind for kind in below(cls)}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__} | {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": type(self).__name__} | stored_fields(self)
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
@@ -90,6 +91,8 @@ class Projection(Stage):
     """Stage 1, x to q, k, v. The module maps B T D to q, k, v and states its `layout`."""
 
     stage = "project"
+
+    sigma_reparam: bool = later(False)  # of the matrices that make queries and keys, where there are any
 
     @abstractmethod
     def build(self, shape: Shape) -> nn.Module: ...

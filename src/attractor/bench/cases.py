@@ -34,10 +34,14 @@ class BenchShape:
 
 
 def training_step(
-    model: nn.Module, loss: Callable[[Tensor], Tensor], tokens: Tensor, precision: str
+    model: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    tokens: Tensor,
+    precision: str,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Callable[[], object]:
-    """Forward, backward and AdamW, as the training loop takes them."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    """Forward, backward and a step of the optimizer, by default AdamW, as the training loop takes them."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     half = PRECISIONS[precision]
 
     def step() -> None:

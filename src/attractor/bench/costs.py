@@ -14,6 +14,8 @@ from attractor.bench.cases import training_step
 from attractor.train.calibrate import calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.hardware import resolve_device
+from attractor.train.interventions import Interventions
+from attractor.train.optimizer import build_optimizer
 from attractor.train.parts import forward_flops, parameters_by_part, without_data
 
 N_ROUNDS = 9
@@ -39,6 +41,7 @@ def timings(
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
     forward, step, tokens = {}, {}, {}
+    attached = []  # for as long as it is timed
     for key, config in configs.items():
         shape = (config.batch_size // config.accumulation, config.seq_len + 1)
         drawn = torch.randint(0, config.model.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -49,7 +52,9 @@ def timings(
         def loss(drawn: torch.Tensor, model: Any = model) -> torch.Tensor:
             return model.loss(drawn[:, :-1], drawn[:, 1:])[0]
 
-        step[key] = training_step(model, loss, drawn, precision)
+        optimizer = build_optimizer(model, config)
+        attached.append(Interventions(config, model, optimizer))
+        step[key] = training_step(model.train(), loss, drawn, precision, optimizer)
         forward[key] = forward_pass(model, drawn, precision)
         tokens[key] = drawn[:, 1:].numel()
     baseline = next(iter(configs))

@@ -44,7 +44,7 @@ class Common:
     threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
     log_every: Annotated[int, arg(help="steps between lines of metrics")] = Runtime.log_every
-    telemetry_every: Annotated[int | None, arg(help="steps between bounds on the logits")] = Runtime.telemetry_every
+    telemetry_every: Annotated[int | None, arg(help="steps between looks at the logits")] = Runtime.telemetry_every
     tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
 
     def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:

@@ -1,12 +1,278 @@
-"""The query and key weights of other models."""
+"""Where other models keep the query and key rows of their heads: one line of `VIEWS` per arrangement.
 
+A module is known by what it is made of, never by its class or its model's name, and only if it is made of nothing else
+that could stand between projection and dot product: an arrangement that resembles a known one is none.
+
+    separate     q_proj | k_proj, head by head         Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, OLMo 2, DiffLlama
+    by_part      qkv_proj, rows [q | k | v]            Phi-3
+    by_head      query_key_value, rows [q k v] a head  GPT-NeoX
+    transposed   c_attn, columns [q | k | v]           GPT-2
+    latent       q_proj or q_a_proj, q_b_proj, rows [nope rope] a head; kv_a_proj_with_mqa, rows [latent | rope];
+                 kv_b_proj, rows [key value] a head    DeepSeek-V2 and V3
+
+A norm on the latents comes before the projections that heads own, so it is no obstacle; nor is a soft-cap, which comes
+after the logits. Cross-attention has the same rows, but its keys are of another sequence: it is refused, not guessed.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import cast
+
+import torch
 from torch import nn
 
-from attractor.control.heads import View
+from attractor.attention import Attention
+from attractor.control.views import DotProduct, Latent, QueryKeyHeads, Rows, View, grouped
 from attractor.errors import InputError
 
-VIEWS: list[View] = []
+OUTPUTS = {"v_proj", "o_proj", "out_proj", "c_proj", "dense"}  # what comes after the logits
+BESIDE = {"sinks", "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"}  # parameters of scores, not of logits
+QK_NORM = re.compile(r"(q|k|qk|query|key)_?(layer_?)?norm")
+CROSS = re.compile(r"(?i)cross_?att|enc(oder)?_?(dec(oder)?_?)?att")  # as models name their parts
+ATTENTION = re.compile(r"(?i)attention|attn")
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def refuse_unknown(model: nn.Module) -> None:
-    raise InputError("model must have attention")
+def separate(name: str, module: nn.Module) -> DotProduct | None:
+    """q_proj and k_proj. In differential attention each of the H narrow heads is scored, so each is a head."""
+    width = _head_width(module)
+    if not width or not _is_made_of(module, "q_proj", "k_proj"):
+        return None
+    query, key = (_linear(name, module, part) for part in ("q_proj", "k_proj"))
+    n_queries, n_keys = _n_heads(module), key.out_features // width
+    if query.out_features != n_queries * width or key.out_features % width or not _are_groups(module, n_keys):
+        return None
+    return _dot_product(name, module, _rows(query, n_queries, width), _rows(key, n_keys, width))
+
+
+def by_part(name: str, module: nn.Module) -> DotProduct | None:
+    """qkv_proj: all queries, then all keys, then all values."""
+    width = _head_width(module)
+    # Without groups a qkv_proj may be cut otherwise (CodeGen's is, for its accelerators).
+    if not width or not hasattr(module, "num_key_value_groups") or not _is_made_of(module, "qkv_proj"):
+        return None
+    fused, n_queries = _linear(name, module, "qkv_proj"), _n_heads(module)
+    n_keys = n_queries // cast(int, module.num_key_value_groups)
+    if fused.out_features != (n_queries + 2 * n_keys) * width or not _are_groups(module, n_keys):
+        return None
+    key = _rows(fused, n_keys, width, offset=n_queries * width)
+    return _dot_product(name, module, _rows(fused, n_queries, width), key)
+
+
+def by_head(name: str, module: nn.Module) -> DotProduct | None:
+    """query_key_value: query, key and value of the first head, then of the next."""
+    width = _head_width(module)
+    if not width or not _is_made_of(module, "query_key_value"):
+        return None
+    fused, n_heads = _linear(name, module, "query_key_value"), _n_heads(module)
+    if fused.out_features != 3 * n_heads * width:
+        return None
+    query, key = (_rows(fused, n_heads, width, step=3 * width, offset=offset) for offset in (0, width))
+    return _dot_product(name, module, query, key)
+
+
+def transposed(name: str, module: nn.Module) -> DotProduct | None:
+    """c_attn as a Conv1D, whose weight is D x 3D; as a linear layer it is cut otherwise (GPT-BigCode)."""
+    width, fused = _head_width(module), getattr(module, "c_attn", None)
+    if not width or not hasattr(fused, "nf"):
+        return None
+    _refuse_cross_attention(name, module)  # its c_attn has no queries
+    if not _is_made_of(module, "c_attn"):
+        return None
+    weight, bias = _plain(f"{name}.c_attn".lstrip("."), cast(nn.Module, fused))
+    n_heads = _n_heads(module)
+    if weight.shape[1] != 3 * n_heads * width:
+        return None
+    query, key = (
+        Rows(weight, tuple(range(offset, offset + n_heads * width, width)), width, bias, axis=1)
+        for offset in (0, n_heads * width)
+    )
+    return _dot_product(name, module, query, key)
+
+
+def latent(name: str, module: nn.Module) -> Latent | None:
+    """Matrices fused head by head; queries without a latent come from q_proj."""
+    has_query_latent = getattr(module, "q_a_proj", None) is not None
+    queries = ("q_a_proj", "q_b_proj") if has_query_latent else ("q_proj",)
+    sizes = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    if not all(isinstance(getattr(module, size, None), int) for size in sizes) or not _is_made_of(
+        module, *queries, "kv_a_proj_with_mqa", "kv_b_proj"
+    ):
+        return None
+    nope, rope, value, rank = (cast(int, getattr(module, size)) for size in sizes)
+    up = _linear(name, module, queries[-1])
+    down, key_value = (_linear(name, module, part) for part in ("kv_a_proj_with_mqa", "kv_b_proj"))
+    n_heads = _n_heads(module)
+    if (up.out_features, down.out_features, key_value.out_features) != (
+        n_heads * (nope + rope),
+        rank + rope,
+        n_heads * (nope + value),
+    ):
+        return None
+    query_down = _linear(name, module, "q_a_proj") if has_query_latent else None
+    return Latent(
+        name,
+        module,
+        uq=_rows(up, n_heads, nope, step=nope + rope),
+        uk=_rows(key_value, n_heads, nope, step=nope + value),
+        dkv=_rows(down, 1, rank),
+        reads=grouped(n_heads, n_heads),
+        reads_rope=grouped(n_heads, 1),
+        dq=_rows(query_down, 1, query_down.out_features) if query_down is not None else None,
+        qr=_rows(up, n_heads, rope, step=nope + rope, offset=nope),
+        kr=_rows(down, 1, rope, offset=rank),
+        obstacle=_obstacle(module),
+    )
+
+
+VIEWS: list[View] = [separate, by_part, by_head, transposed, latent]
+
+
+def register_view(view: View) -> None:
+    """Let `view(name, module)` tell the heads of attention modules that are not known here, or known wrongly: it is
+    asked before all others, and returns None for every module that is not its own."""
+    VIEWS.insert(0, view)
+
+
+def refuse_unknown(model: nn.Module, found: Sequence[QueryKeyHeads] = ()) -> None:
+    """An intervention on some of the attention only would pass for one on all of it: all must be known, or none is."""
+    unread = _unread(model, {heads.name for heads in found})
+    if unread:
+        names = ", ".join(f"{type(module).__name__} '{name}'" for name, module in unread[:3])
+        more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
+        whole = f"{len(unread)} of {len(unread) + len(found)}" if found else f"all {len(unread)}"
+        kind = type(unread[0][1]).__name__
+        raise InputError(
+            f"model must have attention whose query and key rows are known, but {whole} attention modules are not: "
+            f"{names}{more}; tell their rows by `def view(name, module): return attractor.control.DotProduct(name, "
+            f"module, query=Rows(...), key=Rows(...), reads=(...)) if type(module).__name__ == '{kind}' else None` "
+            "and `attractor.control.register_view(view)`"
+        )
+    if not found:
+        raise InputError(
+            f"model must have attention that scores queries against keys, found no attention module in "
+            f"{type(model).__name__}; if it has one, register a view of it: `def view(name, module): return "
+            "attractor.control.DotProduct(name, module, query=Rows(...), key=Rows(...), reads=(...)) if ... else None` "
+            "and `attractor.control.register_view(view)`"
+        )
+
+
+def _unread(model: nn.Module, known: set[str]) -> list[tuple[str, nn.Module]]:
+    """Modules that are called attention, own matrices, and neither hold, nor are part of, one that is known."""
+    settled = known | {name for name, module in model.named_modules() if isinstance(module, Attention)}
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if ATTENTION.search(type(module).__name__)
+        and _owns_matrices(module)
+        and not any(_is_within(name, other) or _is_within(other, name) for other in settled)
+    ]
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return not outer or inner == outer or inner.startswith(outer + ".")
+
+
+def _owns_matrices(module: nn.Module) -> bool:
+    """Its own, or those of its layers. Quantised layers may hold no parameter at all, so their name speaks for them."""
+    layers = [child for child in module.children() if not isinstance(child, nn.Embedding)]
+    kinds = [type(layer).__name__ for layer in layers]
+    return any("Linear" in kind and not ATTENTION.search(kind) for kind in kinds) or any(
+        parameter.dim() >= 2 for part in [module, *layers] for parameter in part.parameters(recurse=False)
+    )
+
+
+def _is_made_of(module: nn.Module, *projections: str) -> bool:
+    """Whether these are its projections, and nothing with parameters stands beside them that is not known."""
+    parts = dict(module.named_children())
+    others = {part for part, child in parts.items() if any(True for _ in child.parameters())} - {*projections}
+    others = {part for part in others if part not in OUTPUTS and not _is_norm(part)}
+    own = {parameter for parameter, _ in module.named_parameters(recurse=False)}
+    return parts.keys() >= {*projections} and not others and own <= BESIDE
+
+
+def _is_norm(part: str) -> bool:
+    return bool(QK_NORM.fullmatch(part)) or part in {"q_a_layernorm", "kv_a_layernorm"}
+
+
+def _obstacle(module: nn.Module) -> str:
+    norms = [
+        part
+        for part, child in module.named_children()
+        if QK_NORM.fullmatch(part) and not isinstance(child, nn.Identity)
+    ]
+    if norms:
+        return f"QK-norm ({', '.join(norms)}) undoes any scaling of the weights"
+    if getattr(getattr(module, "config", None), "clip_qkv", None) is not None:  # OLMo, OLMoE
+        return "queries and keys are clipped to 'clip_qkv', so the logits do not scale with the weights"
+    return ""
+
+
+def _head_width(module: nn.Module) -> int:
+    """0 where the module does not say."""
+    widths = [getattr(module, field, None) for field in ("head_dim", "head_size")]
+    return next((width for width in widths if isinstance(width, int)), 0)
+
+
+def _n_heads(module: nn.Module) -> int:
+    """0 where neither the module nor its config says."""
+    config = getattr(module, "config", None)
+    named = ((module, "num_heads"), (module, "num_attention_heads"), (config, "num_attention_heads"))
+    counts = [getattr(owner, field, None) for owner, field in named]
+    return next((count for count in counts if isinstance(count, int)), 0)
+
+
+def _are_groups(module: nn.Module, n_keys: int) -> bool:
+    n_queries = _n_heads(module)
+    if not n_keys or n_queries % n_keys:
+        return False
+    return getattr(module, "num_key_value_groups", n_queries // n_keys) == n_queries // n_keys
+
+
+def _linear(name: str, module: nn.Module, part: str) -> nn.Linear:
+    _refuse_cross_attention(name, module)
+    linear, where = module.get_submodule(part), f"{name}.{part}".lstrip(".")
+    weight, _ = _plain(where, linear)
+    if not isinstance(linear, nn.Linear) or weight.shape != (linear.out_features, linear.in_features):
+        raise InputError(
+            f"{where} must be a linear layer with its whole weight, got {type(linear).__name__} with "
+            f"{tuple(weight.shape)}; merge adapters first, and control a model before it is sharded"
+        )
+    return linear
+
+
+def _plain(name: str, linear: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """Weight and bias, if they are all there is. Packed weights may pass for floating ones, in a class of their own."""
+    weights = dict(linear.named_parameters())
+    weight = weights.get("weight")
+    if weight is None or weights.keys() - {"weight", "bias"}:
+        held = f"parameters {', '.join(weights) or 'none'}"
+    elif weight.dtype not in FLOATING or type(weight.data).__name__ not in ("Tensor", "DTensor"):
+        held = f"{type(weight.data).__name__} of {weight.dtype}"
+    else:
+        return weight, weights.get("bias")
+    raise InputError(
+        f"{name} must hold a floating-point parameter 'weight' and at most a 'bias', got {type(linear).__name__} with "
+        f"{held}; rows of quantised, adapted or reparametrised weights cannot be scaled in place, so control the model "
+        "before that, or merge it first"
+    )
+
+
+def _refuse_cross_attention(name: str, module: nn.Module) -> None:
+    named_so = CROSS.search(name.rpartition(".")[2]) or "CrossAttention" in type(module).__name__
+    if named_so or getattr(module, "is_cross_attention", False):
+        raise InputError(
+            f"{name or 'model'} must be self-attention, got cross-attention ({type(module).__name__}), whose keys are "
+            "of another sequence; give the part of the model that has self-attention only, or say that it is wanted: "
+            "`attractor.control.register_view(view)` with a `view(name, module)` that returns its heads"
+        )
+
+
+def _rows(linear: nn.Linear, n_heads: int, width: int, step: int | None = None, offset: int = 0) -> Rows:
+    """One head every `step` rows, which is its width where nothing lies between."""
+    starts = tuple(offset + head * (step or width) for head in range(n_heads))
+    return Rows(cast(nn.Parameter, linear.weight), starts, width, cast(nn.Parameter | None, linear.bias))
+
+
+def _dot_product(name: str, module: nn.Module, query: Rows, key: Rows) -> DotProduct:
+    return DotProduct(name, module, query, key, grouped(query.n_heads, key.n_heads), _obstacle(module))

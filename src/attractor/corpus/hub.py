@@ -33,6 +33,7 @@ ALIASES = {
     "wikitext-103": Address("Salesforce/wikitext", "wikitext-103-raw-v1", articles=True),
     "openwebtext": Address("Skylion007/openwebtext", revision="refs/convert/parquet"),
     "pubmed": Address("MedRAG/pubmed", columns=("title", "content")),
+    "cosmopedia-v2": Address("HuggingFaceTB/smollm-corpus", "cosmopedia-v2"),
 }
 
 

@@ -8,7 +8,7 @@ column, the control must lie ten standard deviations of the baseline, over seeds
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -48,17 +48,25 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows of one column, the effect that is claimed (`of` minus `against`) and the smallest that would matter."""
+    """Two rows of one column, the effect that is claimed (`of` minus `against`) and the smallest that would matter.
+    With `against_column` the second is of another column."""
 
     of: str
     against: str
     effect: float
     margin: float
     column: str = ""
+    against_column: str | None = None
 
     @property
     def place(self) -> str:
+        if self.against_column is not None:
+            return f" ({self.column} against {self.against_column})"
         return f" ({self.column})" if self.column else ""
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        return self.column, self.column if self.against_column is None else self.against_column
 
 
 @dataclass(frozen=True)
@@ -80,16 +88,21 @@ class Compared:
 
 
 def compare(record: StudyRecord, reading: Reading, pair: Pair) -> Compared:
-    of, against = (values(record, reading, row, pair.column) for row in (pair.of, pair.against))
+    of, against = (
+        values(record, reading, row, column) for row, column in zip((pair.of, pair.against), pair.columns, strict=True)
+    )
     for found in (of, against):
         if isinstance(found, Obstacle):
             return Compared(obstacle=found)
     assert not isinstance(of, Obstacle)
     assert not isinstance(against, Obstacle)
     differences = seed_differences(of, against) if of.keys() & against.keys() else {}
-    blind, unknown = instrument(record, reading, pair.column)
-    lost = {pair.of: of, pair.against: against}
-    return Compared(differences, blind or _too_little(lost, differences) or unknown)
+    blind, unknown = (
+        next((each for each in of_columns if each is not None), None)
+        for of_columns in zip(*(instrument(record, reading, column) for column in pair.columns), strict=True)
+    )
+    rows = [(pair.of, of), (pair.against, against)]
+    return Compared(differences, blind or _too_little(rows, differences) or unknown)
 
 
 def values(record: StudyRecord, reading: Reading, row: str, column: str) -> dict[int, float] | Obstacle:
@@ -143,12 +156,12 @@ def instrument(record: StudyRecord, reading: Reading, column: str) -> tuple[Obst
     return None, None
 
 
-def _too_little(rows: Mapping[str, Mapping[int, float]], differences: Mapping[int, float]) -> Obstacle | None:
+def _too_little(rows: Sequence[tuple[str, Mapping[int, float]]], differences: Mapping[int, float]) -> Obstacle | None:
     if not differences:
         return Obstacle("unclear", "no seed in common: runs of equal seeds would decide it")
     lost = [
         f"{row} (seed {seed})"
-        for row, of_row in rows.items()
+        for row, of_row in rows
         for seed, value in of_row.items()
         if seed in differences and not math.isfinite(value)
     ]
@@ -225,6 +238,15 @@ SPEED = Reading(
 )
 MEMORY = Reading("peak memory", "x", at_path("peak_memory_bytes"), as_ratio=True, needs_context=False)
 INSTABILITIES = Reading("loss spikes and skipped steps", "", _instabilities, needs_context=False)
+
+
+LARGEST_LOGIT = Reading("largest logit of training", "x", at_path("logits.max"), as_ratio=True, needs_context=False)
+LOGIT_CHANGE = Reading(
+    "mean change of logits in training", "x", at_path("logits.change"), as_ratio=True, needs_context=False
+)
+FIRST_ORDER = Reading(
+    "first-order change of logits over its bound", "", at_path("probes.lemma.bounded"), needs_context=False
+)
 
 
 def rank(layer: int | None) -> Reading:

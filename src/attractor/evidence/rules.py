@@ -11,6 +11,7 @@ Holm's correction over all comparisons of a rule, where one of them would decide
                  Forsythe, which presumes no normal distribution, agrees; fails where it lies above 1
     Costs        holds where the ratio lies within ± m of the published one, fails where it lies outside, for better too
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
+    Stays        holds where every seed stays at or below the level, which is a bound, else fails
     Counts       holds where every count is exact, else fails
 """
 
@@ -293,6 +294,31 @@ class Reaches(Rule):
         if interval.high is not None and interval.high < self.level:
             return replace(part, status="fails", reason=f"not reached with {len(found)} seeds")
         return replace(part, reason=f"reached by some of {len(found)} seeds: more would decide")
+
+
+@dataclass(frozen=True)
+class Stays(Rule):
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    level: float
+    reading: Reading
+
+    @property
+    def words(self) -> str:
+        return f"{self.reading.name} of {', '.join(self.rows)} at most {self.level:g} ({', '.join(self.columns)})"
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        return [self._part(record, row, column) for row in self.rows for column in self.columns]
+
+    def _part(self, record: StudyRecord, row: str, column: str) -> Part:
+        statement = f"{row} at most {self.level:g} ({column})"
+        found = values(record, self.reading, row, column)
+        if isinstance(found, Obstacle):
+            return Part(statement, found.status, found.reason)
+        largest = max(found.values())
+        status: Status = "holds" if all(value <= self.level for value in found.values()) else "fails"
+        reason = f"the largest of {len(found)} seeds is {largest:.3f}"
+        return Part(statement, status, reason, f"{largest:.3f}", n=len(found), p=largest)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ def translate(layer: Attention, state_dict: Mapping[str, Tensor], layout: str, p
     """The layer's parameters, by our names, as the weights in `state_dict` have them."""
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
+    if layer.config.project.sigma_reparam:
+        raise InputError(
+            "sigma_reparam must be off to take weights from elsewhere, which are plain matrices; build the layer "
+            "without it, or put it on afterwards by attractor.attention.reparametrize.sigma_reparametrize"
+        )
     theirs = Theirs({name.removeprefix(prefix): w for name, w in state_dict.items() if name.startswith(prefix)}, layout)
     ours = LAYOUTS[layout](layer, theirs)
     theirs.refuse_leftovers()

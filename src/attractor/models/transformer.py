@@ -23,6 +23,7 @@ from attractor.attention.position import LearnedPositions
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
+from attractor.fields import later, stored_fields
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses
 from attractor.models.generate import generate
 from attractor.models.initialize import initialize
@@ -49,6 +50,10 @@ class TransformerConfig:
     norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     qkv_bias: bool = False
+    qk_norm: bool = later(False)  # this and the next three: interventions on attention's logits (docs/control.md)
+    softcap: float | None = later(None)
+    sigma_reparam: bool = later(False)
+    z_loss: float = later(0.0)
     norms_per_block: int = 2  # 4: each branch is normalised on its way out, too
     dropout: float = 0.0  # on attention weights and on both branches
     causal: bool = True  # False: every position sees all others, and nothing can be generated
@@ -79,10 +84,9 @@ class TransformerConfig:
         changes: dict[str, Any] = {}
         if self.n_kv_heads is not None:
             changes["n_kv_heads"] = self.n_kv_heads
-        if self.qkv_bias:
-            changes["qkv_bias"] = True
-        if self.dropout:
-            changes["dropout"] = self.dropout
+        for name in ("qkv_bias", "qk_norm", "softcap", "sigma_reparam", "z_loss", "dropout"):
+            if getattr(self, name) != getattr(type(self), name):
+                changes[name] = getattr(self, name)
         return config.replace(**changes)
 
     def attention_layer(self, layer_index: int) -> Attention:
@@ -97,7 +101,7 @@ class TransformerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         attention = self.attention if isinstance(self.attention, str) else self.attention.to_dict()
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"attention": attention}
+        return stored_fields(self) | {"attention": attention}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
@@ -338,6 +342,10 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, std=0.02)
 
 
+def _qwen(**shape: int) -> TransformerConfig:
+    return TransformerConfig(**shape, d_ff=4 * shape["d_model"], positions="rope", rope_theta=1e6)  # type: ignore[arg-type]
+
+
 # CoupledQK, table 8. `large` is the model as specified there; its "~350M" needs the narrower MLP of `large-354m`.
 SIZES: dict[str, TransformerConfig] = {
     "tiny": TransformerConfig(vocab_size=64, d_model=256, n_heads=4, n_layers=6, d_ff=1024, max_seq_len=512),
@@ -345,4 +353,10 @@ SIZES: dict[str, TransformerConfig] = {
     "medium": TransformerConfig(d_model=768, n_heads=12, n_layers=12, d_ff=3072, max_seq_len=512),
     "large": TransformerConfig(d_model=1024, n_heads=16, n_layers=24, d_ff=4096, max_seq_len=512),
     "large-354m": TransformerConfig(d_model=1024, n_heads=16, n_layers=24, d_ff=2730, max_seq_len=512),
+    # QuacK, section 4: shaped as Qwen3, ff four times the width, 64 to a head, tied, 1,040.2M parameters. Its siblings
+    # have its proportions at other widths and depths; the smallest has narrower heads, so as to have several.
+    "1b": _qwen(vocab_size=49_152, d_model=2048, n_heads=32, n_layers=14, max_seq_len=2048),
+    "1b-100m": _qwen(vocab_size=32_768, d_model=768, n_heads=12, n_layers=8, max_seq_len=1024),
+    "1b-20m": _qwen(vocab_size=8_192, d_model=384, n_heads=6, n_layers=7, max_seq_len=512),
+    "1b-2m": _qwen(vocab_size=4_096, d_model=128, n_heads=4, n_layers=6, max_seq_len=256),
 }

@@ -28,7 +28,8 @@ from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
-from attractor.study.probe import losses_elsewhere, maps_of_run, probe_runs
+from attractor.study.lemma import lemma_of_run
+from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
 from attractor.study.stacked import prefer_stacked
 from attractor.study.study import Study
 from attractor.study.watch import Watch
@@ -45,6 +46,7 @@ LAUNCHERS = {
     "ray": "attractor.study.on_ray",
     "torchrun": "attractor.study.torchrun",  # one run at a time, on as many processes as there are workers
 }
+PROBES: dict[str, Probe] = {"attention maps": maps_of_run, "lemma": lemma_of_run}
 Launch = Callable[[Sequence[Job], int | None, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 
 
@@ -192,8 +194,8 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
-    if study.probes:
-        probe_runs(jobs, "attention maps", maps_of_run, runtime, console)
+    for name in study.probes:
+        probe_runs(jobs, name, PROBES[name], runtime, console)
     elsewhere = study.on(conduct.scale).elsewhere
     if elsewhere:
         probe_runs(jobs, "elsewhere", partial(losses_elsewhere, corpora=elsewhere), runtime, console)

@@ -22,6 +22,7 @@ from attractor.train.config import TrainConfig
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
+PROBES = ("attention maps", "lemma")
 SCALES = ("smoke", "laptop", "bench", "paper")
 
 
@@ -96,7 +97,7 @@ class Study:
     resize: str = "d_ff"  # under equal parameters: the field that makes them equal
     sized_by: str = ""  # and the row that keeps its size; by default the baseline
     quantities: tuple[Quantity, ...] = (PERPLEXITY,)
-    probes: bool = False  # attention maps of the finished runs are measured
+    probes: tuple[str, ...] = ()  # what is measured on the weights of finished runs: names of PROBES
     kind: str = "training"  # or "counts" (what a model has, without running it) or "timing" (what a step costs)
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
@@ -108,6 +109,9 @@ class Study:
             raise unknown("budget", self.budget, BUDGETS)
         if self.kind not in KINDS:
             raise unknown("kind of study", self.kind, KINDS)
+        for name in self.probes:
+            if name not in PROBES:
+                raise unknown("probe", name, PROBES)
         for name in self.scales:
             if name not in SCALES:
                 raise unknown("scale", name, SCALES)

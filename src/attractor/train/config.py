@@ -8,11 +8,13 @@ from typing import Any, Self
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
+from attractor.fields import later, stored_fields
 from attractor.models import SIZES, TransformerConfig
 from attractor.tasks import TASKS, Task, TaskConfig
 from attractor.tasks.glue.task import Glue
 from attractor.tasks.recall import Recall
 from attractor.tasks.text import Text
+from attractor.train import interventions
 from attractor.train.schedule import SCHEDULES
 from attractor.train.start import weights_fingerprint
 
@@ -41,6 +43,12 @@ class TrainConfig:
     warmup_steps: int = 56
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1  # on matrices; vectors and scalars do not decay
+    optimizer: str = later("adamw")  # or muon: hidden matrices by Muon, the rest by AdamW
+    muon_per_head: bool = later(True)  # query and key matrices orthogonalised head by head, not as they are stored
+    quack: float | None = later(None)  # tau of QuacK; None: off
+    quack_norm: str = later("frobenius")
+    qk_rate: float | None = later(None)  # query and key weights at this multiple of the rate; None: at the rate
+    qk_clip: float | None = later(None)  # the largest logit that QK-clip leaves; None: off
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
     precision: str = "fp32"
     activation_checkpointing: bool = False
@@ -79,6 +87,7 @@ class TrainConfig:
         if self.model.positions == "learned":
             rule = f"at most max_seq_len={self.model.max_seq_len}"
             require(self.seq_len <= self.model.max_seq_len, "seq_len", rule, self.seq_len, "or raise max_seq_len")
+        interventions.check(self)
 
     @property
     def label(self) -> str:
@@ -129,7 +138,7 @@ class TrainConfig:
         return replace(self, model=model.replace(**given(of_model)), task=replace(task, **given(of_task)), **given(own))
 
     def to_dict(self) -> dict[str, Any]:
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        own = stored_fields(self)
         parts = {"model": self.model.to_dict(), "task": self.task.to_dict(), "betas": list(self.betas)}
         return {"label": self.label} | own | parts
 
@@ -166,7 +175,7 @@ class Runtime:
     log_every: int = 10
     save_every: int = 500  # steps between checkpoints; one is also written at the end and on Ctrl-C
     keep: int = 2  # newest checkpoints kept, beside the best
-    telemetry_every: int | None = 100  # steps between bounds on the logits; None: none
+    telemetry_every: int | None = 50  # steps between looks at attention's logits; None: none
     tensorboard: bool = False  # write TensorBoard's files, too
     parallel: str = "ddp"  # under torchrun: every process holds the whole model, or (fsdp) a part of every tensor
 
@@ -231,6 +240,24 @@ RECIPES: dict[str, TrainConfig] = {
         weight_decay=0.01,
         eval_every=500,
         eval_batches=None,
+    ),
+    # QuacK, section 4. What it does not say is as in the other recipes: decay 0.1, clipping at 1, AdamW's rate for the
+    # parameters that Muon does not move.
+    "1b": TrainConfig(
+        model=SIZES["1b"],
+        task=Text("cosmopedia-v2"),
+        n_steps=5_000,
+        batch_size=96,
+        accumulation=12,
+        seq_len=2048,
+        lr=3e-3,
+        schedule="constant",
+        warmup_steps=500,
+        optimizer="muon",
+        precision="bf16",
+        activation_checkpointing=True,
+        eval_every=250,
+        eval_batches=16,
     ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate or clipping; steps stand in for its epochs.
     "psiqrh": TrainConfig(

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,11 +34,15 @@ from attractor.train.distributed import World, accumulating, gathered, unsharded
 from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.interrupt import StopRequest
+from attractor.train.interventions import Interventions
 from attractor.train.optimizer import build_optimizer, load_optimizer
 from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
 from attractor.train.start import load_start
-from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, logit_bounds, parameter_norm
+from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, over_training, parameter_norm, probe_tokens
+
+if TYPE_CHECKING:
+    from attractor.control.probe import LogitProbe
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -104,10 +108,23 @@ class Run:
         self.model.activation_checkpointing = config.activation_checkpointing
         self.loss = self.world.spread(self.model, self.runtime.parallel, config.compile)
         self.optimizer = build_optimizer(self.model, config)
+        self.interventions = Interventions(config, self.model, self.optimizer)
         half = AUTOCAST.get(config.precision)
         self.autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, half) if half else nullcontext()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
+        self.probe = None if self.runtime.telemetry_every is None else self.build_probe()
+
+    def build_probe(self) -> "LogitProbe":
+        from attractor.control.probe import LogitProbe
+
+        tokens = probe_tokens(self.task).to(self.device)
+
+        def forward() -> None:
+            with self.autocast:
+                self.model.hidden(tokens)
+
+        return LogitProbe(self.model, forward)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -214,14 +231,13 @@ class Run:
         self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
 
     def look_at_logits(self) -> None:
-        """A bound on the logits of every layer, on the first sequence of the batch just trained on."""
-        state = self.state
-        batch = self.task.train_batch(state.step - 1, self.config.batch_size)
-        first = batch.inputs[:1] if batch.real is None else batch.inputs[:1, batch.real[0]]
+        """What the logits of the probe are now, and what has become of them since the last look."""
+        if self.probe is None or not self.probe.views:  # the control scores nothing
+            return
         with unsharded(self.model):
-            bounds = logit_bounds(self.model, torch.from_numpy(first).to(self.device), self.autocast)
-        if bounds:  # the control scores nothing
-            self.record({"step": state.step, "tokens": state.tokens, "logit_bound": bounds})
+            look = self.probe.look(self.interventions.rates)
+        clipped = {} if self.interventions.clip is None else {"clips": self.interventions.clip.n_clipped}
+        self.record({"step": self.state.step, "tokens": self.state.tokens, **look, **clipped})
 
     def record(self, numbers: dict[str, Any]) -> None:
         if not self.world.is_first:
@@ -277,6 +293,8 @@ class Run:
         tensors = {
             "optimizer": gathered(self.optimizer.state_dict(), keep),
             "scaler": self.scaler.state_dict(),
+            "interventions": self.interventions.state_dict(),
+            "probe": {} if self.probe is None else self.probe.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
@@ -294,6 +312,9 @@ class Run:
             tensors, self.state = checkpoint.load_checkpoint(path, self.model, self.device)
             load_optimizer(self.optimizer, tensors["optimizer"])
             self.scaler.load_state_dict(tensors["scaler"])
+            self.interventions.load_state_dict(tensors.get("interventions", {}))  # older checkpoints have none
+            if self.probe is not None:
+                self.probe.load_state_dict(tensors.get("probe", {}))
             torch.set_rng_state(tensors["random"].cpu())
             if tensors["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
@@ -326,6 +347,9 @@ class Run:
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
         }
+        logits = over_training(self.folder.metrics())
+        if logits is not None:
+            summary["logits"] = logits
         self.world.first_does(lambda: self.folder.write_summary(summary))
         return self.world.agreed(summary)
 

@@ -1,4 +1,7 @@
-"""AdamW over two groups: matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not."""
+"""The optimizer of a run: AdamW, or Muon for hidden matrices and AdamW for the rest.
+
+Matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not.
+"""
 
 from typing import Any
 
@@ -24,7 +27,23 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+def optimizer_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """What the config's optimizer moves, and how: each group's name says by which rule."""
+    if config.optimizer == "muon":
+        from attractor.train.muon import heads_of, muon_groups
+
+        how = ", query and key matrices head by head" if config.muon_per_head and heads_of(model) else ""
+        names = {"muon": f"by Muon{how}", "adamw": "by AdamW"}
+        groups = muon_groups(model, config.weight_decay)
+        return [group | {"name": f"{group['name']}, {names[group['rule']]}"} for group in groups]
+    return parameter_groups(model, config.weight_decay)
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "muon":
+        from attractor.train.muon import MuonAdamW
+
+        return MuonAdamW(model, config.lr, config.weight_decay, config.betas, per_head=config.muon_per_head)
     groups = parameter_groups(model, config.weight_decay)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 

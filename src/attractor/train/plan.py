@@ -15,7 +15,7 @@ from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.tasks import Task
 from attractor.train.calibrate import Estimate
 from attractor.train.config import TrainConfig
-from attractor.train.optimizer import parameter_groups
+from attractor.train.optimizer import optimizer_groups
 from attractor.train.parts import BACKWARD, PARTS, forward_flops, parameters_by_part, without_data
 
 NAME_WIDTH = 24
@@ -84,7 +84,7 @@ def plan_run(config: TrainConfig, task: Task, estimate: Estimate | None = None, 
             n_parameters=sum(parameter.numel() for _, parameter in group["params"]),
             tensors=tuple(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name, _ in group["params"])),
         )
-        for group in parameter_groups(model, config.weight_decay)
+        for group in optimizer_groups(model, config)
     ]
     return RunPlan(
         label=config.label,

@@ -45,6 +45,10 @@ def stackable(config: TrainConfig) -> str | None:
         "fp16 needs a loss scale for each run": config.precision == "fp16",
         "a compiled step is that of one model": config.compile,
         "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
+        "Muon orthogonalises the matrices of one model": config.optimizer != "adamw",
+        "QuacK, fixed rates and QK-clip act on the step of one optimizer": any(
+            value is not None for value in (config.quack, config.qk_rate, config.qk_clip)
+        ),
     }
     return next((why for why, stands in obstacles.items() if stands), None) or _refusal(config)
 
@@ -197,7 +201,7 @@ class Together:
         self.step = first.state.step
         self.stack = Stack(
             [run.model for run in runs],
-            [run.optimizer for run in runs],
+            [cast(torch.optim.AdamW, run.optimizer) for run in runs],
             first.autocast,
             self.config.clip,
             self.config.max_bad_steps,

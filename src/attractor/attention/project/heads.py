@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.reparametrize import linear
 from attractor.attention.stage import HeadLayout, Projection, Shape, require
 
 
@@ -49,8 +50,8 @@ class HeadProjection(nn.Module):
         width, n_queries = shape.head_dim, shape.n_queries
         n_kv_heads = count_kv_heads(shape.n_heads, config.n_kv_heads, config.heads_per_kv)
         self.layout = HeadLayout(shape.n_heads, n_queries, n_kv_heads, free=width, value=width)
-        self.query = nn.Linear(shape.d_model, n_queries * width, bias=config.qkv_bias)
-        self.key = nn.Linear(shape.d_model, n_kv_heads * width, bias=config.qkv_bias)
+        self.query = linear(shape.d_model, n_queries * width, config.qkv_bias, config.sigma_reparam)
+        self.key = linear(shape.d_model, n_kv_heads * width, config.qkv_bias, config.sigma_reparam)
         self.value = nn.Linear(shape.d_model, n_kv_heads * width, bias=config.qkv_bias)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from attractor.attention.norm import RMSNorm
 from attractor.attention.project.heads import split_heads
+from attractor.attention.reparametrize import acting_weight, linear
 from attractor.attention.stage import HeadLayout, Projection, Shape, require
 
 
@@ -52,12 +53,12 @@ class LatentProjection(nn.Module):
         n_heads = shape.n_heads
         self.kv_latent = kv_latent
         self.layout = HeadLayout(n_heads, shape.n_queries, n_heads, free=nope, value=v_dim, rotary=rope)
-        self.query_down = nn.Linear(shape.d_model, q_latent, bias=False)
-        self.query_up = nn.Linear(q_latent, shape.n_queries * nope, bias=False)
-        self.query_rope = nn.Linear(q_latent, shape.n_queries * rope, bias=False)
-        self.down = nn.Linear(shape.d_model, kv_latent, bias=False)
-        self.key_up = nn.Linear(kv_latent, n_heads * nope, bias=False)
-        self.key_rope = nn.Linear(shape.d_model, rope, bias=False)
+        self.query_down = linear(shape.d_model, q_latent, False, config.sigma_reparam)
+        self.query_up = linear(q_latent, shape.n_queries * nope, False, config.sigma_reparam)
+        self.query_rope = linear(q_latent, shape.n_queries * rope, False, config.sigma_reparam)
+        self.down = linear(shape.d_model, kv_latent, False, config.sigma_reparam)
+        self.key_up = linear(kv_latent, n_heads * nope, False, config.sigma_reparam)
+        self.key_rope = linear(shape.d_model, rope, False, config.sigma_reparam)
         self.value_up = nn.Linear(kv_latent, n_heads * v_dim, bias=False)
         self.query_norm = RMSNorm(q_latent, eps=1e-6) if config.latent_norm else nn.Identity()
         self.norm = RMSNorm(kv_latent, eps=1e-6) if config.latent_norm else nn.Identity()
@@ -74,7 +75,7 @@ class LatentProjection(nn.Module):
     def absorbed(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor]:
         """Queries and the single key head of the absorbed form (3); its values are the key's first `kv_latent`."""
         q_nope, q_rope = self._queries(x).split([self.layout.free, self.layout.rotary], dim=-1)
-        up = self.key_up.weight.unflatten(0, (self.layout.n_heads, -1))  # H nope C
+        up = acting_weight(self.key_up).unflatten(0, (self.layout.n_heads, -1))  # H nope C
         q = torch.cat([torch.einsum("bhtn,hnc->bhtc", q_nope, up), q_rope], dim=-1)
         k = torch.cat([self.norm(self.down(x)), self.key_rope(x)], dim=-1)
         return q, k.unsqueeze(1)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.project.heads import count_kv_heads, split_heads
+from attractor.attention.reparametrize import linear
 from attractor.attention.stage import HeadLayout, Projection, Shape, require
 
 
@@ -37,8 +38,8 @@ class SharedProjection(nn.Module):
         self.layout = HeadLayout(shape.n_heads, shape.n_queries, n_kv_heads, free=width, value=width)
         self.latent = nn.Linear(shape.d_model, latent, bias=config.qkv_bias)
         self.norm = nn.LayerNorm(latent)
-        self.query = nn.Linear(latent, shape.n_queries * width, bias=config.qkv_bias)
-        self.key = nn.Linear(latent, n_kv_heads * width, bias=config.qkv_bias)
+        self.query = linear(latent, shape.n_queries * width, config.qkv_bias, config.sigma_reparam)
+        self.key = linear(latent, n_kv_heads * width, config.qkv_bias, config.sigma_reparam)
         self.value = nn.Linear(latent, n_kv_heads * width, bias=config.qkv_bias)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:

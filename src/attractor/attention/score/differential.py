@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
-from attractor.attention.score.softmax import attend, observe
+from attractor.attention.score.softmax import attend, observe, require_z_loss
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
 from attractor.errors import unknown
+from attractor.fields import later
 from attractor.kernels.differential import differential_attention
 
 FORMS = ("scalar", "vectors", "token")
@@ -32,11 +33,13 @@ FORMS = ("scalar", "vectors", "token")
 class Differential(Scoring):
     form: str = "scalar"
     softcap: float | None = None
+    z_loss: float = later(0.0)  # on the logits of both maps
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise unknown("form of differential attention", self.form, FORMS)
         require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
+        require_z_loss(self.z_loss)
 
     @property
     def halves(self) -> bool:

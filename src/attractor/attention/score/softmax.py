@@ -4,9 +4,15 @@
 
 `attention_weights` is the definition; `attend` takes the fused path wherever the mathematics allows (no soft-cap), and
 `observe` forms logits and weights beside it only while someone listens. Rows that may attend to nothing are zero.
-Vaswani et al. 2017; soft-cap: Gemma 2, arXiv 2408.00118.
+
+In training, `z_loss` adds a penalty on the size of the logits as the softmax sees them:
+
+    z_loss mean over batch, heads and rows t of (log sum_s exp L_ts)^2,   s and t allowed                   (2)
+
+Vaswani et al. 2017; soft-cap: Gemma 2, arXiv 2408.00118; (2) as ST-MoE, arXiv 2202.08906, has it on a router's logits.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +22,19 @@ from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
+from attractor.fields import later
+from attractor.kernels.logsumexp import attention_logsumexp
 from attractor.tap import listening, tap
 
 
 @dataclass(frozen=True)
 class Softmax(Scoring):
     softcap: float | None = None
+    z_loss: float = later(0.0)
 
     def __post_init__(self) -> None:
         require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
+        require_z_loss(self.z_loss)
 
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
         return SoftmaxScore(scale, self.softcap, dropout)
@@ -38,6 +48,21 @@ class SoftmaxScore(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
         observe(q, k, mask, self.scale, self.softcap)
         return attend(q, k, v, mask, self.scale, self.softcap, self.dropout if self.training else 0.0)
+
+
+def require_z_loss(value: float) -> None:
+    require(0 <= value < math.inf, "z_loss", "at least 0 and finite", value, "0 is no penalty")
+
+
+def logit_penalty(
+    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B J S K"], mask: Mask, scale: float, softcap: float | None
+) -> Float[Tensor, ""]:
+    """(2), without its factor. Rows that may attend to nothing do not count."""
+    z = attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
+    if mask.allowed is None:
+        return z.square().mean()
+    n_rows = mask.allowed.any(-1).expand(z.shape).sum()
+    return z.square().sum() / n_rows.clamp(min=1)
 
 
 def attention_logits(

@@ -1,0 +1,50 @@
+"""What is attached to an optimizer's step, and in which order.
+
+Two rules for the same rates would act twice; a clip must see the weights as they will stand, so it comes after whatever
+moves them. Step hooks run in the order in which they were registered.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.optim import Optimizer
+
+from attractor.errors import InputError
+
+# For each optimizer, by name: what must be attached before it.
+_ATTACHED: MutableMapping[Optimizer, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def attach(optimizer: Optimizer, name: str, after: tuple[str, ...] = (), instead_of: tuple[str, ...] = ()) -> None:
+    """Notes that `name` acts on the optimizer's steps, `after` those named and never besides `instead_of`."""
+    there = _ATTACHED.setdefault(optimizer, {})
+    rivals = [other for other in (name, *instead_of) if other in there]
+    if rivals:
+        raise InputError(
+            f"an optimizer takes {name} once, and not besides {rivals[0]}, which is attached: remove() that one first"
+            if rivals[0] != name
+            else f"an optimizer takes {name} once, and it is attached already: remove() it first"
+        )
+    later = [other for other, its_after in there.items() if name in its_after]
+    if later:
+        raise InputError(
+            f"{later[0]} must act after {name}, but is attached already: remove() it, attach {name} before {later[0]}"
+        )
+    there[name] = after
+
+
+def detach(optimizer: Optimizer, name: str) -> None:
+    _ATTACHED.get(optimizer, {}).pop(name, None)
+
+
+def unwrapped(optimizer: Any) -> Optimizer:
+    """The optimizer whose step moves the weights: Accelerate, for one, puts its own around it."""
+    while hasattr(inner := getattr(optimizer, "optimizer", None), "register_step_post_hook"):
+        optimizer = inner
+    if not (hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "register_step_post_hook")):
+        raise InputError(
+            f"optimizer must have step hooks as torch.optim's have, but {type(optimizer).__name__} has none: "
+            "give the torch.optim.Optimizer inside"
+        )
+    return optimizer

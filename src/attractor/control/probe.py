@@ -1,0 +1,106 @@
+"""What attention's logits do while a model trains, on one batch that stays the same.
+
+    max_logit      the largest logit that each head gives                                                   (1)
+    logit_change   the mean of |L - L'| over all pairs that may attend, L' being the logits of the last look (2)
+    Q_norm, Q_rate for every part Q of the query and key weights (`heads.py`), head by head: its Frobenius norm, and
+                   where rates are controlled the one of the last step, relative to the base rate           (3)
+
+Logits are scaled and taken before any soft-cap. A look is a forward pass of its own, in evaluation mode and without
+gradients: it draws no random number and leaves no trace in a training step. It costs what the batch costs, so a short
+one keeps it cheap. Between two looks the logits of the batch are kept. QuacK, figure 4.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attractor.control.heads import heads_found
+from attractor.control.norms import Frobenius
+from attractor.control.rates import HeadRates
+from attractor.control.scored import Scored, Watch
+from attractor.control.shares import Share
+
+Look = dict[str, list[list[float]]]  # by name: of every layer, of every head
+
+
+class LogitProbe:
+    """`forward` carries the batch through the model; whether it runs under autocast is its own affair."""
+
+    def __init__(self, model: nn.Module, forward: Callable[[], object]) -> None:
+        self.model, self.forward = model, forward
+        self.views = heads_found(model)
+        self.shares = {(v.name, part): Share(rows) for v in self.views for part, rows in v.parts().items()}
+        self.last: dict[str, Tensor] = {}  # by layer, H B T S
+
+    @torch.no_grad()
+    def look(self, rates: HeadRates | None = None) -> Look:
+        """(1), (2) from the second look on, and (3)."""
+        if not self.views:
+            return {}
+        seen: dict[str, Scored] = {}
+        watches = [Watch(view.module, partial(_note, seen, view.name)) for view in self.views]
+        training = [module for module in self.model.modules() if module.training]
+        try:
+            self.model.eval()
+            self.forward()
+        finally:
+            for module in training:
+                module.training = True
+            for watch in watches:
+                watch.remove()
+        norms = self._norms()
+        found: Look = {}
+        for view in self.views:
+            numbers = self._of_logits(view.name, seen[view.name])
+            numbers |= {f"{part}_norm": norms[view.name, part] for part in view.parts()}
+            if rates is not None:
+                numbers |= {f"{part}_rate": rate for part, rate in rates.rates.get(view.name, {}).items()}
+            for name, values in numbers.items():
+                found.setdefault(name, []).append(values.tolist())
+        return found
+
+    def _norms(self) -> dict[tuple[str, str], Tensor]:
+        shares = list(self.shares.values())
+        sizes = [share.rows.n_heads for share in shares]
+        measure = Frobenius(shares)
+        for index in range(len(shares)):
+            measure.see(index)
+        return dict(zip(self.shares, measure.norms().split(sizes), strict=True))
+
+    def _of_logits(self, layer: str, scored: Scored) -> dict[str, Tensor]:
+        logits, allowed = logits_of(scored)
+        numbers = {"max_logit": logits.amax((1, 2, 3))}
+        finite = logits.masked_fill(~allowed, 0.0)
+        if layer in self.last:
+            change = (finite - self.last[layer].to(finite.device)).abs().sum((1, 2, 3))
+            numbers["logit_change"] = change / allowed.expand_as(finite).sum((1, 2, 3))
+        self.last[layer] = finite
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """The logits of the last look, so that a run that is resumed goes on with (2)."""
+        return dict(self.last)
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        self.last = dict(stored)
+
+
+def logits_of(scored: Scored) -> tuple[Tensor, Tensor]:
+    """H B T S logits, -inf where nothing may attend, and what may."""
+    heads = torch.arange(scored.q.shape[1], device=scored.q.device)
+    wide = torch.promote_types(scored.q.dtype, torch.float32)
+    with torch.autocast(scored.q.device.type, enabled=False):
+        logits = scored.q.to(wide) @ scored.k[:, scored.reads].to(wide).mT * scored.scale
+    free, last, rule = scored.keys_of(0, logits.shape[2], heads)
+    allowed = torch.zeros_like(logits, dtype=torch.bool)
+    allowed[..., :free] = True
+    if rule is not None:
+        allowed[..., free:last] = rule
+    return logits.masked_fill(~allowed, float("-inf")).transpose(0, 1), allowed.transpose(0, 1)
+
+
+def _note(seen: dict[str, Scored], layer: str, module: nn.Module, scored: Scored) -> None:
+    seen[layer] = scored

@@ -1,0 +1,210 @@
+"""QK-clip: where a head's largest logit S passed a threshold, its query and key weights shrink until it would not have.
+
+    gamma_h = threshold / S_h where S_h > threshold, else 1                                                 (1)
+    dot product:  W_q,h and W_k,h each times sqrt(gamma_h)                                                  (2)
+    latent:       W_uq,h and W_uk,h each times sqrt(gamma_h), W_qr,h times gamma_h                          (3)
+    a key head that several query heads read stays as it is, and the whole gamma_h goes to W_q,h (W_uq,h)   (4)
+
+After every step of the optimizer, with S since the step before (`maxima.py`). W_kr, W_dq, W_dkv and the values stay; a
+bias goes with its rows. (4) because the heads of a group ask for different factors: split, each would shrink the shared
+key for all others, step after step. After (1) to (4) the logits of a layer, at the input that it had, are gamma_h times
+what they were; its input changes too, as the layers before it are clipped. Heads that did not pass stay bit for bit.
+
+MuonClip, arXiv 2507.20534, section 2.1; LogitControl, section 4 for the comparison with QuacK; (4) is ours.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import Attention
+from attractor.control.attached import attach, detach, unwrapped
+from attractor.control.heads import query_key_heads
+from attractor.control.maxima import HeadMaxima, LogitMaxima
+from attractor.control.scored import refuse_unseen
+from attractor.control.views import DotProduct, QueryKeyHeads, Rows
+from attractor.errors import InputError
+
+NAME = "QKClip"
+NO_HEAD = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Shrunk:
+    """What (2) to (4) give to some rows: those of head i are multiplied by gamma_of[i] to the power[i]."""
+
+    name: str  # of the part of the view
+    rows: Rows
+    of: tuple[int, ...]
+    power: tuple[float, ...]
+
+    @cached_property
+    def by_row(self) -> tuple[Tensor, Tensor]:
+        """`of` and `power` for each row of the weight; rows of no head are of one beyond the last, whose gamma is 1."""
+        rows, device = self.rows, self.rows.weight.device
+        of = torch.full((rows.weight.shape[rows.axis],), NO_HEAD, device=device)
+        power = torch.ones(len(of), device=device)
+        of[rows.index] = torch.tensor(self.of, device=device).repeat_interleave(rows.width)
+        power[rows.index] = torch.tensor(self.power, device=device).repeat_interleave(rows.width)
+        return of, power
+
+    def apply(self, gamma: Tensor) -> None:
+        of, power = self.by_row
+        factors = torch.cat([gamma, gamma.new_ones(1)]).to(of.device)[of] ** power
+        scale_along(self.rows.weight, factors, self.rows.axis)
+        if self.rows.bias is not None:
+            scale_along(self.rows.bias, factors, 0)
+
+
+def shrunk_rows(view: QueryKeyHeads) -> list[Shrunk]:
+    """(2), (3), (4)."""
+    query, key = (view.query, view.key) if isinstance(view, DotProduct) else (view.uq, view.uk)
+    readers = [[head for head, read in enumerate(view.reads) if read == part] for part in range(key.n_heads)]
+    alone = [len(reading) == 1 for reading in readers]
+    heads = tuple(range(view.n_heads))
+    names = ("query", "key") if isinstance(view, DotProduct) else ("uq", "uk")
+    split = [Shrunk(names[0], query, heads, tuple(0.5 if alone[read] else 1.0 for read in view.reads))]
+    if any(alone):
+        of = tuple(reading[0] if reading else 0 for reading in readers)
+        split.append(Shrunk(names[1], key, of, tuple(0.5 if one else 0.0 for one in alone)))
+    if not isinstance(view, DotProduct) and view.qr is not None:
+        split.append(Shrunk("qr", view.qr, heads, (1.0,) * view.n_heads))
+    return split
+
+
+def scale_along(parameter: Tensor, factors: Tensor, axis: int) -> None:
+    """parameter *= factors along the axis. Of a parameter that is spread, each process scales the part it has."""
+    column = factors.view([-1 if i == axis else 1 for i in range(parameter.ndim)])
+    spread = cast(Any, parameter)
+    if not hasattr(spread, "full_tensor"):
+        parameter.mul_(column)
+        return
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    # Cut as the parameter is along this axis, and whole along others, where it has but one entry.
+    placements = [p if not p.is_shard() or p.is_shard(axis) else Replicate() for p in spread.placements]
+    mine = distribute_tensor(column, spread.device_mesh, placements, src_data_rank=None).to_local()
+    spread.to_local().mul_(mine)
+
+
+class QKClip:
+    """Clips after each step of the optimizer, until `remove()`.
+
+    `last` holds the maxima of the last step by layer, `n_clipped` counts heads and steps. Nothing needs saving: what is
+    observed lives from one step to the next.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0) -> None:
+        if not (math.isfinite(threshold) and threshold > 0):
+            raise InputError(f"threshold must be positive and finite, got {threshold!r}; 30 and 100 are usual")
+        self.threshold = threshold
+        self.optimizer = unwrapped(optimizer)
+        self.views = query_key_heads(model)
+        self._shrunk = {view.name: shrunk_rows(view) for view in self.views}
+        _refuse_second_copies(self.optimizer)
+        _refuse_ties(self._shrunk)
+        for view in self.views:
+            refuse_obstacle(view)
+            refuse_unseen(view.name, view.module)
+            _refuse_what_is_not_trained(view, self._shrunk[view.name], self.optimizer)
+        attach(self.optimizer, NAME, after=("QuacK", "FixedRates"))
+        self.maxima = LogitMaxima(self.views, threshold)
+        self._hook = self.optimizer.register_step_post_hook(self._clip)
+        self.last: dict[str, HeadMaxima] = {}
+        self._n_clipped: Tensor | None = None
+
+    @property
+    def n_clipped(self) -> int:
+        """How often a head was clipped, over all layers and steps."""
+        return 0 if self._n_clipped is None else int(self._n_clipped)
+
+    def remove(self) -> None:
+        self._hook.remove()
+        self.maxima.remove()
+        detach(self.optimizer, NAME)
+
+    @torch.no_grad()
+    def _clip(self, *_: Any) -> None:
+        # A step that a GradScaler skips does not come here, and what was seen still counts: the weights are the same.
+        if unseen := self.maxima.unseen:
+            warnings.warn(
+                f"QKClip saw no attention logits of '{unseen[0]}' since the last step, so it was not clipped: "
+                "attach before torch.compile's first call, and train in training mode (model.train())",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.last = self.maxima.read()
+        self.maxima.reset()
+        for name, of_layer in self.last.items():
+            over = of_layer.logits > self.threshold
+            gamma = torch.where(over, self.threshold / of_layer.logits, 1.0)  # (1)
+            for part in self._shrunk[name]:
+                part.apply(gamma)
+            n_over = over.sum()
+            self._n_clipped = n_over if self._n_clipped is None else self._n_clipped + n_over
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def _refuse_second_copies(optimizer: torch.optim.Optimizer) -> None:
+    if all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
+        raise InputError(
+            f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} (schedule-free: it has "
+            "train() and eval()) computes them anew from a second one, which no clip reaches: use another optimizer"
+        )
+
+
+def _refuse_ties(shrunk: Mapping[str, Iterable[Shrunk]]) -> None:
+    holders: dict[tuple[nn.Parameter, int], str] = {}
+    for name, parts in shrunk.items():
+        for part in parts:
+            for start in part.rows.starts:
+                other = holders.setdefault((part.rows.weight, start), name)
+                if other != name:
+                    raise InputError(
+                        f"model must have query and key weights of its own in each layer, but '{other}' and '{name}' "
+                        "share theirs, and both would clip them: untie them"
+                    )
+
+
+def refuse_obstacle(view: QueryKeyHeads) -> None:
+    if not view.obstacle:
+        return
+    next_step = "QuacK controls how fast its logits change"
+    if "QK-norm" in view.obstacle:
+        next_step = "QK-norm bounds the logits already, and clipping would do nothing; " + (
+            "train without qk_norm, or control its rates with QuacK"
+            if isinstance(view.module, Attention)
+            else "take a model without it (Qwen2 in Qwen3's place), or control its rates with QuacK"
+        )
+    raise InputError(
+        f"model must have logits that scale with its weights, but in '{view.name}' {view.obstacle}: {next_step}"
+    )
+
+
+def _refuse_what_is_not_trained(
+    view: QueryKeyHeads, shrunk: Iterable[Shrunk], optimizer: torch.optim.Optimizer
+) -> None:
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for part in shrunk:
+        for parameter in (part.rows.weight, part.rows.bias):
+            if parameter is None:
+                continue
+            where = f"the {part.name} weights of '{view.name}'"
+            if not parameter.requires_grad:
+                raise InputError(
+                    f"model must train all weights that QKClip may scale, but {where} are frozen: "
+                    "set requires_grad, or train without QKClip"
+                )
+            if id(parameter) not in trained:
+                raise InputError(
+                    f"optimizer must hold all weights that QKClip may scale, but not {where}: give it all parameters "
+                    "of the model, after sharding or converting it"
+                )

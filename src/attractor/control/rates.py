@@ -1,0 +1,168 @@
+"""A rate of its own for each head's query and key weights, around any optimizer.
+
+    W <- W + s (W' - W),   W' = what the optimizer's step makes of W, s = the scale of the head          (1)
+
+The step need not know: the rows that are controlled are copied before it and interpolated after it, so (1) holds for
+AdamW as for Muon, fused or sharded. Warm-up and schedule are inside W'; so is weight decay, which scales along. s = 1
+is the bare optimizer to the bit; all other rows are never touched.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from attractor.control.attached import attach, detach, unwrapped
+from attractor.control.heads import query_key_heads
+from attractor.control.shares import Block, Share, room_for
+from attractor.control.views import QueryKeyHeads, Rows
+from attractor.errors import InputError
+
+RULES = ("QuacK", "FixedRates")  # of which an optimizer takes one
+
+
+class HeadRates:
+    """(1), for the scales that a subclass computes just before each step, until `remove()`."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, tau: float) -> None:
+        if not (isinstance(tau, int | float) and 0 < tau < math.inf):
+            raise InputError(f"tau must be positive and finite, got {tau!r}; 1 starts at the optimizer's own rate")
+        name = type(self).__name__
+        self.tau = tau
+        self.optimizer = unwrapped(optimizer)
+        _refuse_second_copy(self.optimizer, name)
+        self.heads = query_key_heads(model)
+        _refuse_divided(self.heads, name)
+        named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
+        places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
+        _refuse_out_of_reach(self.optimizer, places, name)
+        _refuse_shared(places)
+        self.shares = {place: Share(rows) for place, rows in named}
+        self._kept: list[list[Tensor]] = []
+        self._moving: list[list[tuple[Block, Tensor]]] = []
+        self._scales: tuple[Tensor, ...] = ()
+        self.prepare()
+        attach(self.optimizer, name, instead_of=tuple(rule for rule in RULES if rule != name))
+        self._hooks = [
+            self.optimizer.register_step_pre_hook(self._before),
+            self.optimizer.register_step_post_hook(self._after),
+        ]
+
+    def prepare(self) -> None:
+        """Whatever must be known of the weights as they are when the rule is attached."""
+
+    def see(self, index: int) -> None:
+        """Called for every share before `scales`, just before it is copied: what is read here is near for the copy."""
+
+    def scales(self) -> Tensor:
+        """s of every head, layer by layer and part by part, as `shares` has them."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """From here on the optimizer is bare."""
+        for hook in self._hooks:
+            hook.remove()
+        detach(self.optimizer, type(self).__name__)
+        self._kept.clear()
+        self._moving.clear()
+
+    @property
+    def rates(self) -> dict[str, dict[str, Tensor]]:
+        """The scales of the last step, for each layer and part one per head; what is frozen has none."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for (layer, part), scales in zip(self.shares, self._scales, strict=False):  # none before the first step
+            if self.shares[layer, part].rows.weight.requires_grad:
+                found.setdefault(layer, {})[part] = scales
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave, for a model of the same layers and heads."""
+
+    @torch.no_grad()
+    def _before(self, *of_the_step: Any) -> None:
+        self._moving = [list(share.moving()) for share in self.shares.values()]
+        if [len(kept) for kept in self._kept] != [len(moving) for moving in self._moving]:
+            # The first step, or one after something was frozen or set free.
+            room = iter(room_for([weight for moving in self._moving for _, weight in moving]))
+            self._kept = [list(islice(room, len(moving))) for moving in self._moving]
+        for index, (moving, kept) in enumerate(zip(self._moving, self._kept, strict=True)):
+            self.see(index)
+            for (_, weight), copy in zip(moving, kept, strict=True):
+                copy.copy_(weight)
+        sizes = [share.rows.n_heads for share in self.shares.values()]
+        self._scales = self.scales().split(sizes)
+
+    @torch.no_grad()
+    def _after(self, *of_the_step: Any) -> None:
+        for scales, moving, kept in zip(self._scales, self._moving, self._kept, strict=True):
+            for (block, weight), before in zip(moving, kept, strict=True):
+                _interpolate(before, weight, scales[block.heads, None, None])  # (1)
+
+
+class FixedRates(HeadRates):
+    """All query and key weights at tau times the optimizer's rate: what QuacK is compared with (its figure 2)."""
+
+    def scales(self) -> Tensor:
+        n_heads = sum(share.rows.n_heads for share in self.shares.values())
+        device = next(iter(self.shares.values())).rows.weight.device
+        return torch.full((n_heads,), float(self.tau), device=device)
+
+
+def _interpolate(before: Tensor, after: Tensor, scale: Tensor) -> None:
+    if after.dtype in (torch.bfloat16, torch.float16):  # which would round the scale
+        after.copy_(torch.lerp(before.float(), after.float(), scale.to(after.device)))
+    else:
+        torch.lerp(before, after, scale.to(after), out=after)
+
+
+def _refuse_second_copy(optimizer: Optimizer, name: str) -> None:
+    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        raise InputError(
+            f"optimizer must keep weights in the model alone, but {type(optimizer).__name__} has train() and eval(): "
+            f"a second copy that {name} would not move; take one with a schedule"
+        )
+
+
+def _refuse_out_of_reach(optimizer: Optimizer, named: dict[str, Rows], name: str) -> None:
+    given = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    trained = [
+        (f"the {what} of {place}", parameter)
+        for place, rows in named.items()
+        for what, parameter in (("weight", rows.weight), ("bias", rows.bias))
+        if parameter is not None and parameter.requires_grad
+    ]
+    if not trained:
+        raise InputError(f"model must have query or key weights that require grad for {name}, but all are frozen")
+    for place, parameter in trained:
+        if parameter not in given:
+            raise InputError(
+                f"{place} must be among the optimizer's parameters and is not: attach {name} after the optimizer is "
+                "made, and again when it is replaced"
+            )
+
+
+def _refuse_divided(heads: Sequence[QueryKeyHeads], name: str) -> None:
+    divided = [view.name for view in heads if "sigmaReparam" in view.obstacle]
+    if divided:
+        raise InputError(
+            f"sigma_reparam must be off for {name}, whose norms would be of weights that are divided by their norm before "
+            f"they act, as in '{divided[0]}'; leave one of the two out"
+        )
+
+
+def _refuse_shared(named: dict[str, Rows]) -> None:
+    owners: dict[tuple[nn.Parameter, int], str] = {}
+    for place, rows in named.items():
+        for start in rows.starts:
+            owner = owners.setdefault((rows.weight, start), place)
+            if owner != place:
+                raise InputError(
+                    f"{place} and {owner} must not share weights, whose rates would be set twice; untie them"
+                )

@@ -1,0 +1,95 @@
+"""Control of attention's logits inside Hugging Face's Trainer, as a callback.
+
+    Trainer(..., callbacks=[LogitControl(quack=1.0)])            or qk_clip=100.0, or both
+
+It attaches when training begins, after the Trainer has made, wrapped and perhaps resumed its optimizer. QuacK's state
+is written into every checkpoint of the Trainer, and found there when it resumes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from attractor.control import FixedRates, HeadRates, QKClip, QuacK
+from attractor.errors import InputError
+
+STATE_FILE = "logit_control.pt"
+
+
+class LogitControl(TrainerCallback):
+    """`quack` is QuacK's tau, `qk_rate` a fixed one, `qk_clip` the threshold of QK-clip; None leaves it out.
+
+    A Trainer that resumes from outside its own output folder needs that checkpoint's path here as well.
+    """
+
+    def __init__(
+        self,
+        quack: float | None = None,
+        norm: str = "frobenius",
+        qk_rate: float | None = None,
+        qk_clip: float | None = None,
+        resume_from: str | Path | None = None,
+    ) -> None:
+        if quack is None and qk_rate is None and qk_clip is None:
+            raise InputError("LogitControl must be given quack, qk_rate or qk_clip, and none was; give quack=1.0")
+        if quack is not None and qk_rate is not None:
+            raise InputError(f"qk_rate must be left out with quack, got {qk_rate!r}; give one of the two")
+        self.quack, self.norm, self.qk_rate, self.qk_clip = quack, norm, qk_rate, qk_clip
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        self.rates: HeadRates | None = None
+        self.clip: QKClip | None = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Any = None,
+        **_: Any,
+    ) -> None:
+        assert model is not None
+        if self.quack is not None:
+            self.rates = QuacK(model, optimizer, self.quack, self.norm)
+        elif self.qk_rate is not None:
+            self.rates = FixedRates(model, optimizer, self.qk_rate)
+        if self.qk_clip is not None:
+            self.clip = QKClip(model, optimizer, self.qk_clip)
+        if self.rates is not None and state.global_step > 0:
+            self.rates.load_state_dict(self._stored(args, state))
+
+    def _stored(self, args: TrainingArguments, state: TrainerState) -> Any:
+        folder = self.resume_from or Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if not (folder / STATE_FILE).exists():
+            raise InputError(
+                f"'{folder}' must hold {STATE_FILE}, which LogitControl writes beside every checkpoint, to resume at "
+                f"step {state.global_step}; give LogitControl(resume_from=...) the checkpoint that is resumed"
+            )
+        return torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.rates is not None and state.is_world_process_zero:
+            target = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / STATE_FILE
+            unfinished = target.with_suffix(".writing")
+            torch.save(self.rates.state_dict(), unfinished)
+            unfinished.rename(target)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        if self.clip is not None and logs is not None:
+            logs["qk_clips"] = state.log_history[-1]["qk_clips"] = float(self.clip.n_clipped)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        for attached in (self.rates, self.clip):
+            if attached is not None:
+                attached.remove()
+        self.rates = self.clip = None

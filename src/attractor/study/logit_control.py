@@ -1,0 +1,98 @@
+"""What the studies of QuacK share: its methods in both kinds of attention, its rates, and its model at four sizes.
+
+paper, bench    1,040M and 101M parameters, learning rates 3e-4, 3e-3, 3e-2
+laptop          2M parameters, BPE of 4,096 tokens, 400 steps of 8 x 128
+smoke           two layers of width 64, to see that all works
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attractor.attention import AttentionConfig
+from attractor.attention.presets import preset
+from attractor.models import SIZES, TransformerConfig
+from attractor.study.study import Axis
+from attractor.train.config import RECIPES, TrainConfig
+
+NAMES = ("low rate", "middle rate", "high rate")
+
+
+def rates(*values: float) -> Axis:
+    return Axis("learning rate", {name: {"lr": value} for name, value in zip(NAMES, values, strict=True)})
+
+
+RATES = {
+    "smoke": rates(3e-4, 3e-3, 3e-2),
+    "laptop": rates(3e-4, 3e-3, 3e-2),
+    "bench": rates(3e-4, 3e-3, 3e-2),
+    "paper": rates(3e-4, 3e-3, 3e-2),
+}
+
+
+def base(scale: str) -> TrainConfig:
+    """The recipe, at the size of the scale. A bad step is skipped and the run goes on: divergence is a loss."""
+    config = _BASES[scale]
+    return config.replace(max_bad_steps=config.n_steps)
+
+
+def latent(model: TransformerConfig) -> AttentionConfig:
+    """The paper's MLA: latents of a quarter and an eighth of the width, parts for position as wide as those without."""
+    width = model.d_model // model.n_heads if model.head_dim is None else model.head_dim
+    return preset("mla").replace(
+        q_latent=model.d_model // 4, kv_latent=model.d_model // 8, nope_dim=width, rope_dim=width, v_dim=width
+    )
+
+
+def methods(scale: str, interventions: Mapping[str, Mapping[str, Any]]) -> Axis:
+    """Each intervention in MHA and in MLA, and none."""
+    kinds: dict[str, dict[str, Any]] = {"MHA": {}, "MLA": {"attention": latent(base(scale).model)}}
+    return Axis(
+        "method",
+        kinds
+        | {
+            f"{kind} {name}": {**fields, **changes}
+            for kind, fields in kinds.items()
+            for name, changes in interventions.items()
+        },
+    )
+
+
+def interventions(fixed: float, quack: float, clip: float) -> dict[str, dict[str, Any]]:
+    """One of each, at the tau or threshold given."""
+    return {
+        "QK-norm": {"qk_norm": True},
+        "QK-clip": {"qk_clip": clip},
+        "fixed rates": {"qk_rate": fixed},
+        "QuacK": {"quack": quack},
+    }
+
+
+_LITTLE = RECIPES["1b"].replace(
+    accumulation=1, activation_checkpointing=False, precision="fp32", eval_batches=32, batch_size=8
+)
+_BASES: dict[str, TrainConfig] = {
+    "smoke": _LITTLE.replace(
+        model=RECIPES["laptop"].model,
+        corpus="stdlib-code",
+        seq_len=64,
+        n_steps=60,
+        warmup_steps=6,
+        eval_every=30,
+        eval_batches=8,
+    ),
+    "laptop": _LITTLE.replace(
+        model=SIZES["1b-2m"], corpus="encyclopedic-4096", seq_len=128, n_steps=400, warmup_steps=40, eval_every=100
+    ),
+    "bench": RECIPES["1b"].replace(
+        model=SIZES["1b-100m"],
+        corpus="encyclopedic-gpt2",
+        batch_size=64,
+        accumulation=2,
+        seq_len=512,
+        n_steps=2_000,
+        warmup_steps=200,
+        compile=True,
+        activation_checkpointing=False,
+    ),
+    "paper": RECIPES["1b"],
+}

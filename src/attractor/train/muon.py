@@ -1,0 +1,198 @@
+"""Muon for hidden matrices and AdamW for all else, as one optimizer: one schedule, one state, one checkpoint.
+
+    M <- mu M + (1 - mu) G,   U = mu M + (1 - mu) G   (Nesterov)                                            (1)
+    X <- U / |U|_F, then five times  X <- a X + b (X X') X + c (X X')^2 X                                   (2)
+    W <- (1 - rate decay) W - rate f X,   f = sqrt(max(1, rows / columns))                                  (3)
+
+(2) brings every singular value that is not nearly 0 close to 1, whatever it was. By default it is taken for each head's
+rows of W_q and W_k alone (by `control.query_key_heads`); `per_head=False` takes those matrices whole, which is another
+update: orthogonal heads do not make an orthogonal matrix.
+
+f is Jordan's, and torch's default, and of the two the one that LogitControl can have used: it gives every parameter,
+by Muon or not, one rate of 3e-4 to 3e-2, and finds the higher ones better, as Jordan's 0.02 is. `match_rms_adamw`,
+f = 0.2 sqrt(max(rows, columns)), gives an update the size of AdamW's, so that a rate tuned for AdamW can stay; at a
+width of 2048 it is 9 times larger, and 3e-2 would move a matrix by a quarter of its own norm at every step. Rows and
+columns are those of what is orthogonalised: a head's.
+
+(2) runs in bf16 on a GPU, as published, and elsewhere in the precision of the weights: a CPU whose units know bf16
+would take half the time, one without them 25 times as long.
+Jordan et al. 2024, kellerjordan.github.io/posts/muon; adjustment: Liu et al. 2025, arXiv 2502.16982.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from attractor.attention import Attention
+from attractor.attention.position import LearnedPositions
+from attractor.attention.project.values import ValueProjection
+from attractor.attention.stage import require
+from attractor.control.heads import query_key_heads
+from attractor.control.views import Rows
+from attractor.errors import InputError, unknown
+from attractor.train.distributed import is_spread
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
+N_ITERATIONS = 5
+ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
+    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+}
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        weight_decay: float,
+        betas: tuple[float, float],
+        momentum: float = 0.95,
+        per_head: bool = True,
+        adjust: str = "original",
+    ) -> None:
+        require(0 <= momentum < 1, "momentum", "at least 0 and below 1", momentum)
+        if adjust not in ADJUSTMENTS:
+            raise unknown("adjustment of Muon's rate", adjust, ADJUSTMENTS)
+        if any(is_spread(parameter) for parameter in model.parameters()):
+            raise InputError(
+                "parallel must be ddp under Muon, got fsdp: a matrix is orthogonalised whole, and fully sharded no "
+                "process holds one; choose parallel='ddp', or AdamW"
+            )
+        # "fused" also tells torch to load AdamW's step counts to where the parameters are.
+        defaults = {"lr": lr, "betas": betas, "eps": 1e-8, "momentum": momentum, "adjust": adjust, "fused": True}
+        super().__init__(muon_groups(model, weight_decay), defaults)
+        self._blocks = {weight: blocks(parts) for weight, parts in heads_of(model).items()} if per_head else {}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if moving and group["rule"] == "muon":
+                self._muon(group, moving)
+            elif moving:
+                self._adamw(group, moving)
+        return loss
+
+    def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        gradients = _gradients(parameters)
+        momenta = self._state(parameters, "momentum_buffer")
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])  # (1)
+        updates = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        for parameter, update in zip(parameters, updates, strict=True):
+            self._move(parameter, update, group["lr"], ADJUSTMENTS[group["adjust"]])
+
+    def _move(self, weight: Tensor, update: Tensor, rate: float, adjust: Callable[[int, int], float]) -> None:
+        """(2) and (3), block by block."""
+        if weight not in self._blocks:
+            weight.add_(orthogonalized(update), alpha=-rate * adjust(*update.shape))
+            return
+        for rows, n_blocks, axis in self._blocks[weight]:
+            cut = update.index_select(axis, rows)
+            heads = (cut.T if axis else cut).unflatten(0, (n_blocks, -1))
+            moved = orthogonalized(heads).flatten(0, 1).to(weight.dtype)
+            weight.index_add_(axis, rows, moved.T if axis else moved, alpha=-rate * adjust(*heads.shape[1:]))
+
+    def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            if "step" not in self.state[parameter]:
+                self.state[parameter]["step"] = parameter.new_zeros((), dtype=torch.float32)
+        adamw(
+            parameters,
+            _gradients(parameters),
+            self._state(parameters, "exp_avg"),
+            self._state(parameters, "exp_avg_sq"),
+            [],
+            [self.state[parameter]["step"] for parameter in parameters],
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def _state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        for parameter in parameters:
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = torch.zeros_like(parameter)
+        return [self.state[parameter][name] for parameter in parameters]
+
+
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [cast(Tensor, parameter.grad) for parameter in parameters]
+
+
+def orthogonalized(update: Float[Tensor, "*n R C"]) -> Float[Tensor, "*n R C"]:
+    """(2), of every matrix: the same singular vectors, all singular values close to 1. Zero stays zero."""
+    if update.shape[-2] > update.shape[-1]:  # the smaller of X X' and X' X
+        return orthogonalized(update.mT).mT
+    a, b, c = COEFFICIENTS
+    x = update.bfloat16() if update.is_cuda else update
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    multiply_add = torch.baddbmm if x.dim() == 3 else torch.addmm
+    for _ in range(N_ITERATIONS):
+        gram = x @ x.mT
+        x = multiply_add(x, multiply_add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def blocks(parts: list[Rows]) -> list[tuple[Tensor, int, int]]:
+    """A matrix as rows, a number of equal blocks to cut them into, and the axis on which they are rows: the heads that
+    are known of it, and as one block the rows that are none's, such as the values of a fused matrix."""
+    axis, length = parts[0].axis, parts[0].weight.shape[parts[0].axis]
+    known = [(part.index, part.n_heads, axis) for part in parts]
+    rest = torch.ones(length, dtype=torch.bool, device=parts[0].weight.device)
+    for rows, _, _ in known:
+        rest[rows] = False
+    return [*known, (rest.nonzero().flatten(), 1, axis)] if rest.any() else known
+
+
+def heads_of(model: nn.Module) -> dict[Tensor, list[Rows]]:
+    """What is known of the heads of each matrix, where there are several."""
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    if layers and all(isinstance(layer.project, ValueProjection) for layer in layers):
+        return {}  # the control has neither queries nor keys
+    found: dict[Tensor, list[Rows]] = {}
+    for view in query_key_heads(model):
+        for rows in view.parts().values():
+            found.setdefault(rows.weight, []).append(rows)
+    return {weight: parts for weight, parts in found.items() if max(part.n_heads for part in parts) > 1}
+
+
+def muon_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The groups, each with its rule and the names of its parameters. A hidden matrix is the weight of a map between
+    activations: neither a table that is looked up in nor the readout, whose rows are vectors of their own."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding | LearnedPositions)]
+    outside = {id(parameter) for table in tables for parameter in table.parameters()} | {id(_readout(model))}
+    groups: dict[str, dict[str, Any]] = {
+        "hidden": {"name": "hidden matrices", "rule": "muon", "params": [], "weight_decay": weight_decay},
+        "outside": {"name": "embeddings and readout", "rule": "adamw", "params": [], "weight_decay": weight_decay},
+        "vectors": {"name": "vectors and scalars", "rule": "adamw", "params": [], "weight_decay": 0.0},
+    }
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_matrix = parameter.dim() == 2 and name.endswith(".weight")
+            kind = "vectors" if not is_matrix else "outside" if id(parameter) in outside else "hidden"
+            groups[kind]["params"].append((name, parameter))
+    return [group for group in groups.values() if group["params"]]
+
+
+def _readout(model: nn.Module) -> Tensor | None:
+    """Of a model of ours, or one of Hugging Face's."""
+    if hasattr(model, "get_output_embeddings"):
+        head = model.get_output_embeddings()  # type: ignore[operator]
+        return None if head is None else head.weight
+    return getattr(model, "readout", None)

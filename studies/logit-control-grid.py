@@ -1,0 +1,29 @@
+"""The grid behind studies/logit-control.py: tau 1e-2, 1e-1, 1, 10 of QuacK and of fixed rates, thresholds 30 and 100.
+
+One seed, as in the paper, whose text prints the grid with a misprint (METHODS.md).
+"""
+
+from attractor.study import PERPLEXITY, Quantity, Scale, Study
+from attractor.study.logit_control import RATES, base, methods
+
+GRID = {
+    "QK-norm": {"qk_norm": True},
+    **{f"QK-clip {threshold:g}": {"qk_clip": threshold} for threshold in (30.0, 100.0)},
+    **{f"fixed {tau:g}": {"qk_rate": tau} for tau in (0.01, 0.1, 10.0)},  # at 1 nothing is done
+    **{f"QuacK {tau:g}": {"quack": tau} for tau in (0.01, 0.1, 1.0, 10.0)},
+}
+
+STUDY = Study(
+    title="Control of attention logits: the grid",
+    question="Which tau, and which threshold, suits each method at each learning rate?",
+    source="QuacK, section 4",
+    rows=methods("paper", GRID),
+    columns=RATES["paper"],
+    baseline="MHA QK-norm",
+    control=False,
+    quantities=(PERPLEXITY, Quantity("largest logit", "logits.max", "lower")),
+    scales={
+        scale: Scale(base(scale), (0,), rows=methods(scale, GRID), columns=RATES[scale])
+        for scale in ("smoke", "laptop", "bench", "paper")
+    },
+)

@@ -1,0 +1,21 @@
+"""QuacK, figure 3: Frobenius and spectral norm, over tau, in the model of about 100M parameters (there) or smaller."""
+
+from attractor.study import PERPLEXITY, Axis, Scale, Study
+from attractor.study.logit_control import RATES, base
+
+MIDDLE = "middle rate"
+
+STUDY = Study(
+    title="Norms of QuacK",
+    question="Does it matter in which norm the weights of a head are measured?",
+    source="QuacK, figure 3",
+    rows=Axis("norm", {"frobenius": {}, "spectral": {"quack_norm": "spectral"}}),
+    columns=Axis("tau", {f"tau {tau:g}": {"quack": tau} for tau in (0.01, 0.1, 1.0, 10.0)}),
+    baseline="frobenius",
+    quantities=(PERPLEXITY,),
+    scales={
+        scale: Scale(base(scale).replace(quack=1.0, **RATES[scale].values[MIDDLE]), seeds)
+        for scale, seeds in {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0,)}.items()
+    },
+    claims=("L7",),
+)

@@ -1,0 +1,27 @@
+"""QuacK, figure 1: at the highest learning rate, what smaller rates of the query and key weights alone do.
+
+Rows are the multiples of the rate; QK-norm is there as the stable one.
+"""
+
+from attractor.study import PERPLEXITY, Axis, Quantity, Scale, Study
+from attractor.study.logit_control import RATES, base
+
+HIGH = "high rate"
+ROWS = Axis(
+    "rate of W_q and W_k",
+    {"1": {}, "0.1": {"qk_rate": 0.1}, "0.01": {"qk_rate": 0.01}, "QK-norm": {"qk_norm": True}},
+)
+
+STUDY = Study(
+    title="Rates of query and key weights",
+    question="Do smaller rates of the query and key weights alone make training stable?",
+    source="QuacK, figure 1",
+    rows=ROWS,
+    baseline="QK-norm",
+    quantities=(PERPLEXITY, Quantity("largest logit", "logits.max", "lower")),
+    scales={
+        scale: Scale(base(scale).replace(**RATES[scale].values[HIGH]), seeds)
+        for scale, seeds in {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0,), "paper": (0,)}.items()
+    },
+    claims=("L1",),
+)

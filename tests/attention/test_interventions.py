@@ -1,0 +1,136 @@
+"""Interventions on the logits, together: each pair is computed as both say, warned of, or refused with the reason."""
+
+import itertools
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+
+WIDTH, HEADS = 16, 4
+INTERVENTIONS: dict[str, Any] = {"qk_norm": True, "softcap": 2.0, "sigma_reparam": True, "z_loss": 0.1}
+REDUNDANT = {
+    "softcap": "softcap=2 is redundant with qk_norm",
+    "sigma_reparam": "sigma_reparam is redundant with qk_norm",
+}
+
+
+def some_x(length: int = 6) -> Tensor:
+    return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def layer_of(name: str, **changes: Any) -> Attention:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build(name, WIDTH, HEADS, **changes).double()
+
+
+@pytest.mark.parametrize("name", ["standard", "gqa", "mla", "differential", "coupled-euler", "psiqrh"])
+@pytest.mark.parametrize("pair", list(itertools.combinations(INTERVENTIONS, 2)), ids="+".join)
+def test_every_pair_trains_and_decodes(name: str, pair: tuple[str, str]) -> None:
+    """Criterion: finite gradients, to every parameter but a gain whose scale QK-norm undoes; decoding equals the full
+    pass."""
+    layer = layer_of(name, **{field: INTERVENTIONS[field] for field in pair})
+    out, penalty = layer(some_x())
+    (out.square().sum() + penalty).backward()
+    assert (penalty > 0) == ("z_loss" in pair)
+    for parameter, value in layer.named_parameters():
+        assert value.grad is not None, parameter
+        assert value.grad.isfinite().all(), parameter
+    layer.eval()
+    x, rope, cache = some_x(), Rope(layer.rope_width), layer.new_cache()
+    parts = [layer(chunk, rope=rope, cache=cache)[0] for chunk in x.split([1, 2, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), layer(x, rope=rope)[0], rtol=1e-10, atol=1e-10)
+
+
+def test_mla_with_qk_norm_trains_and_decodes_unfolded() -> None:
+    """Criterion: no absorption, cached decoding equal to the full pass, and a loss that falls."""
+    layer = layer_of("mla", qk_norm=True)
+    assert not layer.absorbs
+    assert layer_of("mla").absorbs
+    x, rope, cache = some_x(), Rope(layer.rope_width), layer.new_cache()
+    parts = [layer(chunk, rope=rope, cache=cache)[0] for chunk in x.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), layer(x, rope=rope)[0], rtol=1e-10, atol=1e-10)
+
+    config = TransformerConfig(vocab_size=31, d_model=WIDTH, n_heads=HEADS, n_layers=1, d_ff=16, max_seq_len=16)
+    model = config.replace(attention=PRESETS["mla"].replace(qk_norm=True)).build(seed=0)
+    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss, _ = model.loss(tokens, tokens)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("field", REDUNDANT)
+def test_redundant_pair_is_valid_and_says_why(field: str) -> None:
+    """Criterion: one warning for a model, however many layers it has."""
+    changes = {"qk_norm": True, field: INTERVENTIONS[field]}
+    with pytest.warns(UserWarning, match=f"^{REDUNDANT[field]}: "):
+        build("standard", WIDTH, HEADS, layer_index=0, **changes)
+    build("standard", WIDTH, HEADS, layer_index=1, **changes)
+
+
+@pytest.mark.parametrize(
+    "pair", [("softcap", "z_loss"), ("sigma_reparam", "z_loss"), ("qk_norm", "z_loss")], ids="+".join
+)
+def test_pairs_that_add_up_are_silent(pair: tuple[str, str]) -> None:
+    build("standard", WIDTH, HEADS, **{field: INTERVENTIONS[field] for field in pair})
+
+
+def test_absorbed_decoding_goes_on_under_sigma_reparam() -> None:
+    """Criterion: the cache holds latents, not keys: what acts is one matrix, so it can be folded as before."""
+    layer = layer_of("mla", sigma_reparam=True).eval()
+    cache = layer.new_cache()
+    layer(some_x(), cache=cache)
+    plain = layer_of("mla").eval()
+    other = plain.new_cache()
+    plain(some_x(), cache=other)
+    assert cache.n_numbers == other.n_numbers
+
+
+@pytest.mark.parametrize("field", ["softcap", "z_loss"])
+def test_control_has_no_logits_to_act_on(field: str) -> None:
+    with pytest.raises(InputError, match=f"^unknown attention field '{field}'"):
+        PRESETS["uniform"].replace(**{field: INTERVENTIONS[field]})
+
+
+@pytest.mark.slow
+def test_interventions_compile_without_a_graph_break() -> None:
+    """Criterion: same loss, gradients and vectors over two steps. In a process of its own: the shape checks that
+    conftest puts into signatures cannot be traced."""
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def compile_whole(attention: str, **changes: Any) -> None:
+    config = TransformerConfig(vocab_size=31, d_model=WIDTH, n_heads=HEADS, n_layers=1, d_ff=16, max_seq_len=16)
+    config = config.replace(attention=PRESETS[attention].replace(**changes))
+    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    ends = []
+    for compiled in (False, True):
+        model = config.build(seed=0)
+        torch.compiler.reset()
+        loss_of = torch.compile(model.loss, fullgraph=True, backend="aot_eager") if compiled else model.loss
+        for _ in range(2):
+            loss = sum(loss_of(tokens, tokens))
+            gradients = torch.autograd.grad(loss, list(model.parameters()))  # type: ignore[arg-type]
+        ends.append((gradients, dict(model.named_buffers())))
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+if __name__ == "__main__":
+    compile_whole("mla", sigma_reparam=True)
+    compile_whole("differential", z_loss=0.1, softcap=2.0)

@@ -1,0 +1,179 @@
+"""The penalty on logits is what its formula says, in training alone, and reaches queries and keys."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.mask import resolve_mask
+from attractor.attention.score.differential import FORMS, Differential
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+from attractor.tap import capture
+from attractor.train.stacked_loop import _cannot_be_vmapped
+
+T, H, WIDTH = 6, 4, 16
+Z = 0.3
+SCORED = [name for name in PRESETS if hasattr(PRESETS[name].score, "z_loss")]
+
+
+def layer_of(name: str, **changes: Any) -> Attention:
+    torch.manual_seed(0)
+    return build(name, WIDTH, H, **changes).double()
+
+
+def some_x() -> Tensor:
+    return torch.randn(2, T, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def some_mask() -> Tensor:
+    mask = torch.rand(2, 1, T, T, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask[1, 0, 2] = False
+    return mask
+
+
+MASKS = {"causal": True, "all": False, "T S": some_mask()[1, 0], "B 1 T S": some_mask()}
+
+
+def penalty_by_hand(layer: Attention, x: Tensor, mask: bool | Tensor, rope: Rope | None) -> Tensor:
+    """From the tapped logits of all maps, row by row."""
+    with capture("logits") as seen:
+        layer(x, mask, rope)
+    (logits,) = seen["logits"]
+    if (cap := layer.softcap) is not None:
+        logits = cap * (logits / cap).tanh()
+    allowed = resolve_mask(mask, 2, T, T, x.device).spelled_out(T, T, x.device)
+    allowed = torch.ones(T, T, dtype=torch.bool) if allowed is None else allowed
+    rows = [
+        row[may].exp().sum().log() ** 2
+        for row, may in zip(logits.reshape(-1, T), allowed.expand(logits.shape).reshape(-1, T), strict=True)
+        if may.any()
+    ]
+    return Z * torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("softcap", [None, 0.8])
+def test_penalty_is_the_formula(name: str, mask: bool | Tensor, softcap: float | None) -> None:
+    """Criterion: value and gradients by every parameter and by the input, in fp64, over both maps of a difference."""
+    layer, x = layer_of(name, z_loss=Z, softcap=softcap), some_x().requires_grad_()
+    rope = Rope(layer.rope_width)
+    _, found = layer(x, mask, rope)
+    expected = penalty_by_hand(layer, x, mask, rope)
+    torch.testing.assert_close(found, expected)
+    of = [x, *layer.parameters()]
+    gradients = [torch.autograd.grad(loss, of, allow_unused=True) for loss in (found, expected)]
+    for mine, wanted in zip(*gradients, strict=True):
+        assert (mine is None) == (wanted is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_maps_of_a_difference_are_penalised(form: str) -> None:
+    """Criterion: the penalty reaches every row of the query and key weights."""
+    layer = layer_of("standard", score=Differential(form=form, z_loss=Z))
+    layer(some_x())[1].backward()
+    for weight in (layer.project.get_parameter("query.weight"), layer.project.get_parameter("key.weight")):
+        assert weight.grad is not None
+        assert (weight.grad.abs().amax(1) > 0).all()
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_penalty_changes_the_loss_and_not_the_output(name: str) -> None:
+    with_it, without = layer_of(name, z_loss=Z), layer_of(name)
+    (out, penalty), (plain, nothing) = with_it(some_x()), without(some_x())
+    assert torch.equal(out, plain)
+    assert penalty > 0
+    assert nothing == 0
+
+
+def test_no_cost_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: neither in evaluation, nor at 0, nor in decoding is the penalty computed."""
+
+    def never(*args: object) -> Tensor:
+        raise AssertionError("computed")
+
+    monkeypatch.setattr("attractor.attention.layer.logit_penalty", never)
+    layer = layer_of("standard", z_loss=Z)
+    with pytest.raises(AssertionError, match="computed"):
+        layer(some_x())
+    assert layer(some_x(), cache=layer.new_cache())[1] == 0
+    assert layer.eval()(some_x())[1] == 0
+    assert layer_of("standard")(some_x())[1] == 0
+
+
+def test_query_of_nothing_counts_nothing() -> None:
+    """Criterion: rows that attend to nothing change neither the mean nor a gradient; without any row it is 0."""
+    layer, x = layer_of("standard", z_loss=Z), some_x()[:1]
+    whole = torch.ones(T, T, dtype=torch.bool)
+    some = whole.clone()
+    some[2:] = False
+    parts = [whole.clone() for _ in range(2)]
+    parts[0][1:] = False
+    parts[1][0], parts[1][2:] = False, False
+    found, *each = (layer(x, mask)[1] for mask in (some, *parts))
+    torch.testing.assert_close(found, sum(each) / 2)
+    empty = layer(x, torch.zeros(T, T, dtype=torch.bool))[1]
+    assert empty == 0
+    assert all(
+        g.isfinite().all()
+        for g in torch.autograd.grad(empty, layer.project.parameters(), allow_unused=True)
+        if g is not None
+    )
+
+
+def test_training_moves_logits_by_it() -> None:
+    """Criterion: a model's auxiliary loss is the sum over its layers, and descending it lowers it."""
+    config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=16)
+    model = config.replace(attention=PRESETS["standard"].replace(z_loss=Z)).build(seed=0)
+    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    penalties = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        _, penalty = model.loss(tokens, tokens)
+        penalty.backward()
+        optimizer.step()
+        penalties.append(float(penalty.detach()))
+    assert penalties == sorted(penalties, reverse=True)
+    assert penalties[-1] < penalties[0]
+
+
+def test_recomputed_blocks_have_the_same_penalty() -> None:
+    """Criterion: loss and gradients under activation checkpointing are equal to the bit."""
+    config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=16)
+    model = config.replace(attention=PRESETS["standard"].replace(z_loss=Z)).build(seed=0)
+    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    found = []
+    for recompute in (False, True):
+        model.activation_checkpointing = recompute
+        loss = sum(model.loss(tokens, tokens))
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])  # type: ignore[arg-type,list-item]
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+def test_half_precision_stays_close() -> None:
+    layer = layer_of("standard", z_loss=Z).float()
+    x = some_x().float()
+    _, wide = layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, mixed = layer(x)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, wide, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", ["standard", "gqa", "differential", "differential-v2", "mla"])
+def test_seeds_side_by_side_take_it(name: str) -> None:
+    config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16)
+    assert _cannot_be_vmapped(config.replace(attention=PRESETS[name].replace(z_loss=Z))) is None
+
+
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["standard", "differential"])
+def test_bad_values_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=r"^z_loss must be at least 0 and finite, got .*; 0 is no penalty"):
+        PRESETS[name].replace(z_loss=value)

@@ -1,0 +1,92 @@
+"""Small models for tests of what is scored: ours by preset, Hugging Face's by family."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attractor.models import TransformerConfig
+
+B, T = 3, 21
+
+
+def small(attention: str = "standard", seed: int = 0, **changes: Any) -> nn.Module:
+    config = TransformerConfig(
+        vocab_size=40, d_model=32, n_heads=4, n_layers=2, d_ff=16, max_seq_len=32, positions="rope", attention=attention
+    )
+    return config.replace(**changes).build(seed).train()
+
+
+def tokens(seed: int, batch: int = B) -> Tensor:
+    return torch.randint(40, (batch, T), generator=torch.Generator().manual_seed(seed))
+
+
+COMMON = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "vocab_size": 40,
+    "intermediate_size": 16,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+LATENT = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 8,
+    "first_k_dense_replace": 2,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {**COMMON, **HEADS}),
+    "llama-biased": ("LlamaConfig", {**COMMON, **HEADS, "num_key_value_heads": 4, "attention_bias": True}),
+    "qwen2": ("Qwen2Config", {**COMMON, **HEADS}),
+    "mistral": ("MistralConfig", {**COMMON, **HEADS, "sliding_window": 5}),
+    "gemma2": (
+        "Gemma2Config",
+        {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.5},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "vocab_size": 40,
+            "n_positions": 64,
+            "scale_attn_by_inverse_layer_idx": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "gpt-neox": ("GPTNeoXConfig", {**COMMON, "num_attention_heads": 4}),
+    "phi3": ("Phi3Config", {**COMMON, **HEADS}),
+    "deepseek-v2": ("DeepseekV2Config", {**COMMON, **LATENT, "q_lora_rank": None}),
+    "deepseek-v3": ("DeepseekV3Config", {**COMMON, **LATENT, "q_lora_rank": 20}),
+    "diffllama": ("DiffLlamaConfig", {**COMMON, **HEADS}),
+    "qwen3": ("Qwen3Config", {**COMMON, **HEADS, "head_dim": 8}),
+}
+
+
+def of_family(family: str, implementation: str = "eager", **changes: Any) -> nn.Module:
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+    name, settings = FAMILIES[family]
+    config = getattr(transformers, name)(**settings | changes)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    for parameter in model.parameters():  # biases start at 0 and logits near it, where mistakes do not show
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return model

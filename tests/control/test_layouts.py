@@ -1,0 +1,390 @@
+"""The head views of Hugging Face's models, on tiny random ones; and what is refused rather than guessed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from scaling import FACTOR, Observe, equal, holds, scaled, unsettle
+from torch import Tensor, nn
+
+from attractor.attention import build
+from attractor.control import layouts
+from attractor.control.heads import query_key_heads
+from attractor.control.layouts import register_view
+from attractor.control.views import DotProduct, Latent, QueryKeyHeads, evenly, grouped
+from attractor.errors import InputError
+
+transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+
+VOCABULARY, LENGTH, WIDTH, HEADS = 31, 7, 48, 6
+SIZES = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+WIDE = GROUPED | {"head_dim": 16}  # all heads together are wider than the model
+GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 16, "vocab_size": VOCABULARY}
+LATENTS = SIZES | {
+    "num_key_value_heads": HEADS,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "first_k_dense_replace": 2,  # no mixture of experts
+}
+# What a model's config is called, its fields, and the number of logit and of key heads.
+CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "llama": ("LlamaConfig", WIDE | {"attention_bias": True}, HEADS, 2),
+    "mistral": ("MistralConfig", WIDE, HEADS, 2),
+    "qwen2": ("Qwen2Config", GROUPED, HEADS, 2),
+    "gemma2": ("Gemma2Config", WIDE | {"attn_logit_softcapping": 1.0}, HEADS, 2),
+    "gpt2": ("GPT2Config", GPT2, HEADS, HEADS),
+    "gpt-neox": ("GPTNeoXConfig", SIZES, HEADS, HEADS),
+    "phi3": ("Phi3Config", GROUPED, HEADS, 2),
+    "phi3 multi-query": ("Phi3Config", GROUPED | {"num_key_value_heads": 1}, HEADS, 1),
+    "diffllama": ("DiffLlamaConfig", WIDE, HEADS, 2),
+    "deepseek-v2": ("DeepseekV2Config", LATENTS | {"q_lora_rank": 20, "head_dim": 6, "attention_bias": True}, HEADS, 6),
+    "deepseek-v2-lite": ("DeepseekV2Config", LATENTS | {"q_lora_rank": None, "head_dim": 6}, HEADS, HEADS),
+    "deepseek-v3": ("DeepseekV3Config", LATENTS | {"q_lora_rank": 20, "attention_bias": True}, HEADS, HEADS),
+    "deepseek-v3 without query latent": ("DeepseekV3Config", LATENTS | {"q_lora_rank": None}, HEADS, HEADS),
+}
+NORMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3Config", WIDE),
+    "gemma3": ("Gemma3TextConfig", WIDE),
+    "olmo2": ("Olmo2Config", GROUPED),
+}
+
+
+class Recorder:
+    """An attention function that keeps what each module gave it: logits before cap and mask, and values."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float, **options: Any
+    ) -> tuple[Tensor, None]:
+        groups = q.shape[1] // k.shape[1]
+        logits = q @ k.repeat_interleave(groups, 1).mT * scaling
+        self.calls.append((module, logits, v))
+        allowed = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+        weights = logits.masked_fill(~allowed, float("-inf")).softmax(-1)
+        return (weights @ v.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), None
+
+
+RECORDER = Recorder()
+transformers.AttentionInterface.register("recorder", RECORDER)
+
+
+def model_of(config_name: str, fields: dict[str, Any]) -> nn.Module:
+    config = getattr(transformers, config_name)(**fields)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="recorder").eval()
+    unsettle(model)
+    return model
+
+
+def observer(model: nn.Module, view: QueryKeyHeads) -> Observe:
+    tokens = torch.randint(3, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(2))
+
+    @torch.no_grad()
+    def observe() -> tuple[Tensor, Tensor]:
+        RECORDER.calls.clear()
+        model(tokens, use_cache=False)
+        # DiffLlama's module is called twice, with the same queries and keys and half of the values each.
+        calls = [(logits, values) for module, logits, values in RECORDER.calls if module is view.module]
+        return calls[0][0], torch.cat([values for _, values in calls])
+
+    return observe
+
+
+def without_latent_norms(model: nn.Module) -> nn.Module:
+    """So that what stands before them shows; they stand in front of the rows of heads, never behind."""
+    for module in model.modules():
+        for norm in ("q_a_layernorm", "kv_a_layernorm"):
+            if getattr(module, norm, None) is not None:
+                setattr(module, norm, nn.Identity())
+    return model
+
+
+@pytest.fixture(autouse=True)
+def same_views_as_before() -> Iterator[None]:
+    before = list(layouts.VIEWS)
+    yield
+    layouts.VIEWS[:] = before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scaling_a_heads_rows_scales_its_logits_and_nothing_else(case: str) -> None:
+    config, fields, n_heads, n_keys = CASES[case]
+    model = without_latent_norms(model_of(config, fields))
+    views = query_key_heads(model)
+    assert len(views) == 2
+    for view in views:
+        assert view.obstacle == ""
+        assert view.n_heads == n_heads
+        assert (view.key if isinstance(view, DotProduct) else view.uk).n_heads == n_keys
+        assert model.get_submodule(view.name) is view.module
+        holds(view, observer(model, view))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("deepseek")])
+def test_norms_on_latents_are_no_obstacle(case: str) -> None:
+    """Rows of heads come after them. Those of the latents come before, and are undone up to the norm's epsilon."""
+    config, fields, *_ = CASES[case]
+    model = model_of(config, fields)
+    view = query_key_heads(model)[1]
+    assert isinstance(view, Latent)
+    assert (view.dq is None) == (fields["q_lora_rank"] is None)
+    observe = observer(model, view)
+    logits, values = observe()
+    for head in range(view.n_heads):
+        with scaled((view.uq, head), (view.qr, head)):
+            doubled, same = observe()
+        expected = logits.clone()
+        expected[:, head] *= FACTOR
+        equal(doubled, expected)
+        equal(same, values)
+    with scaled((view.dkv, 0), (view.dq, 0)):
+        undone, also_undone = observe()
+    torch.testing.assert_close(undone, logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(also_undone, values, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", NORMED)
+def test_qk_norm_undoes_scaling(case: str) -> None:
+    """All heads scaled alike: the logits stay, up to the norm's epsilon. So it is an obstacle, and says which."""
+    model = model_of(*NORMED[case])
+    for view in query_key_heads(model):
+        assert isinstance(view, DotProduct)
+        assert "q_norm, k_norm" in view.obstacle
+        observe = observer(model, view)
+        logits, _ = observe()
+        for rows in (view.query, view.key):
+            with scaled(*((rows, head) for head in range(rows.n_heads))):
+                torch.testing.assert_close(observe()[0], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_norm_that_is_switched_off_is_no_obstacle() -> None:
+    model = model_of(*NORMED["qwen3"])
+    for module in model.modules():
+        if hasattr(module, "q_norm"):
+            module.q_norm = module.k_norm = nn.Identity()
+    view = query_key_heads(model)[0]
+    assert not view.obstacle
+    holds(view, observer(model, view))
+
+
+def test_clipped_projections_are_an_obstacle() -> None:
+    views = query_key_heads(model_of("OlmoConfig", GROUPED | {"clip_qkv": 0.1}))
+    assert all("clip_qkv" in view.obstacle for view in views)
+    assert not any(view.obstacle for view in query_key_heads(model_of("OlmoConfig", GROUPED)))
+
+
+class StrangeAttention(nn.Module):
+    """Three projections under names of its own, as other people's models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_queries, self.to_keys, self.to_values = (nn.Linear(8, 8) for _ in range(3))
+
+
+def strange_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
+    if not isinstance(module, StrangeAttention):
+        return None
+    return DotProduct(name, module, evenly(module.to_queries, 2, 4), evenly(module.to_keys, 2, 4), grouped(2, 2))
+
+
+def test_unknown_attention_is_refused_and_listed() -> None:
+    model = nn.Sequential(*(StrangeAttention() for _ in range(5)))
+    with pytest.raises(InputError) as caught:
+        query_key_heads(model)
+    message = str(caught.value)
+    assert (
+        "all 5 attention modules are not: StrangeAttention '0', StrangeAttention '1', StrangeAttention '2'" in message
+    )
+    assert "and 2 more" in message
+    assert "attractor.control.register_view(view)" in message
+    assert "\n" not in message
+
+
+def test_the_error_of_unknown_attention_shows_code_that_works() -> None:
+    """Its example, with the dots filled in, makes the model known."""
+    model = nn.Sequential(StrangeAttention())
+    with pytest.raises(InputError) as caught:
+        query_key_heads(model)
+    example = str(caught.value).split("`")[1].replace("attractor.control.", "")
+    for gap, filled in {"query=Rows(...)": "query=rows(module)", "key=Rows(...)": "key=rows(module)"}.items():
+        assert gap in example
+        example = example.replace(gap, filled)
+    scope = {"DotProduct": DotProduct, "rows": lambda module: evenly(module.to_queries, 2, 4)}
+    exec(example.replace("reads=(...)", "reads=(0, 1)"), scope)
+    register_view(scope["view"])
+    assert query_key_heads(model)[0].n_heads == 2
+
+
+def test_a_registered_view_makes_attention_known() -> None:
+    model = nn.Sequential(StrangeAttention(), nn.Linear(8, 8), StrangeAttention())
+    register_view(strange_view)
+    assert [view.name for view in query_key_heads(model)] == ["0", "2"]
+
+
+def test_a_registered_view_goes_first() -> None:
+    """It may know a known architecture better."""
+    model = model_of(*CASES["qwen2"][:2])
+
+    def one_wide_head(name: str, module: nn.Module) -> QueryKeyHeads | None:
+        if not hasattr(module, "q_proj"):
+            return None
+        return DotProduct(name, module, evenly(module.q_proj, 1, WIDTH), evenly(module.k_proj, 1, 16), (0,))
+
+    register_view(one_wide_head)
+    assert [view.n_heads for view in query_key_heads(model)] == [1, 1]
+
+
+def test_a_partly_known_model_is_refused() -> None:
+    """What acts on some of the attention only would pass for acting on all."""
+    model = nn.ModuleDict({"known": model_of(*CASES["llama"][:2]), "unknown": StrangeAttention()})
+    with pytest.raises(InputError, match=r"1 of 3 attention modules are not: StrangeAttention 'unknown'"):
+        query_key_heads(model)
+    with pytest.raises(InputError, match=r"1 of 2 attention modules are not: StrangeAttention 'unknown'"):
+        query_key_heads(nn.ModuleDict({"ours": build("standard", 8, 2), "unknown": StrangeAttention()}))
+    register_view(strange_view)
+    assert len(query_key_heads(model)) == 3
+
+
+def test_what_holds_attention_is_not_taken_for_it() -> None:
+    class AttentionBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = build("standard", 8, 2)
+            self.feed_forward = nn.Linear(8, 8)
+
+    class AttentionStack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([AttentionBlock(), AttentionBlock()])
+            self.control = build("uniform", 8, 2)  # scores nothing, so there is nothing to know
+
+    assert [view.name for view in query_key_heads(AttentionStack())] == ["blocks.0.attention", "blocks.1.attention"]
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    with pytest.raises(InputError, match="found no attention module in Sequential") as caught:
+        query_key_heads(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    assert "register_view" in str(caught.value)
+
+
+def test_a_part_between_projection_and_scores_is_not_overlooked() -> None:
+    """The projections look like Llama's, but something with parameters stands beside them."""
+    model = model_of(*CASES["llama"][:2])
+    for module in model.modules():
+        if hasattr(module, "q_proj"):
+            module.q_gate = nn.Linear(WIDTH, HEADS)
+    with pytest.raises(InputError, match="all 2 attention modules are not: LlamaAttention"):
+        query_key_heads(model)
+
+
+def test_rows_that_do_not_fit_the_heads_are_not_guessed() -> None:
+    """Qwen3-Next fuses a gate with its queries, head by head, under the name of the queries alone."""
+    model = model_of(*CASES["llama"][:2])
+    for module in model.modules():
+        if hasattr(module, "q_proj"):
+            module.q_proj = nn.Linear(WIDTH, 2 * module.q_proj.out_features)
+    with pytest.raises(InputError, match="all 2 attention modules are not: LlamaAttention"):
+        query_key_heads(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        ("BartConfig", {"d_model": WIDTH, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCABULARY}),
+        ("GPT2Config", GPT2 | {"add_cross_attention": True}),
+    ],
+)
+def test_cross_attention_is_refused(config: str, fields: dict[str, Any]) -> None:
+    model = transformers.AutoModel.from_config(getattr(transformers, config)(**fields))
+    with pytest.raises(InputError, match="must be self-attention, got cross-attention"):
+        query_key_heads(model)
+
+
+def test_cross_attention_can_be_registered() -> None:
+    fields = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    model = transformers.BartModel(transformers.BartConfig(**fields, decoder_attention_heads=2, vocab_size=VOCABULARY))
+
+    def cross(name: str, module: nn.Module) -> QueryKeyHeads | None:
+        if not name.endswith("encoder_attn"):
+            return None
+        return DotProduct(name, module, evenly(module.q_proj, 2, 8), evenly(module.k_proj, 2, 8), grouped(2, 2))
+
+    register_view(cross)
+    assert len(query_key_heads(model)) == 3
+
+
+class Packed(nn.Module):
+    """As quantised layers are: no parameter of floating point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(4, 4, dtype=torch.int32))
+
+
+class Adapted(nn.Module):
+    """As adapters are: the weight shows through, but is not all there is."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer, self.lora_A, self.lora_B = base, nn.Linear(WIDTH, 2), nn.Linear(2, WIDTH)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.base_layer.weight
+
+
+class SelfAdapted(nn.Linear):
+    """The same, as a linear layer itself."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__(base.in_features, base.out_features)
+        self.lora_A = nn.Parameter(torch.zeros(2, base.in_features))
+
+
+def integers(linear: nn.Linear) -> nn.Module:
+    linear.weight = nn.Parameter(linear.weight.detach().to(torch.int8), requires_grad=False)
+    return linear
+
+
+def eight_bits(linear: nn.Linear) -> nn.Module:
+    linear.weight = nn.Parameter(linear.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    return linear
+
+
+@pytest.mark.parametrize(
+    ("replace", "held"),
+    [
+        (integers, "torch.int8"),
+        (eight_bits, "torch.float8_e4m3fn"),
+        (lambda linear: Packed(), "Packed with parameters none"),
+        (Adapted, "lora_A.weight"),
+        (SelfAdapted, "weight, bias, lora_A|lora_A, weight, bias"),
+        (nn.utils.parametrizations.spectral_norm, "parametrizations.weight.original"),
+    ],
+)
+@pytest.mark.parametrize("part", ["q_proj", "k_proj"])
+def test_weights_that_cannot_be_scaled_in_place_are_refused(replace: Any, held: str, part: str) -> None:
+    model = model_of(*CASES["qwen2"][:2])
+    attention = model.get_submodule("model.layers.1.self_attn")
+    setattr(attention, part, replace(attention.get_submodule(part)))
+    with pytest.raises(InputError, match=rf"model.layers.1.self_attn.{part} must hold a floating-point .*({held})"):
+        query_key_heads(model)
+
+
+def test_half_precision_is_floating_point() -> None:
+    assert len(query_key_heads(model_of(*CASES["gpt2"][:2]).bfloat16())) == 2

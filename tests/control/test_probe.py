@@ -1,0 +1,97 @@
+"""The probe of attention's logits: against the logits themselves, and without a trace in what is trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from attractor import capture
+from attractor.attention import PRESETS
+from attractor.control import LogitProbe, QuacK
+from attractor.models import Transformer, TransformerConfig
+
+SMALL = TransformerConfig(
+    vocab_size=23, d_model=32, n_heads=4, n_layers=2, d_ff=32, max_seq_len=32, positions="rope", dropout=0.1
+)
+TOKENS = torch.arange(2 * 12).view(2, 12) % 23
+SCORING = [name for name in PRESETS if name != "uniform"]
+
+
+def probed(name: str) -> tuple[Transformer, LogitProbe]:
+    model = SMALL.replace(attention=name).build(0)
+    return model, LogitProbe(model, lambda: model(TOKENS))
+
+
+def logits(model: nn.Module) -> list[torch.Tensor]:
+    training = model.training
+    with capture("logits") as seen, torch.no_grad():
+        model.eval()(TOKENS)
+    model.train(training)
+    return seen["logits"]
+
+
+@pytest.mark.parametrize("name", SCORING)
+def test_maxima_and_changes_are_those_of_the_logits(name: str) -> None:
+    """Criterion: over all heads of a layer (whose order taps and scores need not share), over pairs s <= t, for a model
+    whose every parameter has moved in between."""
+    model, probe = probed(name)
+    first, before = probe.look(), logits(model)
+    assert "logit_change" not in first
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    second, after = probe.look(), logits(model)
+    allowed = torch.ones(12, 12, dtype=torch.bool).tril()
+    for layer in range(2):
+        for look, found in ((first, before), (second, after)):
+            expected = found[layer][..., allowed].amax((0, 2)).sort().values
+            assert sorted(look["max_logit"][layer]) == pytest.approx(expected.tolist(), abs=1e-5)
+        change = (after[layer] - before[layer])[..., allowed].abs().mean((0, 2)).sort().values
+        assert sorted(second["logit_change"][layer]) == pytest.approx(change.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["standard", "mla", "differential"])
+def test_norms_are_those_of_the_heads(name: str) -> None:
+    _, probe = probed(name)
+    look = probe.look()
+    for layer, view in enumerate(probe.views):
+        for part, rows in view.parts().items():
+            expected = [rows.of(head).norm().item() for head in range(rows.n_heads)]
+            assert look[f"{part}_norm"][layer] == pytest.approx(expected)
+
+
+def test_a_look_leaves_no_trace_and_shows_the_rates_of_quack() -> None:
+    """Criterion: same random state, modes, gradients and hooks as before; rates head by head after a step."""
+    model, probe = probed("standard")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    quack = QuacK(model, optimizer, tau=0.5)
+    model.train()
+    model.blocks[0].eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    model(TOKENS)[0].sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    state = torch.get_rng_state()
+    assert "query_rate" not in probe.look(quack)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    for name, gradient in gradients.items():
+        assert torch.equal(dict(model.named_parameters())[name].grad, gradient)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    optimizer.step()
+    assert probe.look(quack)["query_rate"] == [pytest.approx([0.5] * 4)] * 2
+
+
+def test_what_was_last_seen_goes_on_from_its_state() -> None:
+    model, probe = probed("mla")
+    probe.look()
+    again = LogitProbe(model, lambda: model(TOKENS))
+    again.load_state_dict(probe.state_dict())
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    assert again.look() == probe.look()
+
+
+def test_a_model_that_scores_nothing_has_nothing_to_show() -> None:
+    _, probe = probed("uniform")
+    assert probe.views == []
+    assert probe.look() == {}

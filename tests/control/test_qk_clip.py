@@ -1,0 +1,468 @@
+"""After a clip no logit passes the threshold, and what did not pass keeps every bit."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from subjects import FAMILIES, of_family, small, tokens
+from torch import Tensor, nn
+
+from attractor.attention import PRESETS, Attention
+from attractor.attention.score.differential import Differential
+from attractor.control.attached import attach
+from attractor.control.heads import query_key_heads
+from attractor.control.maxima import LogitMaxima
+from attractor.control.qk_clip import QKClip, shrunk_rows
+from attractor.control.views import QueryKeyHeads
+from attractor.errors import InputError
+
+Loss = Callable[[int], Tensor]  # of the batch with this seed
+
+OURS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "standard with bias": {"qkv_bias": True},
+    "gqa": {"n_kv_heads": 2},
+    "mqa": {"attention": "mqa"},
+    "mla": {"attention": "mla"},
+    "mla normed": {"attention": PRESETS["mla"].replace(latent_norm=True)},
+    "mla differential": {"attention": PRESETS["mla"].replace(score=Differential())},
+    "mla differential-v2": {"attention": PRESETS["mla"].replace(score=Differential(form="token"))},
+    "differential": {"attention": "differential"},
+    "differential gqa": {"attention": "differential", "n_kv_heads": 2},
+    "differential-v2": {"attention": "differential-v2"},
+    "soft-capped": {"attention": PRESETS["standard"].replace(softcap=0.2)},
+    "coupled-linear": {"attention": "coupled-linear"},
+    "gated": {"attention": "gated"},
+}
+THEIRS = [family for family in FAMILIES if family != "qwen3"]
+CASES = [*OURS, *(f"hf {family}" for family in THEIRS)]
+
+
+def subject(case: str, n_layers: int = 1) -> tuple[nn.Module, Loss]:
+    """A model, and its loss on a batch."""
+    if case.startswith("hf "):
+        field = "n_layer" if case == "hf gpt2" else "num_hidden_layers"
+        theirs = of_family(case.removeprefix("hf "), **{field: n_layers})
+        return theirs, lambda seed: theirs(tokens(seed), use_cache=False).logits.square().mean()
+    ours = small(n_layers=n_layers, **OURS[case])
+    for parameter in ours.parameters():  # logits of a fresh model are all alike
+        parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return ours, lambda seed: ours.loss(tokens(seed), tokens(seed + 1))[0]
+
+
+def still(model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer whose steps move nothing."""
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def amid(values: Tensor) -> float:
+    """Half of the values are above it, and none is near."""
+    values = values.sort().values
+    return float(values[len(values) // 2 - 1 : len(values) // 2 + 1].mean())
+
+
+def maxima(model: nn.Module, loss: Loss, *seeds: int) -> list[Tensor]:
+    """By layer, H."""
+    recording = LogitMaxima(query_key_heads(model))
+    for seed in seeds or (0,):
+        loss(seed)
+    read = recording.read()
+    recording.remove()
+    return [of.logits for of in read.values()]
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def assert_only_over_heads_moved(model: nn.Module, before: dict[str, Tensor], over: list[Tensor]) -> None:
+    """Every entry in the rows of a head over the threshold moved, and every other keeps its bits."""
+    may_move = {name: torch.zeros_like(values, dtype=torch.bool) for name, values in before.items()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for view, over_heads in zip(query_key_heads(model), over, strict=True):
+        for part in shrunk_rows(view):
+            for head, (of, power) in enumerate(zip(part.of, part.power, strict=True)):
+                if power and over_heads[of]:
+                    rows = slice(part.rows.starts[head], part.rows.starts[head] + part.rows.width)
+                    may_move[names[id(part.rows.weight)]].narrow(part.rows.axis, rows.start, part.rows.width)[:] = True
+                    if part.rows.bias is not None:
+                        may_move[names[id(part.rows.bias)]][rows] = True
+    for name, parameter in model.named_parameters():
+        moved = parameter.detach() != before[name]
+        assert not (moved & ~may_move[name]).any(), name
+        assert moved[may_move[name]].all(), name
+
+
+# --- what a clip does -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_head_exceeds_the_threshold_and_others_keep_every_bit(case: str) -> None:
+    """Criterion: one layer, the same two batches, a threshold amid the maxima: those over it come down to it (1e-5),
+    the others keep their maxima, and no weight outside the rows of the former moves."""
+    model, loss = subject(case)
+    (was,) = maxima(model, loss, 0, 1)
+    threshold = amid(was)
+    assert threshold > 0
+    over, before = was > threshold, weights(model)
+    optimizer = still(model)
+    clip = QKClip(model, optimizer, threshold)
+    for seed in (0, 1):
+        loss(seed).backward()
+    optimizer.step()
+    (last,) = clip.last.values()
+    assert last.exact[over].all()
+    torch.testing.assert_close(last.logits[over], was[over])
+    assert clip.n_clipped == over.sum()
+    clip.remove()
+    (now,) = maxima(model, loss, 0, 1)
+    torch.testing.assert_close(now[over], torch.full_like(now[over], threshold), rtol=1e-5, atol=0)
+    torch.testing.assert_close(now[~over], was[~over])
+    assert_only_over_heads_moved(model, before, [over])
+
+
+@pytest.mark.parametrize("case", ["standard", "gqa", "mla", "differential", "hf llama", "hf gpt2"])
+def test_of_several_layers_each_is_clipped_at_the_input_it_had(case: str) -> None:
+    """Criterion: run again by itself on its old input, no layer exceeds the threshold. (The whole model may: once an
+    earlier layer attends otherwise, a later one sees another input, which nothing bounds before the next step.)"""
+    model, loss = subject(case, n_layers=3)
+    calls: dict[nn.Module, tuple[Any, Any]] = {}
+    views = query_key_heads(model)
+    hooks = [
+        view.module.register_forward_pre_hook(
+            lambda module, args, kwargs: calls.__setitem__(module, (args, kwargs)), with_kwargs=True
+        )
+        for view in views
+    ]
+    optimizer = still(model)
+    threshold = amid(torch.cat(maxima(model, loss)))
+    clip = QKClip(model, optimizer, threshold)
+    loss(0).backward()
+    optimizer.step()
+    clip.remove()
+    for hook in hooks:
+        hook.remove()
+    assert clip.n_clipped > 0
+    again = LogitMaxima(views)
+    for module, (args, kwargs) in list(calls.items()):
+        module(*args, **kwargs)
+    now = torch.cat([of.logits for of in again.read().values()])
+    again.remove()
+    assert (now <= threshold * (1 + 1e-5)).all()
+    assert (now >= threshold * (1 - 1e-5)).sum() == clip.n_clipped
+
+
+@pytest.mark.parametrize("case", ["standard", "gqa", "mla", "hf qwen2", "hf gpt-neox"])
+def test_clipping_again_changes_nothing(case: str) -> None:
+    """Criterion: a second step on the same batch moves weights by rounding at most."""
+    model, loss = subject(case)
+    optimizer = still(model)
+    clip = QKClip(model, optimizer, 0.5 * float(maxima(model, loss)[0].max()))
+    loss(0).backward()
+    optimizer.step()
+    once = weights(model)
+    loss(0).backward()
+    optimizer.step()
+    for name, values in weights(model).items():
+        torch.testing.assert_close(values, once[name], rtol=1e-5, atol=0)
+    clip.remove()
+
+
+@pytest.mark.parametrize("case", ["standard", "gqa", "mla", "hf gpt2"])
+def test_below_the_threshold_no_bit_changes(case: str) -> None:
+    """Criterion: a run with a threshold that nothing passes is the run without; so is one after `remove`."""
+
+    def run(threshold: float | None, removed: bool = False) -> dict[str, Tensor]:
+        model, loss = subject(case, n_layers=2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        clip = None if threshold is None else QKClip(model, optimizer, threshold)
+        if clip is not None and removed:
+            clip.remove()
+        for seed in range(3):
+            optimizer.zero_grad()
+            loss(seed).backward()
+            optimizer.step()
+        assert clip is None or removed or (clip.n_clipped == 0 and len(clip.last) == 2)
+        return weights(model)
+
+    plain = run(None)
+    for same in (run(1e6), run(1e-6, removed=True)):
+        assert all(torch.equal(plain[name], values) for name, values in same.items())
+
+
+def test_negative_maxima_are_left_alone() -> None:
+    """Criterion: a head all of whose logits are negative, seen exactly, keeps its bits; nothing becomes NaN."""
+    model, loss = subject("standard")
+    project = model.blocks[0].attention.project
+    view = query_key_heads(model)[0]
+    recording = LogitMaxima([view])
+    model.positions = model.rope = None
+    model.embedding.weight.data.copy_(model.embedding.weight.data[:1] + 1e-3 * model.embedding.weight.data)
+    project.query.weight.data[:8] = -project.key.weight.data[:8]  # of nearly equal inputs, q = -k
+    loss(0)
+    assert recording.read()[view.name].logits[0] < 0
+    recording.remove()
+    before = weights(model)
+    optimizer = still(model)
+    clip = QKClip(model, optimizer, 1e-3)
+    loss(0).backward()
+    optimizer.step()
+    (last,) = clip.last.values()
+    assert last.exact[0]
+    assert last.logits[0] < 0
+    assert_only_over_heads_moved(model, before, [last.logits > 1e-3])
+    clip.remove()
+
+
+def test_a_shared_key_stays_and_a_key_of_ones_own_shares() -> None:
+    """Criterion: the powers of gamma, by part, are those of (2) to (4)."""
+
+    def powers(case: str) -> dict[str, tuple[float, ...]]:
+        (view,) = query_key_heads(subject(case)[0])
+        return {part.name: part.power for part in shrunk_rows(view)}
+
+    assert powers("standard") == {"query": (0.5,) * 4, "key": (0.5,) * 4}
+    assert powers("gqa") == powers("mqa") == {"query": (1.0,) * 4}
+    assert powers("differential") == {"query": (0.5,) * 8, "key": (0.5,) * 8}
+    assert powers("differential-v2") == {"query": (1.0,) * 8}
+    assert powers("mla") == {"uq": (0.5,) * 4, "uk": (0.5,) * 4, "qr": (1.0,) * 4}
+    assert powers("mla differential-v2") == {"uq": (1.0,) * 8, "qr": (1.0,) * 8}
+
+
+def test_the_clip_comes_after_the_step() -> None:
+    """Criterion: with a rate, the weights are gamma times those of the step without a clip, S being of the batch before
+    the step."""
+    (model, loss), (other, other_loss) = subject("mqa"), subject("mqa")
+    threshold = 0.5 * float(maxima(model, loss)[0].min())
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, other)]
+    clip = QKClip(model, optimizers[0], threshold)
+    for one, optimizer in zip((loss, other_loss), optimizers, strict=True):
+        one(0).backward()
+        optimizer.step()
+    (last,) = clip.last.values()
+    clip.remove()
+    queries, plain = (m.blocks[0].attention.project.query.weight.detach() for m in (model, other))
+    torch.testing.assert_close(queries, plain * (threshold / last.logits).repeat_interleave(8).unsqueeze(1))
+
+
+def test_weights_in_half_precision() -> None:
+    """Criterion: bf16 weights come down to the threshold within their rounding."""
+    model, loss = subject("standard")
+    model.bfloat16()
+    optimizer = still(model)
+    was = maxima(model, loss)[0]
+    clip = QKClip(model, optimizer, 0.5 * float(was.min()))
+    loss(0).backward()
+    optimizer.step()
+    assert (maxima(model, loss)[0] <= clip.threshold * 1.02).all()
+    assert clip.n_clipped == len(was)
+    clip.remove()
+
+
+# --- when it acts ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_seen_counts_for_one_step() -> None:
+    """Criterion: a large batch before one step does not clip after the next."""
+    model, loss = subject("standard")
+    optimizer = still(model)
+    clip = QKClip(model, optimizer, 1e6)
+    large = model.embedding.weight.detach().clone()
+    model.norm.weight.data.fill_(1)
+    model.blocks[0].attention_norm.weight.data.mul_(10)
+    loss(0).backward()
+    optimizer.step()
+    first = clip.last["blocks.0.attention"].logits
+    model.blocks[0].attention_norm.weight.data.div_(10)
+    loss(0).backward()
+    optimizer.step()
+    assert (clip.last["blocks.0.attention"].logits < 0.1 * first).all()
+    assert torch.equal(model.embedding.weight, large)
+    clip.remove()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
+    """Criterion: under a GradScaler whose gradients overflow, weights of a head that passed come down exactly once to
+    where the threshold is met, whether its batch was that of the skipped step or of the next; and infinities of the
+    skipped step are not counted. (A fused optimizer skips inside its kernel: its hook runs, and the clip does then.)"""
+    model, loss = subject("standard")
+    (was,) = maxima(model, loss, 0)
+    threshold = 0.5 * float(was.min())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    clip = QKClip(model, optimizer, threshold)
+
+    def take_step(batch: int, overflows: bool) -> None:
+        optimizer.zero_grad()
+        scaler.scale(loss(batch) * (float("inf") if overflows else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    before = weights(model)
+    take_step(0, overflows=True)
+    if not fused:
+        assert all(torch.equal(before[name], values) for name, values in weights(model).items())
+        assert clip.n_clipped == 0
+    take_step(0, overflows=False)
+    assert (maxima(model, loss, 0)[0] <= threshold * (1 + 1e-5)).all()
+    assert (maxima(model, loss, 0)[0] >= threshold * (1 - 1e-5)).all()
+    once = weights(model)
+    take_step(0, overflows=False)
+    for name, values in weights(model).items():
+        torch.testing.assert_close(values, once[name], rtol=1e-5, atol=0)
+    clip.remove()
+
+
+def test_an_evaluation_between_steps_does_not_count() -> None:
+    model, loss = subject("standard")
+    optimizer = still(model)
+    clip = QKClip(model, optimizer, 0.5 * float(maxima(model, loss)[0].min()))
+    before = weights(model)
+    with torch.no_grad():
+        loss(0)
+    model.eval()
+    loss(0).backward()
+    model.train()
+    with pytest.warns(RuntimeWarning, match="saw no attention logits of 'blocks.0.attention'"):
+        optimizer.step()
+    assert clip.n_clipped == 0
+    assert all(torch.equal(before[name], values) for name, values in weights(model).items())
+    clip.remove()
+
+
+def test_the_step_of_a_scheduler_or_of_a_wrapper_is_the_optimizers() -> None:
+    """Criterion: stepped through what holds it, it clips once a step."""
+
+    class Wrapper:
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        def step(self) -> None:
+            self.optimizer.step()
+
+    model, loss = subject("standard")
+    wrapper = Wrapper(still(model))
+    clip = QKClip(model, wrapper, 0.5 * float(maxima(model, loss)[0].min()))
+    loss(0).backward()
+    wrapper.step()
+    assert clip.n_clipped == 4
+    clip.remove()
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold", [0, -1.0, math.nan, math.inf])
+def test_a_threshold_that_is_none(threshold: float) -> None:
+    model, _ = subject("standard")
+    with pytest.raises(InputError, match="threshold must be positive and finite, got"):
+        QKClip(model, still(model), threshold)
+
+
+def test_attached_once_and_last() -> None:
+    """Criterion: not twice; not before QuacK; after `remove` again."""
+    model, loss = subject("standard")
+    optimizer = still(model)
+    clip = QKClip(model, optimizer)
+    with pytest.raises(InputError, match=r"QKClip.*attached already"):
+        QKClip(model, optimizer)
+    with pytest.raises(InputError, match="attach QuacK before QKClip"):
+        attach(optimizer, "QuacK")
+    clip.remove()
+    attach(optimizer, "QuacK")
+    clip = QKClip(model, optimizer)
+    loss(0).backward()
+    optimizer.step()
+    clip.remove()
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_what_cannot_be_clipped_is_refused() -> None:
+    """Criterion: the reason and the next step are said, and nothing stays behind."""
+    refused: dict[str, tuple[nn.Module, str]] = {
+        "ours": (small(attention=PRESETS["standard"].replace(qk_norm=True)), "clipping would do nothing.*qk_norm"),
+        "coupled": (small("coupled-euler"), "the coupling is not linear.*QuacK"),
+        "theirs": (of_family("qwen3"), "clipping would do nothing.*Qwen2 in Qwen3's place.*QuacK"),
+    }
+    for model, reason in refused.values():
+        optimizer = still(model)
+        with pytest.raises(InputError, match=reason):
+            QKClip(model, optimizer)
+        assert not optimizer._optimizer_step_post_hooks
+        attach(optimizer, "QuacK")
+
+
+def test_frozen_and_foreign_weights_are_refused() -> None:
+    model, _ = subject("standard")
+    project = model.blocks[0].attention.project
+    with pytest.raises(InputError, match=r"the query weights of 'blocks.0.attention'.*give it all parameters"):
+        QKClip(model, torch.optim.SGD(model.embedding.parameters(), lr=0.1))
+    project.key.weight.requires_grad_(False)
+    with pytest.raises(InputError, match=r"the key weights of 'blocks.0.attention' are frozen"):
+        QKClip(model, still(model))
+    grouped, _ = subject("mqa")
+    grouped.blocks[0].attention.project.key.weight.requires_grad_(False)
+    QKClip(grouped, still(grouped)).remove()  # a shared key is never scaled
+
+
+def test_tied_layers_are_refused_and_repeated_ones_are_not() -> None:
+    """Criterion: two layers with one weight would clip it twice; one layer that is called twice is clipped once."""
+    model, _ = subject("standard", n_layers=2)
+    first, second = (block.attention for block in model.blocks)
+    second.project.query.weight = first.project.query.weight
+    with pytest.raises(InputError, match=r"'blocks.0.attention' and 'blocks.1.attention' share theirs"):
+        QKClip(model, still(model))
+    model.blocks[1] = model.blocks[0]
+    QKClip(model, still(model)).remove()
+
+
+def test_an_optimizer_with_a_second_copy_is_refused() -> None:
+    class ScheduleFree(torch.optim.SGD):
+        def train(self) -> None: ...
+
+        def eval(self) -> None: ...
+
+    model, _ = subject("standard")
+    with pytest.raises(InputError, match="one copy of the weights, but ScheduleFree"):
+        QKClip(model, ScheduleFree(model.parameters(), lr=0.1))
+
+
+def test_attention_that_would_pass_unseen_is_refused() -> None:
+    """Criterion: a module that a registered view knows, but that asks no table how to attend; a subclass of one that
+    does, defined elsewhere, is seen."""
+    from attractor.control.scored import refuse_unseen
+    from attractor.control.views import DotProduct, evenly
+
+    class Attend(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    module = Attend()
+    view = DotProduct("own", module, evenly(module.query, 2, 4), evenly(module.key, 2, 4), (0, 1))
+    with pytest.raises(InputError, match=r"'own' must attend through .* but Attend is neither"):
+        LogitMaxima([view])
+    theirs = query_key_heads(of_family("llama"))[0].module
+    theirs.__class__ = type("Mine", (type(theirs),), {})
+    refuse_unseen("mine", theirs)
+
+
+def test_every_view_without_an_obstacle_can_be_clipped() -> None:
+    """Criterion: of all presets that score, exactly those with an obstacle are refused."""
+    for name in PRESETS:
+        if name == "uniform":
+            continue
+        model = small(name)
+        view: QueryKeyHeads = query_key_heads(model)[0]
+        assert isinstance(view.module, Attention)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if view.obstacle:
+                with pytest.raises(InputError):
+                    QKClip(model, still(model))
+            else:
+                QKClip(model, still(model)).remove()

@@ -1,0 +1,613 @@
+"""QuacK and fixed rates against the bare optimizer, against one optimizer group per head, and against misuse."""
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import SGD, AdamW, Optimizer
+
+from attractor.attention.presets import PRESETS
+from attractor.control.heads import query_key_heads
+from attractor.control.layouts import VIEWS, register_view
+from attractor.control.norms import NORMS
+from attractor.control.qk_clip import QKClip
+from attractor.control.quack import QuacK
+from attractor.control.rates import FixedRates, HeadRates
+from attractor.control.views import DotProduct, Latent, Rows
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+
+WITH_HEADS = [name for name in PRESETS if name != "uniform"]
+
+
+def build(attention: str = "standard", **changes: Any) -> nn.Module:
+    config = TransformerConfig(
+        vocab_size=40, d_model=32, n_heads=4, n_layers=2, d_ff=24, max_seq_len=16, attention=attention, **changes
+    )
+    return config.build(seed=0)
+
+
+def matrices(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.ndim == 2]
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "sgd": lambda model: SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda model: AdamW(model.parameters(), lr=0.01, foreach=False),
+    "adamw foreach": lambda model: AdamW(model.parameters(), lr=0.01, foreach=True),
+    "adamw fused": lambda model: AdamW(model.parameters(), lr=0.01, fused=True),
+    "muon": lambda model: torch.optim.Muon(matrices(model), lr=0.01),
+}
+
+
+def give_gradients(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = (
+            torch.randn(parameter.shape, generator=generator).to(parameter) if parameter.requires_grad else None
+        )
+
+
+def take_steps(model: nn.Module, optimizer: Optimizer, steps: range = range(1)) -> None:
+    for step in steps:
+        give_gradients(model, step)
+        optimizer.step()
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def assert_same(found: nn.Module, wanted: nn.Module) -> None:
+    for name, weight in weights(wanted).items():
+        assert torch.equal(dict(found.named_parameters())[name], weight), name
+
+
+def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
+    """For each parameter, which of its rows QuacK controls."""
+    names = {p: name for name, p in model.named_parameters()}
+    found = {name: torch.zeros(len(p), dtype=torch.bool) for name, p in model.named_parameters()}
+    for view in query_key_heads(model):
+        for rows in view.parts().values():
+            for parameter in (rows.weight, rows.bias):
+                if parameter is not None:
+                    found[names[parameter]][rows.index] = True
+    return found
+
+
+# --- tau = 1, and what is not controlled ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("attention", WITH_HEADS)
+def test_the_first_step_at_tau_1_is_the_bare_optimizers_to_the_bit(attention: str, norm: str) -> None:
+    model, bare = build(attention), build(attention)
+    optimizer = OPTIMIZERS["adamw fused"](model)
+    QuacK(model, optimizer, norm=norm)
+    take_steps(model, optimizer)
+    take_steps(bare, OPTIMIZERS["adamw fused"](bare))
+    assert_same(model, bare)
+
+
+@pytest.mark.parametrize("attention", ["gqa", "mla"])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
+    make: Callable[[nn.Module], Optimizer], attention: str
+) -> None:
+    """Five steps with given gradients. At tau = 1 the first is the bare one's; then every controlled row differs, and
+    every other row is the same to the bit."""
+    biased = attention == "gqa" and make is not OPTIMIZERS["muon"]  # which takes none
+    model, bare = build(attention, qkv_bias=biased), build(attention, qkv_bias=biased)
+    optimizers = make(model), make(bare)
+    QuacK(model, optimizers[0])
+    take_steps(model, optimizers[0])
+    take_steps(bare, optimizers[1])
+    assert_same(model, bare)
+    take_steps(model, optimizers[0], range(1, 5))
+    take_steps(bare, optimizers[1], range(1, 5))
+    for name, is_controlled in controlled_rows(model).items():
+        rows = zip(dict(model.named_parameters())[name], dict(bare.named_parameters())[name], strict=True)
+        same = torch.tensor([torch.equal(ours, theirs) for ours, theirs in rows])
+        assert torch.equal(same, ~is_controlled), name
+
+
+@pytest.mark.parametrize("attention", ["standard", "mla"])
+def test_removed_it_is_the_bare_optimizer_again(attention: str) -> None:
+    model, bare = build(attention), build(attention)
+    optimizer = OPTIMIZERS["adamw"](model)
+    quack = QuacK(model, optimizer, tau=0.5)
+    quack.remove()
+    take_steps(model, optimizer, range(2))
+    take_steps(bare, OPTIMIZERS["adamw"](bare), range(2))
+    assert_same(model, bare)
+    QuacK(model, optimizer)  # and another may be attached
+
+
+# --- against one group per head -------------------------------------------------------------------------------------
+
+
+def norm_of(weight: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach()))
+
+
+def paper_factors(view: DotProduct | Latent, w: dict[str, list[Tensor]]) -> dict[str, list[float]]:
+    """Algorithms 1 and 2 as they are printed, one head after the other."""
+    n = {part: [norm_of(head) for head in heads] for part, heads in w.items()}
+    every = range(view.n_heads)
+    if isinstance(view, DotProduct):
+        readers = [[h for h in every if view.reads[h] == g] for g in range(view.key.n_heads)]
+        return {
+            "query": [1 / n["key"][view.reads[h]] for h in every],
+            "key": [1 / max(n["query"][h] for h in group) for group in readers],
+        }
+    (dq,), (dkv,), (kr,) = n["dq"], n["dkv"], n["kr"]
+    both = max(n["uq"][h] * n["uk"][h] for h in every)
+    return {
+        "uq": [1 / (dq * n["uk"][h] * dkv) for h in every],
+        "uk": [1 / (n["uq"][h] * dq * dkv) for h in every],
+        "qr": [1 / (dq * kr) for h in every],
+        "dq": [min(1 / (both * dkv), 1 / (max(n["qr"]) * kr))],
+        "dkv": [1 / (both * dq)],
+        "kr": [1 / (max(n["qr"]) * dq)],
+    }
+
+
+class OneGroupPerHead:
+    """A model whose heads are parameters of their own, each with its own rate in one SGD: there a rate is exact."""
+
+    def __init__(self, model: nn.Module, lr: float, tau: float) -> None:
+        self.model, self.lr, self.tau = model, lr, tau
+        self.names = {p: name for name, p in model.named_parameters()}
+        self.views = query_key_heads(model)
+        self.heads = [
+            {part: [nn.Parameter(rows.of(h).detach().clone()) for h in range(rows.n_heads)] for part, rows in parts}
+            for parts in (view.parts().items() for view in self.views)
+        ]
+        controlled = {rows.weight for view in self.views for rows in view.parts().values()}
+        self.rest = {name: nn.Parameter(p.detach().clone()) for p, name in self.names.items() if p not in controlled}
+        groups = [{"params": [head], "lr": lr} for layer in self.heads for heads in layer.values() for head in heads]
+        self.optimizer = SGD([*groups, {"params": [*self.rest.values()]}], lr=lr, momentum=0.5, weight_decay=0.05)
+        self.initial = self.factors()
+
+    def factors(self) -> list[float]:
+        """In the order of the groups."""
+        found = [(layer, paper_factors(view, layer)) for view, layer in zip(self.views, self.heads, strict=True)]
+        return [factor for layer, factors in found for part in layer for factor in factors[part]]
+
+    def assembled(self) -> dict[str, Tensor]:
+        whole: dict[str, Tensor] = dict(self.rest)
+        for view, layer in zip(self.views, self.heads, strict=True):
+            for part, rows in view.parts().items():
+                assert rows.starts == tuple(range(0, len(rows.weight), rows.width)), "heads in a row"
+                whole[self.names[rows.weight]] = torch.cat(list(layer[part]))
+        return whole
+
+    def step(self, tokens: Tensor) -> None:
+        loss_of(functional_call(self.model, self.assembled(), (tokens,)), tokens).backward()
+        for group, now, initial in zip(self.optimizer.param_groups, self.factors(), self.initial, strict=False):
+            group["lr"] = self.tau * self.lr * now / initial
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def loss_of(output: Any, tokens: Tensor) -> Tensor:
+    logits, aux = output
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()) + aux
+
+
+@pytest.mark.parametrize("attention", ["standard", "gqa", "mqa", "mla", "gated"])
+def test_equals_one_group_per_head_with_the_papers_rates(attention: str) -> None:
+    """Criterion: fp32 rounding over six steps large enough that rates move by more than 5 percent."""
+    tau, lr = 0.7, 2.0
+    model = build(attention)
+    reference = OneGroupPerHead(build(attention), lr, tau)
+    optimizer = SGD(model.parameters(), lr=lr, momentum=0.5, weight_decay=0.05)
+    quack = QuacK(model, optimizer, tau)
+    for step in range(6):
+        tokens = torch.randint(40, (4, 16), generator=torch.Generator().manual_seed(step))
+        loss_of(model(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(tokens)
+    moved = torch.cat([scales / tau - 1 for parts in quack.rates.values() for scales in parts.values()]).abs()
+    assert moved.max() > 0.05, "the rates hardly moved, so this shows little"
+    for name, wanted in reference.assembled().items():
+        torch.testing.assert_close(dict(model.named_parameters())[name], wanted, rtol=1e-4, atol=2e-6, msg=name)
+
+
+def test_fixed_rates_are_tau_for_all_query_and_key_weights() -> None:
+    """With SGD: one group of those weights at tau times the rate, to fp32 rounding."""
+    model, reference = build("mla"), build("mla")
+    optimizer = SGD(model.parameters(), lr=0.5)
+    fixed = FixedRates(model, optimizer, tau=0.25)
+    parts = [rows.weight for view in query_key_heads(reference) for rows in view.parts().values()]
+    assert len(parts) == 12, "six in each of two layers"
+    rest = [p for p in reference.parameters() if all(p is not part for part in parts)]
+    take_steps(model, optimizer, range(3))
+    take_steps(reference, SGD([{"params": parts, "lr": 0.125}, {"params": rest}], lr=0.5), range(3))
+    for name, wanted in weights(reference).items():
+        torch.testing.assert_close(dict(model.named_parameters())[name], wanted, msg=name)
+    assert all((scales == 0.25).all() for layer in fixed.rates.values() for scales in layer.values())
+
+
+def test_doubled_keys_halve_the_steps_of_queries_exactly() -> None:
+    """Numbers are multiples of a power of two, so nothing rounds. Keys move as before: their partners are the same."""
+    model, bare = build("gqa"), build("gqa")
+    for parameter in [*model.parameters(), *bare.parameters()]:
+        parameter.data = (parameter.data * 256).round() / 256
+    before = weights(model)
+    optimizer = SGD(model.parameters(), lr=0.125)
+    QuacK(model, optimizer)
+    with torch.no_grad():
+        for view in query_key_heads(model):
+            view.parts()["key"].weight.mul_(2)
+    for one in (model, bare):
+        give_gradients(one, 0)
+        for parameter in one.parameters():
+            parameter.grad = (parameter.grad * 16).round() / 16
+    optimizer.step()
+    SGD(bare.parameters(), lr=0.125).step()
+    for name, wanted in weights(bare).items():
+        step, found = wanted - before[name], dict(model.named_parameters())[name].detach()
+        if "query" in name:
+            assert torch.equal(found, before[name] + step / 2), name
+        elif "key" in name:
+            assert torch.equal(found, 2 * before[name] + step), name
+        else:
+            assert torch.equal(found, wanted), name
+
+
+# --- models of others: fused and transposed matrices, biases ---------------------------------------------------------
+
+
+class Fused(nn.Module):
+    """Queries, keys and values of a head side by side in one matrix, which may be stored transposed; with a bias."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(torch.randn((36, 10), generator=generator))
+        if transposed:
+            self.weight = nn.Parameter(self.weight.detach().T.contiguous())
+        self.bias = nn.Parameter(torch.randn(36, generator=generator))
+        self.axis = int(transposed)
+
+    def rows(self, offset: int) -> Rows:
+        return Rows(self.weight, tuple(range(offset, 36, 12)), 4, self.bias, self.axis)
+
+
+@pytest.fixture
+def _fused() -> Iterator[None]:
+    def view(name: str, module: nn.Module) -> DotProduct | None:
+        if not isinstance(module, Fused):
+            return None
+        return DotProduct(name, module, module.rows(0), module.rows(4), (0, 1, 2))
+
+    register_view(view)
+    yield
+    VIEWS.remove(view)
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_heads_of_a_fused_matrix_move_at_their_own_rates_with_their_biases(transposed: bool) -> None:
+    """SGD, second step: each head's rows and bias move by its rate times the bare step, values by the bare step."""
+    model = Fused(transposed)
+    optimizer = SGD(model.parameters(), lr=0.3)
+    quack = QuacK(nn.Sequential(model), optimizer, tau=0.5)
+    take_steps(model, optimizer)
+    before, bias_before = model.weight.detach().clone(), model.bias.detach().clone()
+    take_steps(model, optimizer, range(1, 2))
+    assert model.weight.grad is not None
+    assert model.bias.grad is not None
+    rates = quack.rates["0"]
+    assert rates["query"].unique().numel() == 3
+    scale = torch.ones(36)
+    for head in range(3):
+        scale[12 * head : 12 * head + 4] = rates["query"][head]
+        scale[12 * head + 4 : 12 * head + 8] = rates["key"][head]
+    shaped = scale if transposed else scale[:, None]
+    torch.testing.assert_close(model.weight.detach(), before - 0.3 * shaped * model.weight.grad)
+    torch.testing.assert_close(model.bias.detach(), bias_before - 0.3 * scale * model.bias.grad)
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_copies_are_of_controlled_rows_alone(transposed: bool) -> None:
+    model = Fused(transposed)
+    optimizer = SGD(model.parameters(), lr=0.3)
+    quack = QuacK(model, optimizer)
+    take_steps(model, optimizer)
+    copies = {
+        copy.untyped_storage().data_ptr(): copy.untyped_storage().nbytes() for kept in quack._kept for copy in kept
+    }
+    assert sum(copies.values()) == 4 * (24 * 10 + 24), "two thirds of weight and bias"
+
+
+# --- what is frozen, what is zero -----------------------------------------------------------------------------------
+
+
+def test_a_frozen_part_does_not_move_and_costs_no_copy_but_its_norm_counts() -> None:
+    model = build()
+    keys = [view.parts()["key"].weight for view in query_key_heads(model)]
+    for key in keys:
+        key.requires_grad_(False)
+    optimizer = AdamW([p for p in model.parameters() if p.requires_grad])
+    quack = QuacK(model, optimizer)
+    before = [key.detach().clone() for key in keys]
+    take_steps(model, optimizer)
+    assert all(torch.equal(*pair) for pair in zip(keys, before, strict=True))
+    assert sum(copy.numel() for kept in quack._kept for copy in kept) == 2 * 32 * 32, "the queries of two layers"
+    assert all(set(parts) == {"query"} for parts in quack.rates.values())
+    with torch.no_grad():
+        keys[0].mul_(4)
+    take_steps(model, optimizer, range(1, 2))
+    first, second = quack.rates.values()
+    torch.testing.assert_close(first["query"], torch.full((4,), 0.25))
+    torch.testing.assert_close(second["query"], torch.ones(4))
+
+
+def test_what_is_set_free_later_is_controlled_from_then_on() -> None:
+    model = build()
+    keys = [view.parts()["key"].weight for view in query_key_heads(model)]
+    optimizer = SGD(model.parameters(), lr=0.5)
+    for key in keys:
+        key.requires_grad_(False)
+    QuacK(model, optimizer, tau=0.5)
+    take_steps(model, optimizer)
+    for key in keys:
+        key.requires_grad_(True)
+    before = keys[0].detach().clone()
+    with torch.no_grad():
+        for view in query_key_heads(model):  # so that the keys' partners are as they were at the start
+            view.parts()["query"].weight.copy_(dict(build().named_parameters())[f"{view.name}.project.query.weight"])
+    take_steps(model, optimizer, range(1, 2))
+    assert keys[0].grad is not None
+    torch.testing.assert_close(keys[0].detach(), before - 0.25 * keys[0].grad)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("attention", ["gqa", "mla"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_head_of_zeros_leaves_its_partners_at_tau_and_no_nan(when: str, attention: str, norm: str) -> None:
+    """The last head's (or key head's) weights are zero when QuacK is attached, or become so."""
+    model = build(attention)
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    part, partner = ("key", "query") if attention == "gqa" else ("uk", "uq")
+    view = query_key_heads(model)[0]
+    rows = view.parts()[part]
+
+    def erase() -> None:
+        with torch.no_grad():
+            rows.of(rows.n_heads - 1).zero_()
+
+    if when == "before":
+        erase()
+    quack = QuacK(model, optimizer, tau=0.5, norm=norm)
+    for step in range(3):
+        if when == "after":
+            erase()
+        take_steps(model, optimizer, range(step, step + 1))
+        rates = quack.rates[view.name]
+        assert all(scales.isfinite().all() and (scales > 0).all() for scales in rates.values())
+        assert rates[partner][-1] == 0.5
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert rates[partner][0] != 0.5 or attention == "gqa", "the others follow their partners"
+
+
+# --- resuming, loss scaling -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("attention", ["gqa", "mla"])
+def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
+    """State goes through a file that is loaded with weights_only."""
+    model = build(attention)
+    optimizer = AdamW(model.parameters(), lr=0.02)
+    quack = QuacK(model, optimizer, norm=norm)
+    take_steps(model, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save([model.state_dict(), optimizer.state_dict(), quack.state_dict()], file)
+    take_steps(model, optimizer, range(3, 7))
+
+    stored = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    again = build(attention)
+    other = AdamW(again.parameters(), lr=0.02)
+    resumed = QuacK(again, other, norm=norm)
+    for what, state in zip((again, other, resumed), stored, strict=True):
+        what.load_state_dict(state)
+    take_steps(again, other, range(3, 7))
+    assert_same(again, model)
+    bare = build(attention)
+    take_steps(bare, AdamW(bare.parameters(), lr=0.02), range(7))
+    with pytest.raises(AssertionError):
+        assert_same(bare, model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_the_loss_scaler_skips_changes_nothing(fused: bool) -> None:
+    """Fused optimizers learn of it inside the step; others are not called. A scaled step is the unscaled one."""
+    model, alone = build("mla"), build("mla")
+    optimizers = [AdamW(one.parameters(), lr=0.01, fused=fused) for one in (model, alone)]
+    for one, optimizer in zip((model, alone), optimizers, strict=True):
+        QuacK(one, optimizer, tau=0.3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    for step in range(3):
+        before = weights(model)
+        give_gradients(model, step)
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad = scaler.scale(parameter.grad)
+        if step == 1:
+            next(iter(model.parameters())).grad.fill_(torch.inf)  # type: ignore[union-attr]
+        scaler.step(optimizers[0])
+        scaler.update()
+        if step == 1:
+            assert all(torch.equal(weight, before[name]) for name, weight in weights(model).items())
+        else:
+            take_steps(alone, optimizers[1], range(step, step + 1))
+    for name, wanted in weights(alone).items():
+        torch.testing.assert_close(dict(model.named_parameters())[name], wanted, msg=name)
+
+
+def test_weights_in_bf16_keep_the_scale_in_fp32() -> None:
+    model = build().bfloat16()
+    optimizer = SGD(model.parameters(), lr=0.5)
+    FixedRates(model, optimizer, tau=0.3)
+    query = query_key_heads(model)[0].parts()["query"].weight
+    before = query.detach().float()
+    give_gradients(model, 0)
+    assert query.grad is not None
+    after = (query.detach() - 0.5 * query.grad).float()
+    optimizer.step()
+    assert torch.equal(query.detach(), before.lerp(after, torch.tensor(0.3)).bfloat16())
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf"), "1"])
+@pytest.mark.parametrize("rule", [QuacK, FixedRates])
+def test_a_tau_that_is_no_rate_is_refused(rule: type[HeadRates], tau: Any) -> None:
+    model = build()
+    with pytest.raises(InputError, match="tau must be positive and finite, got"):
+        rule(model, SGD(model.parameters(), lr=1), tau)
+
+
+def test_an_unknown_norm_is_refused() -> None:
+    model = build()
+    with pytest.raises(InputError, match="unknown norm of QuacK 'spektral'; did you mean 'spectral'"):
+        QuacK(model, SGD(model.parameters(), lr=1), norm="spektral")
+
+
+@pytest.mark.parametrize("second", [QuacK, FixedRates])
+@pytest.mark.parametrize("first", [QuacK, FixedRates])
+def test_a_second_rule_for_the_same_optimizer_is_refused(first: type[HeadRates], second: type[HeadRates]) -> None:
+    """Without a trace: after `remove()` the second is welcome."""
+    model = build()
+    optimizer = SGD(model.parameters(), lr=1)
+    attached = first(model, optimizer, 0.5)
+    with pytest.raises(InputError, match=f"an optimizer takes {second.__name__} once.*remove"):
+        second(model, optimizer, 0.5)
+    assert len(optimizer._optimizer_step_pre_hooks) == len(optimizer._optimizer_step_post_hooks) == 1
+    attached.remove()
+    second(model, optimizer, 0.5)
+
+
+@pytest.mark.parametrize("rule", [QuacK, FixedRates])
+def test_a_rule_after_the_clip_is_refused_and_welcome_before(rule: type[HeadRates]) -> None:
+    model = build()
+    optimizer = SGD(model.parameters(), lr=1)
+    clip = QKClip(model, optimizer)
+    with pytest.raises(InputError, match=f"attach {rule.__name__} before QKClip"):
+        rule(model, optimizer, 0.5)
+    clip.remove()
+    rule(model, optimizer, 0.5)
+    QKClip(model, optimizer)
+
+
+def test_weights_that_the_optimizer_does_not_have_are_refused_by_name() -> None:
+    model = build()
+    optimizer = SGD(build().parameters(), lr=1)
+    with pytest.raises(
+        InputError, match=r"the weight of query of 'blocks.0.attention' must be among .* when it is repl"
+    ):
+        QuacK(model, optimizer)
+
+
+def test_a_model_without_query_or_key_weights_to_train_is_refused() -> None:
+    model = build()
+    for view in query_key_heads(model):
+        for rows in view.parts().values():
+            rows.weight.requires_grad_(False)
+    with pytest.raises(InputError, match="all are frozen"):
+        QuacK(model, SGD(model.parameters(), lr=1))
+    with pytest.raises(InputError, match="attention"):
+        QuacK(nn.Linear(2, 2), SGD(model.parameters(), lr=1))
+
+
+def test_weights_that_two_layers_share_are_refused() -> None:
+    model = build()
+    first, second = query_key_heads(model)
+    second.module.project.query.weight = first.parts()["query"].weight  # type: ignore[union-attr, assignment]
+    with pytest.raises(
+        InputError, match=r"query of 'blocks.1.attention' and query of 'blocks.0.attention' must not share"
+    ):
+        QuacK(model, SGD(model.parameters(), lr=1))
+
+
+class ScheduleFree(SGD):
+    """Like the optimizers of that name: the model holds one of two sets of weights."""
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+
+class Wrapper(SGD):
+    """As Accelerate's: an Optimizer whose own step is never the one that moves weights."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__([nn.Parameter(torch.zeros(1))])
+        self.optimizer = optimizer
+
+    def step(self, closure: Any = None) -> None:
+        self.optimizer.step()
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+
+def test_an_optimizer_with_a_second_copy_of_the_weights_is_refused() -> None:
+    model = build()
+    with pytest.raises(InputError, match="ScheduleFree has train"):
+        QuacK(model, ScheduleFree(model.parameters(), lr=1))
+
+
+def test_what_has_no_step_hooks_is_refused() -> None:
+    with pytest.raises(InputError, match=r"step hooks .* but object has none"):
+        QuacK(build(), object())  # type: ignore[arg-type]
+
+
+def test_an_optimizer_inside_a_wrapper_is_found() -> None:
+    model, direct = build(), build()
+    inner = SGD(model.parameters(), lr=0.1)
+    wrapper = Wrapper(inner)
+    quack = QuacK(model, wrapper, tau=0.5)
+    assert quack.optimizer is inner
+    with pytest.raises(InputError, match="attached already"):
+        QuacK(model, inner)
+    give_gradients(model, 0)
+    wrapper.step()
+    optimizer = SGD(direct.parameters(), lr=0.1)
+    QuacK(direct, optimizer, tau=0.5)
+    take_steps(direct, optimizer)
+    assert_same(model, direct)
+
+
+OTHER_MODELS = {
+    "heads": ("gqa", "frobenius", r"key of 'blocks.0.attention' has 1 heads there and 4 here"),
+    "layers": ("standard", "frobenius", r"query of 'blocks.1.attention' has 0 heads there and 4 here"),
+    "kind": ("mla", "frobenius", r"uq of 'blocks.0.attention' has 4 heads there and 0 here.* and \d+ more"),
+    "norm": ("standard", "spectral", r"norm must be 'spectral' as in the state that is loaded, got 'frobenius'"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_MODELS)
+def test_a_state_of_another_model_is_refused_with_names(case: str) -> None:
+    """And what was there stays."""
+    attention, norm, message = OTHER_MODELS[case]
+    other, model = build(attention), build()
+    state = QuacK(other, SGD(other.parameters(), lr=1), norm=norm).state_dict()
+    if case == "layers":
+        del state["initial"]["blocks.1.attention"]
+    quack = QuacK(model, SGD(model.parameters(), lr=1))
+    before = quack.state_dict()["initial"]
+    with pytest.raises(InputError, match=message):
+        quack.load_state_dict(state)
+    torch.testing.assert_close(quack.state_dict()["initial"], before, rtol=0, atol=0)

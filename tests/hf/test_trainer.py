@@ -1,0 +1,171 @@
+"""Tiny models of Hugging Face under control, through plain PyTorch and through their Trainer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attractor.control import FixedRates, QKClip, QuacK
+from attractor.errors import InputError
+
+transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+pytest.importorskip("accelerate", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+
+COMMON = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", HEADS),
+    "qwen2": ("Qwen2Config", HEADS),  # with biases
+    "qwen3": ("Qwen3Config", HEADS | {"head_dim": 8}),  # with QK-norm
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 12,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+        },
+    ),
+}
+THRESHOLD = 1e-3  # below what random weights give, so that heads are clipped
+
+
+def build(name: str) -> nn.Module:
+    kind, fields = MODELS[name]
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**COMMON, **fields))
+
+
+def batches(n: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.randint(0, 37, (12,), generator=generator) for _ in range(4 * n)]
+    return [{"input_ids": tokens, "labels": tokens} for tokens in drawn]
+
+
+def trainer(model: nn.Module, out: Path, steps: int, callback: Any = None, **changes: Any) -> Any:
+    arguments = transformers.TrainingArguments(
+        **{
+            "output_dir": str(out),
+            "max_steps": steps,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "use_cpu": True,
+            "report_to": [],
+            "save_steps": 3,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "lr_scheduler_type": "constant",
+            **changes,
+        }
+    )
+    callbacks = [] if callback is None else [callback]
+    return transformers.Trainer(model=model, args=arguments, train_dataset=batches(6), callbacks=callbacks)
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plain_training_with_quack(name: str) -> None:
+    """Criterion: the loss falls, and after the first steps rates have moved away from 1."""
+    model = build(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    quack = QuacK(model, optimizer)
+    losses = train(model, optimizer)
+    assert losses[-1] < losses[0]
+    rates = torch.cat([rate for parts in quack.rates.values() for rate in parts.values()])
+    assert rates.isfinite().all()
+    assert (rates != 1).any()
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen3"])
+def test_plain_training_with_a_clip(name: str) -> None:
+    """Criterion: the loss falls, and heads have been clipped."""
+    model = build(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    clip = QKClip(model, optimizer, threshold=THRESHOLD)
+    losses = train(model, optimizer)
+    assert losses[-1] < losses[0]
+    assert clip.n_clipped > 0
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    batch = {name: torch.stack([one[name] for one in batches(1)]) for name in ("input_ids", "labels")}
+    losses = []
+    model.train()
+    for _ in range(8):
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_clip_is_refused_under_qk_norm_with_the_reason() -> None:
+    model = build("qwen3")
+    with pytest.raises(InputError, match=r"QK-norm.*Qwen2.*QuacK"):
+        QKClip(model, torch.optim.AdamW(model.parameters()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_trainer_with_quack_resumes_exactly(name: str, tmp_path: Path) -> None:
+    """Criterion: six steps in one go and three and three end with the same bits, which are not those of the bare
+    optimizer; the optimizer is bare afterwards."""
+    from attractor.hf import LogitControl
+
+    whole = trainer(build(name), tmp_path / "whole", 6, LogitControl(quack=0.5))
+    whole.train()
+    interrupted = tmp_path / "parts"
+    trainer(build(name), interrupted, 3, LogitControl(quack=0.5)).train()
+    resumed = trainer(build(name), interrupted, 6, LogitControl(quack=0.5))
+    resumed.train(resume_from_checkpoint=True)
+    bare = trainer(build(name), tmp_path / "bare", 6)
+    bare.train()
+    ends = [weights(each.model) for each in (whole, resumed, bare)]
+    assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
+    assert any(not torch.equal(value, ends[2][key]) for key, value in ends[0].items())
+    FixedRates(whole.model, whole.optimizer, 0.5).remove()  # would be refused, were QuacK still attached
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen3"])
+def test_the_trainer_with_a_clip_says_how_often_it_clipped(name: str, tmp_path: Path) -> None:
+    """Criterion: with both interventions, accumulation, and a last log that counts the clips."""
+    from attractor.hf import LogitControl
+
+    run = trainer(
+        build(name),
+        tmp_path,
+        3,
+        LogitControl(quack=1.0, qk_clip=THRESHOLD),
+        gradient_accumulation_steps=2,
+        per_device_train_batch_size=2,
+    )
+    run.train()
+    counts = [log["qk_clips"] for log in run.state.log_history if "qk_clips" in log]
+    assert counts[-1] > 0
+    assert counts == sorted(counts)
+
+
+def test_what_cannot_be_resumed_or_asked_for_is_refused(tmp_path: Path) -> None:
+    from attractor.hf import LogitControl
+
+    with pytest.raises(InputError, match="must be given quack, qk_rate or qk_clip"):
+        LogitControl()
+    with pytest.raises(InputError, match="qk_rate must be left out with quack"):
+        LogitControl(quack=1.0, qk_rate=0.1)
+    trainer(build("llama"), tmp_path, 3).train()  # without the callback, so without its file
+    with pytest.raises(InputError, match=r"must hold logit_control.pt.*resume_from"):
+        trainer(build("llama"), tmp_path, 6, LogitControl(quack=1.0)).train(resume_from_checkpoint=True)

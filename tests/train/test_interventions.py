@@ -1,0 +1,126 @@
+"""Interventions on attention's logits as fields of a run: each does what it says, resumes exactly, or is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder, config_hash
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import train
+from attractor.train.stacked_loop import stackable
+
+RUNTIME = Runtime(device="cpu", log_every=5, telemetry_every=4)
+CASES: dict[str, dict[str, Any]] = {
+    "quack": {"quack": 0.5},
+    "quack, spectral": {"quack": 2.0, "quack_norm": "spectral"},
+    "fixed rates": {"qk_rate": 0.1},
+    "clip": {"qk_clip": 1e-3},
+    "quack and clip": {"quack": 1.0, "qk_clip": 1e-3},
+    "muon": {"optimizer": "muon"},
+    "muon, whole matrices": {"optimizer": "muon", "muon_per_head": False},
+    "muon and quack": {"optimizer": "muon", "quack": 1.0},
+    "QK-norm": {"qk_norm": True},
+    "soft-cap": {"softcap": 2.0},
+    "sigmaReparam": {"sigma_reparam": True},
+    "penalty": {"z_loss": 0.1},
+}
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path / "checkpoints/step-00000012/model.safetensors")
+
+
+@pytest.mark.parametrize("attention", ["standard", "mla"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_changes_the_run_and_resumes_exactly(
+    config: TrainConfig, tmp_path: Path, interrupt_during: Callable, case: str, attention: str
+) -> None:
+    """Criterion: interrupted at steps 3 and 8 the weights are the same to the bit, and other ones than without it."""
+    config = config.replace(attention=attention)
+    changed = config.replace(**CASES[case])
+    train(config, tmp_path / "without", RUNTIME)
+    train(changed, tmp_path / "whole", RUNTIME)
+    interrupt_during([3, 8])
+    for _ in range(2):
+        with pytest.raises(RunInterrupted):
+            train(changed, tmp_path / "parts", RUNTIME)
+    train(changed, tmp_path / "parts", RUNTIME)
+    without, whole, parts = (weights(tmp_path / run) for run in ("without", "whole", "parts"))
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+    assert any(name not in without or not torch.equal(value, without[name]) for name, value in whole.items())
+    assert RunFolder.open(tmp_path / "whole").config == changed.identity(changed.build_task())
+
+
+def test_the_records_say_what_was_done(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: rates head by head under QuacK, and how often a head was clipped, which only grows."""
+    train(config.replace(quack=1.0, qk_clip=1e-3), tmp_path, RUNTIME)
+    looks = [record for record in RunFolder.open(tmp_path).metrics() if "max_logit" in record]
+    assert all(len(look["query_rate"][0]) == config.model.n_heads for look in looks)
+    clips = [look["clips"] for look in looks]
+    assert clips == sorted(clips)
+    assert clips[-1] > clips[0] > 0
+
+
+def test_a_model_that_scores_nothing_trains_as_without(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the control of a study, to the bit."""
+    config = config.replace(attention="uniform")
+    train(config, tmp_path / "without", RUNTIME)
+    train(config.replace(quack=0.1, qk_clip=1.0), tmp_path / "with", RUNTIME)
+    without, changed = (weights(tmp_path / run) for run in ("without", "with"))
+    assert all(torch.equal(value, changed[name]) for name, value in without.items())
+
+
+def test_a_run_without_them_is_named_as_it_always_was(config: TrainConfig) -> None:
+    """Criterion: none of the fields is stored at its default; each of them is where it is not, and comes back."""
+    stored = config.to_dict()
+    for case, changes in CASES.items():
+        for name in changes:
+            assert name not in stored
+            assert name not in stored["model"]
+        changed = config.replace(**changes)
+        assert config_hash(changed.to_dict()) != config_hash(stored), case
+        assert TrainConfig.from_dict(changed.to_dict()) == changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"quack": 0.0}, "quack must be positive"),
+        ({"quack": float("nan")}, "quack must be positive"),
+        ({"qk_clip": -1.0}, "qk_clip must be positive"),
+        ({"qk_rate": 0.0}, "qk_rate must be positive"),
+        ({"quack": 1.0, "quack_norm": "nuclear"}, "unknown norm of QuacK 'nuclear'"),
+        ({"quack": 1.0, "qk_rate": 0.1}, "qk_rate must be None with quack"),
+        ({"optimizer": "sgd"}, "unknown optimizer 'sgd'"),
+        ({"qk_clip": 30.0, "qk_norm": True}, "QK-norm bounds the logits already"),
+        ({"qk_clip": 30.0, "attention": "coupled-euler"}, "the coupling is not linear"),
+        ({"qk_clip": 30.0, "sigma_reparam": True}, "sigma_reparam must be off with qk_clip"),
+        ({"quack": 1.0, "sigma_reparam": True}, "sigma_reparam must be off with quack"),
+        ({"softcap": 0.0}, "softcap must be positive or None"),
+        ({"z_loss": -1.0}, "z_loss must be"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_before_anything_runs(
+    config: TrainConfig, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        config.replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("quack", "the step of one optimizer"),
+        ("fixed rates", "the step of one optimizer"),
+        ("clip", "the step of one optimizer"),
+        ("muon", "the matrices of one model"),
+        ("sigmaReparam", "a state beside its parameters"),
+    ],
+)
+def test_what_acts_on_one_model_or_optimizer_is_not_stacked(config: TrainConfig, case: str, says: str) -> None:
+    assert says in str(stackable(config.replace(dropout=0.0, **CASES[case])))
