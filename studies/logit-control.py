@@ -1,8 +1,8 @@
 """QuacK, figures 2 and 4: interventions on attention's logits at three learning rates, in MHA and in MLA.
 
-Each has the tau, or the threshold, that studies/logit-control-grid.py found best at that scale. The paper's rates are 3e-4,
-3e-3 and 3e-2; a column is named by its place, since a smaller model diverges elsewhere. A bad step is skipped and the run
-goes on, so that divergence is a loss and not a run that is missing.
+Each has the tau, or the threshold, that studies/logit-control-grid.py found best at that scale. The paper's rates are
+3e-4, 3e-3 and 3e-2; a column is named by its place, since a smaller model diverges elsewhere. A bad step is skipped and
+the run goes on, so that divergence is a loss and not a run that is missing.
 """
 
 from attractor.study import PERPLEXITY, Quantity, Scale, Study

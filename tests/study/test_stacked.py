@@ -77,6 +77,8 @@ def weights(path: Path, config: TrainConfig) -> Transformer:
 
 
 def same(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list):
+        return len(value) == len(wanted) and all(map(same, value, wanted))
     return value is None if wanted is None else value == pytest.approx(wanted, **LOSSES)
 
 

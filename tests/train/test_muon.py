@@ -279,7 +279,7 @@ def test_bad_options_are_refused() -> None:
 
 def test_a_plan_says_which_rule_moves_what() -> None:
     """Criterion: every parameter once; heads are named where there are any and they are taken apart."""
-    config = TrainConfig(model=MODEL, optimizer="muon")
+    config = TrainConfig(model=MODEL, optimizer="muon", seq_len=16)
     groups = optimizer_groups(model_of(), config)
     names = [group["name"] for group in groups]
     assert names == [

@@ -152,8 +152,8 @@ def _refuse_divided(heads: Sequence[QueryKeyHeads], name: str) -> None:
     divided = [view.name for view in heads if "sigmaReparam" in view.obstacle]
     if divided:
         raise InputError(
-            f"sigma_reparam must be off for {name}, whose norms would be of weights that are divided by their norm before "
-            f"they act, as in '{divided[0]}'; leave one of the two out"
+            f"sigma_reparam must be off for {name}, since its weights are divided by their norm before they act, as in "
+            f"'{divided[0]}'; leave one of the two out"
         )
 
 
