@@ -75,9 +75,9 @@ _BASES: dict[str, TrainConfig] = {
         model=RECIPES["laptop"].model,
         corpus="stdlib-code",
         seq_len=64,
-        n_steps=60,
-        warmup_steps=6,
-        eval_every=30,
+        n_steps=120,
+        warmup_steps=12,
+        eval_every=60,
         eval_batches=8,
     ),
     "laptop": _LITTLE.replace(

@@ -348,7 +348,7 @@ class Run:
             "wall_seconds": state.train_seconds,
         }
         logits = over_training(self.folder.metrics())
-        if logits is not None:
+        if logits:
             summary["logits"] = logits
         self.world.first_does(lambda: self.folder.write_summary(summary))
         return self.world.agreed(summary)

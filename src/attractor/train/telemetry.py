@@ -38,15 +38,12 @@ def probe_tokens(task: Task) -> Tensor:
     return torch.from_numpy(tokens[:, :PROBE_LENGTH])
 
 
-def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Of all layers, heads and looks: the largest logit of the probe, and the mean change. None without two looks."""
-    looks = [record for record in records if "logit_change" in record]
-    if not looks:
-        return None
-    return {
-        "max": max(head for look in looks for layer in look["max_logit"] for head in layer),
-        "change": fmean(head for look in looks for layer in look["logit_change"] for head in layer),
-    }
+def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Of all layers, heads and looks: the largest logit of the probe, and the mean change, where there were two looks."""
+    looks = [record for record in records if "max_logit" in record]
+    largest = [head for look in looks for layer in look["max_logit"] for head in layer]
+    changes = [head for look in looks for layer in look.get("logit_change", []) for head in layer]
+    return ({"max": max(largest)} if largest else {}) | ({"change": fmean(changes)} if changes else {})
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:
