@@ -4,12 +4,14 @@ Two rules for the same rates would act twice; a clip must see the weights as the
 moves them. Step hooks run in the order in which they were registered.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch import nn
 from torch.optim import Optimizer
 
+from attractor.control.views import Rows
 from attractor.errors import InputError
 
 # For each optimizer, by name: what must be attached before it.
@@ -36,6 +38,27 @@ def attach(optimizer: Optimizer, name: str, after: tuple[str, ...] = (), instead
 
 def detach(optimizer: Optimizer, name: str) -> None:
     _ATTACHED.get(optimizer, {}).pop(name, None)
+
+
+def refuse_second_copy(optimizer: Optimizer, name: str) -> None:
+    """Schedule-free optimizers compute the weights from a second copy; train() and eval() go from one to the other."""
+    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        raise InputError(
+            f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} has train() and eval(), and "
+            f"so a second, which {name} would not reach: take an optimizer with a schedule"
+        )
+
+
+def refuse_shared(named: Mapping[str, Rows], name: str) -> None:
+    """What two layers own, both would act on."""
+    owners: dict[tuple[nn.Parameter, int], str] = {}
+    for place, rows in named.items():
+        for start in rows.starts:
+            owner = owners.setdefault((rows.weight, start), place)
+            if owner != place:
+                raise InputError(
+                    f"{place} and {owner} must not share weights, on which {name} would act twice: untie them"
+                )
 
 
 def unwrapped(optimizer: Any) -> Optimizer:

@@ -15,7 +15,7 @@ MuonClip, arXiv 2507.20534, section 2.1; LogitControl, section 4 for the compari
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import Attention
-from attractor.control.attached import attach, detach, unwrapped
+from attractor.control.attached import attach, detach, refuse_second_copy, refuse_shared, unwrapped
 from attractor.control.heads import query_key_heads
 from attractor.control.maxima import HeadMaxima, LogitMaxima
 from attractor.control.scored import refuse_unseen
@@ -107,8 +107,9 @@ class QKClip:
         self.optimizer = unwrapped(optimizer)
         self.views = query_key_heads(model)
         self._shrunk = {view.name: shrunk_rows(view) for view in self.views}
-        _refuse_second_copies(self.optimizer)
-        _refuse_ties(self._shrunk)
+        refuse_second_copy(self.optimizer, NAME)
+        shrunk = {f"{part.name} of '{layer}'": part.rows for layer, parts in self._shrunk.items() for part in parts}
+        refuse_shared(shrunk, NAME)
         for view in self.views:
             refuse_obstacle(view)
             refuse_unseen(view.name, view.module)
@@ -151,27 +152,6 @@ class QKClip:
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
-
-
-def _refuse_second_copies(optimizer: torch.optim.Optimizer) -> None:
-    if all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
-        raise InputError(
-            f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} (schedule-free: it has "
-            "train() and eval()) computes them anew from a second one, which no clip reaches: use another optimizer"
-        )
-
-
-def _refuse_ties(shrunk: Mapping[str, Iterable[Shrunk]]) -> None:
-    holders: dict[tuple[nn.Parameter, int], str] = {}
-    for name, parts in shrunk.items():
-        for part in parts:
-            for start in part.rows.starts:
-                other = holders.setdefault((part.rows.weight, start), name)
-                if other != name:
-                    raise InputError(
-                        f"model must have query and key weights of its own in each layer, but '{other}' and '{name}' "
-                        "share theirs, and both would clip them: untie them"
-                    )
 
 
 def refuse_obstacle(view: QueryKeyHeads) -> None:

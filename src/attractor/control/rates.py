@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attractor.control.attached import attach, detach, unwrapped
+from attractor.control.attached import attach, detach, refuse_second_copy, refuse_shared, unwrapped
 from attractor.control.heads import query_key_heads
 from attractor.control.shares import Block, Share, room_for
 from attractor.control.views import QueryKeyHeads, Rows
@@ -34,13 +34,13 @@ class HeadRates:
         name = type(self).__name__
         self.tau = tau
         self.optimizer = unwrapped(optimizer)
-        _refuse_second_copy(self.optimizer, name)
+        refuse_second_copy(self.optimizer, name)
         self.heads = query_key_heads(model)
         _refuse_divided(self.heads, name)
         named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
         places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
         _refuse_out_of_reach(self.optimizer, places, name)
-        _refuse_shared(places)
+        refuse_shared(places, name)
         self.shares = {place: Share(rows) for place, rows in named}
         self._kept: list[list[Tensor]] = []
         self._moving: list[list[tuple[Block, Tensor]]] = []
@@ -122,14 +122,6 @@ def _interpolate(before: Tensor, after: Tensor, scale: Tensor) -> None:
         torch.lerp(before, after, scale.to(after), out=after)
 
 
-def _refuse_second_copy(optimizer: Optimizer, name: str) -> None:
-    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
-        raise InputError(
-            f"optimizer must keep weights in the model alone, but {type(optimizer).__name__} has train() and eval(): "
-            f"a second copy that {name} would not move; take one with a schedule"
-        )
-
-
 def _refuse_out_of_reach(optimizer: Optimizer, named: dict[str, Rows], name: str) -> None:
     given = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     trained = [
@@ -155,14 +147,3 @@ def _refuse_divided(heads: Sequence[QueryKeyHeads], name: str) -> None:
             f"sigma_reparam must be off for {name}, since its weights are divided by their norm before they act, as in "
             f"'{divided[0]}'; leave one of the two out"
         )
-
-
-def _refuse_shared(named: dict[str, Rows]) -> None:
-    owners: dict[tuple[nn.Parameter, int], str] = {}
-    for place, rows in named.items():
-        for start in rows.starts:
-            owner = owners.setdefault((rows.weight, start), place)
-            if owner != place:
-                raise InputError(
-                    f"{place} and {owner} must not share weights, whose rates would be set twice; untie them"
-                )

@@ -39,7 +39,7 @@ def probe_tokens(task: Task) -> Tensor:
 
 
 def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Of all layers, heads and looks: the largest logit of the probe, and the mean change, where there were two looks."""
+    """Of all layers, heads and looks: the largest logit of the probe, and after two looks the mean change."""
     looks = [record for record in records if "max_logit" in record]
     largest = [head for look in looks for layer in look["max_logit"] for head in layer]
     changes = [head for look in looks for layer in look.get("logit_change", []) for head in layer]
