@@ -414,7 +414,7 @@ def test_tied_layers_are_refused_and_repeated_ones_are_not() -> None:
     model, _ = subject("standard", n_layers=2)
     first, second = (block.attention for block in model.blocks)
     second.project.query.weight = first.project.query.weight
-    with pytest.raises(InputError, match=r"of 'blocks.1.attention' and .* of 'blocks.0.attention' must not share weights"):
+    with pytest.raises(InputError, match=r"blocks.1.attention' and .*blocks.0.attention' must not share weights"):
         QKClip(model, still(model))
     model.blocks[1] = model.blocks[0]
     QKClip(model, still(model)).remove()
