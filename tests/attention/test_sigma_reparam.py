@@ -258,7 +258,7 @@ def test_weights_from_elsewhere_are_refused() -> None:
     theirs = {f"{part}_proj.weight": torch.randn(WIDTH, WIDTH) for part in "qkvo"}
     layer = build("standard", WIDTH, HEADS, sigma_reparam=True)
     before = copy.deepcopy(layer.state_dict())
-    with pytest.raises(InputError, match="gain"):
+    with pytest.raises(InputError, match="sigma_reparam must be off"):
         import_attention(layer, theirs, layout="llama")
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 

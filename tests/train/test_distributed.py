@@ -153,7 +153,9 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
     assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]]
     for ours, theirs in zip(*records, strict=True):
         for name in ours.keys() - {"tokens_per_second", "context_gain"}:
-            np.testing.assert_allclose(theirs[name], ours[name], rtol=tolerance, err_msg=name)
+            # A logit that happens to be near 0 has the rounding of the others.
+            largest = np.abs(ours[name]).max() if isinstance(ours[name], list) else 0.0
+            np.testing.assert_allclose(theirs[name], ours[name], rtol=tolerance, atol=tolerance * largest, err_msg=name)
 
 
 @pytest.mark.slow

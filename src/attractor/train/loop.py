@@ -93,6 +93,8 @@ class Run:
     latest: dict[str, Evaluation] | None = None
     saved_step: int | None = None
     board: TensorBoard | None = None
+    probe: "LogitProbe | None" = None
+    seen_before: dict[str, Any] = field(default_factory=dict)  # by the probe, in an earlier session
 
     def __post_init__(self) -> None:
         config = self.config
@@ -113,7 +115,6 @@ class Run:
         self.autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, half) if half else nullcontext()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
-        self.probe = None if self.runtime.telemetry_every is None else self.build_probe()
 
     def build_probe(self) -> "LogitProbe":
         from attractor.control.probe import LogitProbe
@@ -232,7 +233,10 @@ class Run:
 
     def look_at_logits(self) -> None:
         """What the logits of the probe are now, and what has become of them since the last look."""
-        if self.probe is None or not self.probe.views:  # the control scores nothing
+        if self.probe is None:
+            self.probe = self.build_probe()
+            self.probe.load_state_dict(self.seen_before)
+        if not self.probe.views:  # the control scores nothing
             return
         with unsharded(self.model):
             look = self.probe.look(self.interventions.rates)
@@ -294,7 +298,7 @@ class Run:
             "optimizer": gathered(self.optimizer.state_dict(), keep),
             "scaler": self.scaler.state_dict(),
             "interventions": self.interventions.state_dict(),
-            "probe": {} if self.probe is None else self.probe.state_dict(),
+            "probe": self.seen_before if self.probe is None else self.probe.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
@@ -313,8 +317,7 @@ class Run:
             load_optimizer(self.optimizer, tensors["optimizer"])
             self.scaler.load_state_dict(tensors["scaler"])
             self.interventions.load_state_dict(tensors.get("interventions", {}))  # older checkpoints have none
-            if self.probe is not None:
-                self.probe.load_state_dict(tensors.get("probe", {}))
+            self.seen_before = tensors.get("probe", {})
             torch.set_rng_state(tensors["random"].cpu())
             if tensors["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
