@@ -71,7 +71,9 @@ def test_row_that_may_attend_to_nothing_is_zero_without_gradient() -> None:
 
 @pytest.mark.usefixtures("blocks")
 @every_mask
-@pytest.mark.parametrize("varied", [{"q", "k"}, {"q"}, {"k"}, {"q", "k", "allowed"}], ids=str)
+@pytest.mark.parametrize(
+    "varied", [{"q", "k"}, {"q"}, {"k"}, {"q", "k", "allowed"}], ids=lambda names: " ".join(sorted(names))
+)
 def test_vmap_over_models(allowed: Tensor | None, causal: bool, varied: set[str]) -> None:
     """Models may differ in all that comes in, or in a part of it; values and gradients are those of each alone."""
     if allowed is None and "allowed" in varied:
