@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -79,7 +78,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def of_family(family: str, implementation: str = "eager", **changes: Any) -> nn.Module:
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
+    import transformers
+
     name, settings = FAMILIES[family]
     config = getattr(transformers, name)(**settings | changes)
     torch.manual_seed(0)

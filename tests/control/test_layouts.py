@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from scaling import FACTOR, Observe, equal, holds, scaled, unsettle
 from torch import Tensor, nn
 
@@ -14,8 +15,6 @@ from attractor.control.heads import query_key_heads
 from attractor.control.layouts import register_view
 from attractor.control.views import DotProduct, Latent, QueryKeyHeads, evenly, grouped
 from attractor.errors import InputError
-
-transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 31, 7, 48, 6
 SIZES = {

@@ -87,7 +87,6 @@ def clipped(model: nn.Module, threshold: float, batches: list[Tensor]) -> dict[s
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
     root = tmp_path_factory.mktemp("clips")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N_PROCESSES}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

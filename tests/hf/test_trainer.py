@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from attractor.control import FixedRates, QKClip, QuacK
 from attractor.errors import InputError
-
-transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
-pytest.importorskip("accelerate", reason="needs the extra 'hf': pip install 'attractor[hf]'")
 
 COMMON = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from attractor.attention import Attention, Cache, Rope, build
 from attractor.errors import InputError
 from attractor.hf import import_attention
 from attractor.hf.weights import LAYOUTS, translate
-
-transformers = pytest.importorskip("transformers", reason="needs the extra 'hf': pip install 'attractor[hf]'")
 
 T, D = 11, 48
 COMMON = {

@@ -20,12 +20,11 @@ from attractor.attention.stage import Coupling, HeadLayout
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels import cross_entropy
-from attractor.models import Transformer, TransformerConfig
+from attractor.models import Transformer
 from attractor.study.launch import Job
 from attractor.study.stacked import groups, launch, prefer_stacked, stackable, train_stacked
 from attractor.tasks import Batch
 from attractor.tasks.recall import Recall
-from attractor.tasks.text import Text
 from attractor.train import checkpoint
 from attractor.train import stacked as train_module
 from attractor.train.config import Runtime, TrainConfig
@@ -41,23 +40,8 @@ LOSSES, WEIGHTS = {"rel": 1e-4, "abs": 1e-5}, {"atol": 2e-4, "rtol": 1e-3}
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
-    path = tmp_path_factory.mktemp("corpus") / "squares.txt"
-    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
-    model = TransformerConfig(
-        vocab_size=320, d_model=16, n_heads=4, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
-    )
-    return TrainConfig(
-        model=model,
-        task=Text(str(path)),
-        n_steps=50,
-        batch_size=4,
-        seq_len=16,
-        warmup_steps=5,
-        clip=0.5,
-        eval_every=25,
-        eval_batches=2,
-    )
+def text(base: TrainConfig) -> TrainConfig:
+    return base.replace(n_heads=4, n_steps=50, seq_len=16, warmup_steps=5, clip=0.5, eval_every=25)
 
 
 @pytest.fixture(scope="module")

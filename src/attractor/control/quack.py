@@ -73,9 +73,10 @@ class QuacK(HeadRates):
             raise unknown("norm of QuacK", norm, NORMS)
         self.norm = norm
         super().__init__(model, optimizer, tau)
+        self._start()
 
     @torch.no_grad()
-    def prepare(self) -> None:
+    def _start(self) -> None:
         self._norms = NORMS[self.norm](list(self.shares.values()))
         start = self._norms.state()
         for index in range(len(self.shares)):

@@ -8,6 +8,7 @@ is the bare optimizer to the bit; all other rows are never touched.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -25,7 +26,7 @@ from attractor.errors import InputError
 RULES = ("QuacK", "FixedRates")  # of which an optimizer takes one
 
 
-class HeadRates:
+class HeadRates(ABC):
     """(1), for the scales that a subclass computes just before each step, until `remove()`."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, tau: float) -> None:
@@ -45,22 +46,19 @@ class HeadRates:
         self._kept: list[list[Tensor]] = []
         self._moving: list[list[tuple[Block, Tensor]]] = []
         self._scales: tuple[Tensor, ...] = ()
-        self.prepare()
         attach(self.optimizer, name, instead_of=tuple(rule for rule in RULES if rule != name))
         self._hooks = [
             self.optimizer.register_step_pre_hook(self._before),
             self.optimizer.register_step_post_hook(self._after),
         ]
 
-    def prepare(self) -> None:
-        """Whatever must be known of the weights as they are when the rule is attached."""
-
+    @abstractmethod
     def see(self, index: int) -> None:
         """Called for every share before `scales`, just before it is copied: what is read here is near for the copy."""
 
+    @abstractmethod
     def scales(self) -> Tensor:
         """s of every head, layer by layer and part by part, as `shares` has them."""
-        raise NotImplementedError
 
     def remove(self) -> None:
         """From here on the optimizer is bare."""
@@ -84,6 +82,7 @@ class HeadRates:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `state_dict` gave, for a model of the same layers and heads."""
+        assert not state
 
     @torch.no_grad()
     def _before(self, *of_the_step: Any) -> None:
@@ -108,6 +107,9 @@ class HeadRates:
 
 class FixedRates(HeadRates):
     """All query and key weights at tau times the optimizer's rate: what QuacK is compared with (its figure 2)."""
+
+    def see(self, index: int) -> None:
+        """What the weights have become does not matter."""
 
     def scales(self) -> Tensor:
         n_heads = sum(share.rows.n_heads for share in self.shares.values())
