@@ -1,0 +1,297 @@
+"""Fixed points of a causal map F on sequences, by rules that look at one token at a time.
+
+    single      z = F(u)                                             one Euler step                         (1)
+    passes      z <- F(z), k times from u                            its limit forgets u                    (2)
+    anderson    z <- F(z) - sum_j a_j dF_j,  a = argmin |r - sum_j a_j dr_j|,  r = F(z) - z                 (3)
+    deq         z = G(z) = u + F(z) - z, by (3) for G                its root keeps u                       (4)
+    deq's gradient    v = g + J' v  by (3),  J = dG/dz;  u and the weights of F receive v in place of g      (5)
+
+dF_j and dr_j are the changes of F(z) and r over the last `depth` evaluations. With depth 1, a = <dr, r> / |dr|^2 and
+dF = dz + dr, which is the paper's rule. Every a belongs to one token, and so does every other choice; the number of
+evaluations is fixed. A coefficient or a stopping rule along the sequence would tell tokens their future, one along the
+batch would tie sequences together. So a solve that goes on from caches, one for each evaluation, is the whole solve.
+
+Limits: with one evaluation all four are (1), value and gradient. Under (4) a token's result is G of that iterate of
+its own which had the smallest residual, and J is taken at the last one: the same thing where the solve has converged.
+Where G is expansive it need not, and `Equilibrium` says so. (3) and (4) never go on from, nor return, an iterate that
+is not finite; (1) and (2) choose nothing.
+FastSlow, section 11, has (1), (2) and (3), depth 1; (4) is ours, (5) is Bai, Kolter and Koltun 2019.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attractor.errors import InputError, unknown
+
+METHODS = ("single", "passes", "anderson", "deq")
+MIXED = ("anderson", "deq")
+
+# A state B T ... and the number of the evaluation, from 0, so that each may keep a cache of its own.
+Step = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    """Residuals are |F(z) - z| / |z|, of G under "deq", and carry no gradient."""
+
+    state: Float[Tensor, "B T *token"]
+    trace: Float[Tensor, " k"]  # mean residual over tokens, evaluation by evaluation
+    residual: Float[Tensor, "B T"]  # of the iterate that a token's state is computed from
+    tolerance: float
+    adjoint_residual: Float[
+        Tensor, ""
+    ]  # mean over tokens, of (5): written by the backward pass, NaN before or without it
+
+    @property
+    def n_unsolved(self) -> Tensor:
+        return (self.residual > self.tolerance).sum()
+
+    @property
+    def mean_residual(self) -> Tensor:
+        return self.residual.mean()
+
+    @property
+    def largest_residual(self) -> Tensor:
+        return self.residual.amax()
+
+
+@dataclass(frozen=True)
+class Solver:
+    method: str = "single"
+    n_iterations: int = 1
+    depth: int = 1  # of (3), under "anderson" and "deq"
+    tolerance: float = 1e-3  # what counts as solved; decides nothing
+    backward_iterations: int | None = None  # of (5), under "deq"; None: as many as forward; 0: v = g
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+        for field, least in (("n_iterations", 1), ("depth", 1), ("backward_iterations", 0)):
+            value = getattr(self, field)
+            if not (isinstance(value, int) and value >= least) and (field, value) != ("backward_iterations", None):
+                raise InputError(f"{field} must be an integer of at least {least}, got {value!r}; give a larger one")
+        if not self.tolerance > 0:
+            raise InputError(f"tolerance must be positive, got {self.tolerance!r}; 1e-3 suits training")
+        if self.method == "single" and self.n_iterations != 1:
+            raise InputError(
+                f"n_iterations must be 1 under method 'single', got {self.n_iterations!r}; choose method 'passes'"
+            )
+        if self.method not in MIXED and self.depth != 1:
+            raise InputError(
+                f"depth must be 1 under method '{self.method}', got {self.depth!r}; choose method 'anderson' or 'deq'"
+            )
+        if self.method != "deq" and self.backward_iterations is not None:
+            raise InputError(
+                f"backward_iterations must be None under method '{self.method}', got {self.backward_iterations!r}; "
+                "choose method 'deq'"
+            )
+
+    @property
+    def n_evaluations(self) -> int:
+        """How often `step` is called, numbered 0, 1, ...; under "deq" the last call alone has a graph."""
+        return self.n_iterations
+
+    def solve(self, step: Step, u: Float[Tensor, "B T *token"]) -> Equilibrium:
+        if self.method == "deq" and self.n_iterations > 1:
+            return self._implicit(step, u)
+        orbit = _Orbit(u, self.depth if self.method in MIXED else 0)
+        for index in range(self.n_iterations):
+            orbit.take(step(orbit.next(), index))  # (1), (2), (3)
+        return self._equilibrium(orbit.next(), orbit, _unknown(u))
+
+    def _implicit(self, step: Step, u: Tensor) -> Equilibrium:
+        with torch.no_grad():
+            search = _Search(u, self.depth)
+            for index in range(self.n_iterations - 1):
+                z = search.next()
+                search.take(_anchored(step(z, index), z, u))  # (4)
+            z = search.next()
+        z.requires_grad_(torch.is_grad_enabled())
+        image = _anchored(step(z, self.n_iterations - 1), z, u)
+        with torch.no_grad():
+            search.take(image)
+        adjoint_residual = _unknown(u)
+        state = search.best
+        if torch.is_grad_enabled():
+            n_backward = self.n_iterations if self.backward_iterations is None else self.backward_iterations
+            state = _Attached.apply(image, state, _Adjoint(z, image, n_backward, self.depth, adjoint_residual))
+        return self._equilibrium(state, search, adjoint_residual)
+
+    def _equilibrium(self, state: Tensor, orbit: "_Orbit", adjoint_residual: Tensor) -> Equilibrium:
+        return Equilibrium(state, torch.stack(orbit.trace), orbit.residual, self.tolerance, adjoint_residual)
+
+
+class _Orbit:
+    """`next` gives a state, `take` its image, in turn; what (3) needs of the past is kept."""
+
+    def __init__(self, start: Tensor, depth: int) -> None:
+        self.z = start
+        self.depth = depth
+        self.image: Tensor | None = None
+        self.r, self.flat_image = start, start  # B T W and wide, once there is an image
+        self.changes: list[tuple[Tensor, Tensor]] = []  # of r and of the image
+        self.residual = self.noise = start  # B T, once there is an image
+        self.trace: list[Tensor] = []
+
+    def next(self) -> Tensor:
+        if self.image is None:
+            return self.z
+        if self.depth == 0:
+            self.z = self.image
+        else:
+            mixed = self.flat_image
+            if self.changes:
+                mixed = mixed - _correction(self.r, self.changes, self.noise)  # (3)
+            self.z = _where_finite(mixed.view_as(self.z).to(self.z.dtype), _where_finite(self.image, self.z))
+        return self.z
+
+    def take(self, image: Tensor) -> None:
+        flat, flat_z = _flat(image), _flat(self.z)
+        r = flat - flat_z
+        if self.depth and self.image is not None:
+            self.changes = [*self.changes, (r - self.r, flat - self.flat_image)][-self.depth :]
+        self.image, self.flat_image, self.r = image, flat, r
+        with torch.no_grad():
+            size = torch.linalg.vector_norm(flat_z, dim=-1).clamp(min=torch.finfo(flat_z.dtype).tiny)
+            relative = torch.linalg.vector_norm(r, dim=-1) / size
+            self.residual = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            self.trace.append(self.residual.mean())
+            self.noise = 4 * torch.finfo(image.dtype).eps * torch.linalg.vector_norm(flat, dim=-1)
+
+
+class _Search(_Orbit):
+    """Keeps, token by token, the image of the iterate whose residual was the smallest."""
+
+    def __init__(self, start: Tensor, depth: int) -> None:
+        super().__init__(start, depth)
+        self.best = start
+        self.least: Tensor | None = None
+
+    def take(self, image: Tensor) -> None:
+        super().take(image)
+        least = torch.full_like(self.residual, torch.inf) if self.least is None else self.least
+        better = (self.residual < least).view(*least.shape, *[1] * (image.ndim - 2))
+        self.best = torch.where(better, image, self.best)
+        self.least = self.residual = torch.minimum(self.residual, least)
+
+
+class _Attached(torch.autograd.Function):
+    """The solution, whose gradient the adjoint turns into that of one evaluation, which has the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, solution: Tensor, adjoint: "_Adjoint") -> Tensor:
+        ctx.adjoint = adjoint
+        return solution
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.adjoint(g), None, None
+
+
+@dataclass(frozen=True)
+class _Adjoint:
+    """Solves (5) by products with J' through the one graph from z to its image."""
+
+    z: Tensor
+    image: Tensor
+    n_iterations: int
+    depth: int
+    residual: Tensor
+
+    def __call__(self, g: Tensor) -> Tensor:
+        search = _Search(g, self.depth)
+        for _ in range(self.n_iterations):
+            (pulled,) = torch.autograd.grad(self.image, self.z, search.next(), retain_graph=True)
+            search.take(g + pulled)  # (5)
+        if search.least is not None:
+            self.residual.copy_(search.least.mean())
+        return search.best
+
+
+def _anchored(image: Tensor, z: Tensor, u: Tensor) -> Tensor:
+    """u + F(z) - z, added so that nothing is lost at z = u."""
+    wide = torch.promote_types(u.dtype, torch.float32)
+    return (image.to(wide) + (u.to(wide) - z.to(wide))).to(u.dtype)
+
+
+def _correction(r: Tensor, changes: list[tuple[Tensor, Tensor]], noise: Tensor) -> Tensor:
+    """sum_j a_j dF_j of (3). A dr_j no longer than the rounding of what it was computed from says nothing: it gets
+    a_j = 0, and no gradient."""
+    dr, dimage = (torch.stack(parts) for parts in zip(*changes, strict=True))
+    square = _dot(dr, dr)
+    heard = square > noise.square()
+    scale = torch.where(heard, square, 1).rsqrt() * heard
+    unit = dr * scale.unsqueeze(-1)
+    a = _dot(unit, r).movedim(0, -1)  # B T depth
+    if len(changes) > 1:
+        gram = torch.stack([_dot(unit, row) for row in unit], -1).movedim(0, -2)
+        own = torch.eye(len(changes), dtype=torch.bool, device=r.device)
+        # A ridge, since changes become parallel; half of the digits go either way. `solve_ex`, unlike `solve`, neither
+        # raises nor waits for the device.
+        ridge = torch.finfo(r.dtype).eps ** 0.5
+        a = torch.linalg.solve_ex(torch.where(own, 1, gram * (1 - ridge)), a)[0]
+    return ((a.movedim(-1, 0) * scale).unsqueeze(-1) * dimage).sum(0)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1)  # not a matrix product, which autocast would narrow
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(2).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _where_finite(x: Tensor, otherwise: Tensor) -> Tensor:
+    """Token by token."""
+    return torch.where(x.isfinite().flatten(2).all(-1).view(*x.shape[:2], *[1] * (x.ndim - 2)), x, otherwise)
+
+
+def _unknown(u: Tensor) -> Tensor:
+    return torch.full((), torch.nan, device=u.device)
+
+
+def jacobian_norm(
+    f: Callable[[Tensor], Tensor], z: Tensor, n_vectors: int = 1, generator: torch.Generator | None = None
+) -> Float[Tensor, " B"]:
+    """The root mean square singular value |J|_F / sqrt(n) of each sequence's Jacobian at z; its square is estimated
+    without bias from J' s for random signs s. Above 1 it proves that f is no contraction; below 1 it proves nothing."""
+    pull = _pullback(f, z)
+    squares = [pull(_signs(z, generator)).flatten(1).square().mean(1) for _ in range(n_vectors)]
+    return torch.stack(squares).mean(0).sqrt()
+
+
+def growth_rate(
+    f: Callable[[Tensor], Tensor], z: Tensor, n_iterations: int = 16, generator: torch.Generator | None = None
+) -> Float[Tensor, " B"]:
+    """By how much J' stretches a random vector per iteration, over the latter half of them: each sequence's spectral
+    radius, complex pairs included, estimated, not bounded. Below 1, plain iteration of f converges near z; that of (4),
+    whose f is F(z) - z, does so together with (5)."""
+    pull = _pullback(f, z)
+    v = _signs(z, generator)
+    logs = []
+    for _ in range(n_iterations):
+        v = pull(v)
+        size = torch.linalg.vector_norm(v.flatten(1), dim=1)
+        logs.append(size.log())
+        v = v / size.clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+    return torch.stack(logs[n_iterations // 2 :]).mean(0).exp()
+
+
+def _pullback(f: Callable[[Tensor], Tensor], z: Tensor) -> Callable[[Tensor], Tensor]:
+    with torch.enable_grad():
+        at = z.detach().requires_grad_()
+        image = f(at)
+    return lambda v: torch.autograd.grad(image, at, v, retain_graph=True)[0]
+
+
+def _signs(z: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Drawn where the generator is, and by default on the CPU, so that a seed means the same signs on every device."""
+    device = torch.device("cpu") if generator is None else generator.device
+    return (2 * torch.randint(2, z.shape, generator=generator, device=device) - 1).to(z)

@@ -1,0 +1,292 @@
+"""The master equation: probabilities of n states, moved by a generator A (A_ij is the rate from state j to state i).
+
+    dP/dt = A P,   A_ij >= 0 for i != j,   sum_i A_ij = 0                                                   (1)
+    x_{k+1} = (I + dt A) x_k,   0 < dt < 1 / max_j |A_jj|                                                   (2)
+    D(p, q) = sum_i p_i log(p_i / q_i) = sum_i (p_i log(p_i / q_i) - p_i + q_i)                             (3)
+
+Where A is irreducible, A p = 0 has one distribution, it is positive, and both (1) and (2) end there from anywhere: the
+equilibrium of fast dynamics f(x, y) = A(y) x is the stationary distribution of A(y). D(x, p) never grows on the way.
+
+Generators are dense, or sparse in torch's COO layout. Distributions lie along the last dimension; all before it are
+batch. FastSlow, equation 26, theorem 28, remark 30; its S is -D, which grows.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import splu
+from torch import Tensor
+
+from attractor.errors import InputError
+
+ELIMINATED_DENSE = 512  # up to so many states, a sparse generator is cheap enough for the more accurate dense way
+BLOCK = 64
+
+
+def random_generator(n: int, seed: int = 0, density: float = 1.0) -> Float[Tensor, "n n"]:
+    """An irreducible generator in fp64, rates drawn from (0, 1]: below density 1 sparse, with a cycle through all."""
+    if n < 2:
+        raise InputError(f"n must be at least 2, got {n}; one state has nowhere to go")
+    if not 0 <= density <= 1:
+        raise InputError(f"density must lie between 0 and 1, got {density}; it is the share of pairs with a rate")
+    draw = torch.Generator().manual_seed(seed)
+    if density == 1:
+        rates = (1 - torch.rand(n, n, generator=draw, dtype=torch.float64)).fill_diagonal_(0)
+        return rates - rates.sum(0).diag()
+    n_drawn = round(density * n * (n - 1))
+    source = torch.randint(n, (n_drawn,), generator=draw)
+    target = (source + 1 + torch.randint(n - 1, (n_drawn,), generator=draw)) % n
+    order = torch.randperm(n, generator=draw)
+    at = torch.stack([torch.cat([target, order.roll(-1)]), torch.cat([source, order])])
+    rates = 1 - torch.rand(at.shape[1], generator=draw, dtype=torch.float64)
+    leaving = torch.zeros(n, dtype=torch.float64).index_add(0, at[1], rates)
+    at = torch.cat([at, torch.arange(n).expand(2, n)], 1)
+    return torch.sparse_coo_tensor(at, torch.cat([rates, -leaving]), (n, n), check_invariants=True).coalesce()
+
+
+def check(generator: Float[Tensor, "*batch n n"]) -> None:
+    """Refuse what is no generator, and name the entry. The other functions do so themselves."""
+    _checked(generator)
+
+
+def closed_classes(generator: Float[Tensor, "n n"]) -> list[list[int]]:
+    """The sets of states that reach one another and that nothing leaves; the kernel has one dimension for each."""
+    (labels,) = _closed_labels(_checked_one(generator))
+    return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels[labels >= 0])]
+
+
+def stationary(generator: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
+    """The distribution p with A p = 0: zero on states that are left for good, positive on all others.
+
+    Dense generators by elimination without subtraction (Grassmann, Taksar, Heyman 1985), which is accurate in every
+    entry however small; sparse ones of more than 512 states by a sparse LU. Without gradients. Refused where there are
+    several, which is where more than one set of states is closed.
+    """
+    entries = _checked(generator)
+    labels = _closed_labels(entries)
+    root = (labels >= 0).argmax(1)  # any state of the closed class
+    several = ((labels >= 0) & (labels != np.take_along_axis(labels, root[:, None], 1))).any(1)
+    if several.any():
+        raise InputError(_several_classes(generator, labels[several.argmax()]))
+    n = generator.shape[-1]
+    if generator.layout != torch.strided and n > ELIMINATED_DENSE:
+        p = _null_vector_by_lu(entries, int(root[0]))
+    else:
+        dense = entries.to_dense().double().reshape(-1, n, n)
+        p = _null_vector_by_elimination(dense, torch.from_numpy(root).to(dense.device))
+    return p.to(generator).reshape(generator.shape[:-1])
+
+
+def largest_step(generator: Float[Tensor, "n n"]) -> float:
+    """1 / max |A_jj|: below it I + dt A is non-negative and primitive, beyond it some distribution turns negative."""
+    return _largest_step(_checked_one(generator))
+
+
+def euler(
+    generator: Float[Tensor, "n n"],
+    x0: Float[Tensor, "*batch n"],
+    dt: float,
+    n_steps: int,
+    trajectory: bool = False,
+) -> Float[Tensor, "*steps_and_batch n"]:
+    """(2), n_steps times: the last distribution, or all n_steps + 1 of them along a new first dimension.
+
+    A step beyond `largest_step` is taken, with a warning. At exactly that step two states may swap for ever.
+    """
+    if dt <= 0:
+        raise InputError(f"dt must be positive, got {dt}; largest_step(generator) is the largest safe one")
+    entries = _checked_one(generator)
+    largest = _largest_step(entries)
+    if dt > largest:
+        warnings.warn(f"dt {dt:g} may turn probabilities negative; the largest safe step is {largest!r}", stacklevel=2)
+    x = _as_columns(x0, generator)
+    seen = [x]
+    for _ in range(n_steps):
+        x = torch.addmm(x, generator, x, alpha=dt)  # (2)
+        if trajectory:
+            seen.append(x)
+    return torch.stack(seen).mT.reshape(-1, *x0.shape) if trajectory else x.T.reshape(x0.shape)
+
+
+def flow(
+    generator: Float[Tensor, "n n"],
+    x0: Float[Tensor, "*batch n"],
+    times: Float[Tensor, " n_times"],
+    rtol: float = 1e-9,
+    atol: float = 1e-12,
+) -> Float[Tensor, "n_times *batch n"]:
+    """(1) solved from x0 at time 0: e^{At} x0 at each of `times`, by Dormand and Prince's method of order 5."""
+    try:
+        from torchdiffeq import odeint
+    except ImportError as error:
+        message = "package 'torchdiffeq' must be installed for this; run: pip install 'attractor[ode]'"
+        raise InputError(message) from error
+    _checked_one(generator)
+    times = times.to(device=generator.device, dtype=generator.dtype)
+    if times[0] < 0 or (times.diff() <= 0).any():
+        raise InputError(f"times must increase from 0 on, got {times.tolist()}; sort them and leave out repeated ones")
+    x = _as_columns(x0, generator)
+    starts_late = bool(times[0] > 0)  # the solver takes the first time for that of x0
+    grid = torch.cat([times.new_zeros(1), times]) if starts_late else times
+    found = odeint(lambda _, columns: generator @ columns, x, grid, rtol=rtol, atol=atol, method="dopri5")
+    return found[int(starts_late) :].mT.reshape(len(times), *x0.shape)
+
+
+def relative_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    """D(p, q), in nats: 0 where p = q, infinite where q misses a state of p."""
+    # Each term of the right-hand side of (3) is non-negative and of second order in p - q, so nothing cancels where the
+    # two almost agree; log(p / q) alone would end in rounding errors of both signs.
+    reached = q > 0
+    base = torch.where(reached, q, 1)
+    excess = torch.where(reached, (p - q) / base, 0)
+    terms = base * (torch.special.xlog1py(1 + excess, excess) - excess).clamp(min=0)
+    return torch.where(reached, terms, torch.where(p > 0, torch.inf, 0)).sum(-1)
+
+
+def column_sums(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The sums over each column of d step(x) / dx, in the shape of x: all 1 for a step of any generator.
+
+    One product of ones with the Jacobian, which is never formed. Column x[i] is summed over every entry of the result
+    that it moves: for a block that maps B T D to B T D over all T and D, and over B too, where others add nothing.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        moved = step(x)
+        (sums,) = torch.autograd.grad(moved, x, torch.ones_like(moved))
+    return sums
+
+
+def _checked(generator: Tensor) -> Tensor:
+    """The entries that are not zero, whatever the layout, as a coalesced COO tensor."""
+    shape = tuple(generator.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise InputError(f"generator must be square, got shape {shape}; it has one row and one column for each state")
+    if not generator.is_floating_point():
+        raise InputError(f"generator must hold floating-point rates, got {generator.dtype}; call .double() on it")
+    # A zero rate says nothing, so that one way through the others serves every layout.
+    entries = generator.detach().to_sparse_coo().coalesce()
+    at, rates = entries.indices(), entries.values()
+    if len(wrong := (~rates.isfinite()).nonzero()):
+        k = int(wrong[0])
+        raise InputError(f"generator{_index(at[:, k])} must be finite, got {float(rates[k])}; give a rate")
+    if len(wrong := ((rates < 0) & (at[-2] != at[-1])).nonzero()):
+        k = int(wrong[0])
+        raise InputError(
+            f"generator{_index(at[:, k])} must be at least 0, got {float(rates[k]):g}; off the diagonal, [i, j] is the "
+            "rate from state j to state i"
+        )
+    matrix = generator.detach() if generator.layout == torch.strided else entries
+    sums, sizes = (x.transpose(-1, -2) @ rates.new_ones(shape[-1]) for x in (matrix, matrix.abs()))
+    # What rounding makes of a diagonal that was computed as minus the sum of the others.
+    if len(wrong := (sums.abs() > shape[-1] * torch.finfo(sums.dtype).eps * sizes).nonzero()):
+        *batch, column = wrong[0].tolist()
+        found = float(sums[tuple(wrong[0])])
+        raise InputError(
+            f"generator{_index([*batch, ':', column])} must sum to 0, got {found:g}; its diagonal entry is minus the "
+            "sum of the others in its column (transpose a generator whose rows sum to 0)"
+        )
+    return entries
+
+
+def _checked_one(generator: Tensor) -> Tensor:
+    if generator.ndim > 2:
+        shape = tuple(generator.shape)
+        raise InputError(f"generator must be a single matrix here, got shape {shape}; only `stationary` takes a batch")
+    return _checked(generator)
+
+
+def _index(at: Tensor | list[int | str]) -> str:
+    return f"[{', '.join(str(i) for i in (at.tolist() if isinstance(at, Tensor) else at))}]"
+
+
+def _largest_step(entries: Tensor) -> float:
+    at, rates = entries.indices(), entries.values()
+    leaving = rates[at[0] == at[1]].abs()
+    return 1 / float(leaving.max()) if len(leaving) else float("inf")
+
+
+def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
+    """Distributions as the columns of a matrix, which dense and sparse generators multiply alike."""
+    n = generator.shape[-1]
+    if x0.shape[-1] != n:
+        raise InputError(f"x0 must have {n} states in its last dimension, got shape {tuple(x0.shape)}; transpose it")
+    if not (x0 >= 0).all():
+        raise InputError(f"x0 must be at least 0 everywhere, got {float(x0.min()):g}; give probabilities")
+    sums = x0.sum(-1)
+    worst = (sums - 1).abs().argmax()
+    if (sums.flatten()[worst] - 1).abs() > torch.finfo(x0.dtype).eps ** 0.5:
+        raise InputError(f"x0 must sum to 1, got {float(sums.flatten()[worst]):g}; divide by x0.sum(-1, keepdim=True)")
+    return x0.to(generator).reshape(-1, n).T
+
+
+def _closed_labels(entries: Tensor) -> np.ndarray:
+    """For each chain of the batch and each state the number of its closed class, or -1 for a state left for good."""
+    *batch, n, _ = entries.shape
+    n_chains = int(np.prod(batch, dtype=int))
+    at = entries.indices()[:, entries.values() != 0].cpu().numpy()
+    # All chains of a batch are one graph, of which they are separate parts.
+    chain = np.ravel_multi_index(tuple(at[:-2]), tuple(batch)) if batch else np.zeros(at.shape[1], dtype=int)
+    source, target = chain * n + at[-1], chain * n + at[-2]
+    graph = scipy.sparse.csr_array((np.ones(len(source)), (source, target)), shape=(n_chains * n, n_chains * n))
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    left = labels[source[labels[source] != labels[target]]]
+    return np.where(np.isin(labels, left), -1, labels).reshape(n_chains, n)
+
+
+def _several_classes(generator: Tensor, labels: np.ndarray) -> str:
+    classes = [np.flatnonzero(labels == label).tolist() for label in np.unique(labels[labels >= 0])]
+    shown = [str(states) if len(states) <= 6 else f"{str(states[:5])[:-1]}, ...]" for states in classes[:4]]
+    which = " of every chain" if generator.ndim > 2 else ""
+    return (
+        f"generator{which} must have one closed class of states, got {len(classes)}: {', '.join(shown)}"
+        f"{', ...' if len(classes) > 4 else ''}; take the states c of one, generator[c][:, c], since each has a "
+        "stationary distribution of its own"
+    )
+
+
+def _null_vector_by_elimination(a: Tensor, root: Tensor) -> Tensor:
+    """States are taken out one by one, the others' rates getting the paths through them: sums of products, no more.
+
+    A diagonal entry is never read: it is minus the sum of the rates to the states that are left. The root stays to the
+    end, since every state reaches it. Products with what lies before a block of states are gathered into one.
+    """
+    n_chains, n, _ = a.shape
+    chain = torch.arange(n_chains, device=a.device)
+    order = torch.arange(n, device=a.device).repeat(n_chains, 1)
+    order[chain, 0], order[chain, root] = root, 0
+    a = a[chain[:, None, None], order[:, :, None], order[:, None, :]]
+    for high in range(n, 0, -BLOCK):
+        low = max(high - BLOCK, 0)
+        for k in range(high - 1, max(low - 1, 0), -1):
+            arriving = a[:, None, k, :k]
+            arriving /= a[:, :k, k].sum(-1)[:, None, None]
+            a[:, low:k, :k] += a[:, low:k, k, None] * arriving
+            a[:, :low, low:k] += a[:, :low, k, None] * arriving[:, :, low:]
+        a[:, :low, :low] += a[:, :low, low:high] @ a[:, low:high, :low]
+    p = torch.zeros(n_chains, n, dtype=a.dtype, device=a.device)
+    p[:, 0] = 1
+    for k in range(1, n):
+        p[:, k] = (a[:, k, :k] * p[:, :k]).sum(-1)
+        p[:, : k + 1] /= p[:, : k + 1].sum(-1, keepdim=True)  # at once, so that nothing overflows
+    return p.gather(1, order)  # the swap of two states undoes itself
+
+
+def _null_vector_by_lu(entries: Tensor, root: int) -> Tensor:
+    """With p_root = 1 the other equations have one solution, and need no pivots: each column's diagonal dominates."""
+    at, rates = entries.indices().cpu().numpy(), entries.values().double().cpu().numpy()
+    a = scipy.sparse.csc_array((rates, (at[0], at[1])), shape=tuple(entries.shape))
+    others = np.delete(np.arange(a.shape[0]), root)
+    factors = splu(
+        a[:, others][others],
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+    p = np.ones(a.shape[0])
+    p[others] = factors.solve(-a[:, [root]].toarray()[others, 0])
+    return torch.from_numpy(p / p.sum())

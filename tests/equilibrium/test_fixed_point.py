@@ -1,0 +1,484 @@
+"""Fixed points of causal maps: what a token may hear, what a solve reaches and what it admits, and its gradient."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchdeq
+from torch import Tensor, nn
+
+from attractor import attention
+from attractor.attention.cache import Cache
+from attractor.equilibrium.fixed_point import METHODS, Solver, growth_rate, jacobian_norm
+from attractor.errors import InputError
+
+WIDTH = 4
+SOLVERS = {
+    "single": Solver(),
+    "passes": Solver("passes", 5),
+    "anderson": Solver("anderson", 5),
+    "anderson, depth 3": Solver("anderson", 6, depth=3),
+    "deq": Solver("deq", 5),
+    "deq, depth 3": Solver("deq", 7, depth=3, backward_iterations=4),
+}
+every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+class Toy(nn.Module):
+    """z + (mean over the past of tanh(z W)) V; to go on from a past, each evaluation needs its sum so far."""
+
+    def __init__(self, scale: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight, self.value = (
+            nn.Parameter(scale * torch.randn(WIDTH, WIDTH, dtype=torch.float64, generator=generator)) for _ in range(2)
+        )
+
+    def forward(self, z: Tensor, index: int, past: dict[int, tuple[Tensor, int]] | None = None) -> Tensor:
+        before, n_before = (past or {}).get(index, (torch.zeros_like(z[:, :1]), 0))
+        summed = before + (z @ self.weight).tanh().cumsum(1)
+        counts = n_before + torch.arange(1, z.shape[1] + 1, dtype=z.dtype).unsqueeze(-1)
+        if past is not None:
+            past[index] = summed[:, -1:], n_before + z.shape[1]
+        return z + (summed / counts) @ self.value
+
+
+class Layer(nn.Module):
+    """A transformer block with real attention."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = attention.build(name, d_model=8, n_heads=2).double()
+        self.up, self.down = nn.Linear(8, 16, dtype=torch.float64), nn.Linear(16, 8, dtype=torch.float64)
+
+    def forward(self, z: Tensor, index: int, past: dict[int, Cache] | None = None) -> Tensor:
+        cache = None if past is None else past.setdefault(index, Cache())
+        z = z + self.attention(F.rms_norm(z, (8,)), causal_mask=True, cache=cache)[0]
+        return z + self.down(F.gelu(self.up(F.rms_norm(z, (8,)))))
+
+
+class Linear(nn.Module):
+    """z + M z with M causal and linear, of a given spectral radius: (4)'s Jacobian is M."""
+
+    def __init__(self, length: int, radius: float, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        matrix = torch.randn(length, WIDTH, length, WIDTH, dtype=torch.float64, generator=generator) / length
+        matrix = matrix * torch.ones(length, length, dtype=torch.float64).tril()[:, None, :, None]
+        self.matrix = nn.Parameter(matrix * radius / torch.linalg.eigvals(flat(matrix)).abs().max())
+
+    def forward(self, z: Tensor, index: int = 0) -> Tensor:
+        return z + torch.einsum("tiuj,buj->bti", self.matrix, z)
+
+
+def flat(matrix: Tensor) -> Tensor:
+    return matrix.flatten(2).flatten(0, 1)
+
+
+def inputs(batch: int = 2, length: int = 7, width: int = WIDTH, seed: int = 1) -> Tensor:
+    return torch.randn(batch, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(state: Tensor, *of: Tensor) -> list[Tensor]:
+    weights = torch.randn(state.shape, dtype=state.dtype, generator=torch.Generator().manual_seed(2))
+    return list(torch.autograd.grad((state * weights).sum(), of))
+
+
+@every_solver
+@pytest.mark.parametrize("make", [Toy, lambda: Layer("standard"), lambda: Layer("coupled-euler")])
+def test_no_token_hears_the_future_or_another_sequence(solver: Solver, make: Callable[[], nn.Module]) -> None:
+    """Gradients after a token and in other rows are exactly zero, and before it they are not."""
+    step = make()
+    u = inputs(width=WIDTH if isinstance(step, Toy) else 8).requires_grad_()
+    state = solver.solve(step, u).state
+    for t in range(u.shape[1]):
+        (gradient,) = torch.autograd.grad(state[1, t].sum(), u, retain_graph=True)
+        assert gradient[1, : t + 1].any(-1).all()
+        assert not gradient[1, t + 1 :].any()
+        assert not gradient[0].any()
+
+
+@every_solver
+def test_values_do_not_depend_on_the_future_or_other_sequences(solver: Solver) -> None:
+    """Not even through a choice, which has no gradient: other tokens overflow, and nobody else is any different."""
+    u = inputs(3)
+    changed = u.clone()
+    changed[0, 4:] = 1e300
+    changed[1] = torch.nan
+    step = Linear(7, 0.9)
+    assert torch.equal(solver.solve(step, u).state[0, :4], solver.solve(step, changed).state[0, :4])
+    assert torch.equal(solver.solve(step, u).state[2], solver.solve(step, changed).state[2])
+
+
+@every_solver
+def test_sequences_are_solved_as_they_are_alone(solver: Solver) -> None:
+    u, order = inputs(5), [3, 0, 4, 1, 2]
+    together = solver.solve(Toy(), u)
+    shuffled = solver.solve(Toy(), u[order])
+    assert torch.equal(shuffled.state, together.state[order])
+    assert torch.equal(shuffled.residual, together.residual[order])
+    for row in range(5):
+        torch.testing.assert_close(
+            solver.solve(Toy(), u[row : row + 1]).state[0], together.state[row], atol=1e-13, rtol=0
+        )
+
+
+@every_solver
+@pytest.mark.parametrize("make", [Toy, lambda: Layer("standard"), lambda: Layer("mla")])
+def test_going_on_from_caches_is_the_whole_solve(solver: Solver, make: Callable[[], nn.Module]) -> None:
+    step = make().eval()
+    u = inputs(length=11, width=WIDTH if isinstance(step, Toy) else 8)
+    past: dict[int, Any] = {}
+    with torch.no_grad():
+        whole = solver.solve(step, u)
+        parts = [solver.solve(lambda z, index: step(z, index, past), part) for part in u.split([4, 1, 1, 3, 2], dim=1)]
+    torch.testing.assert_close(torch.cat([part.state for part in parts], 1), whole.state, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(torch.cat([part.residual for part in parts], 1), whole.residual, atol=1e-9, rtol=1e-9)
+    assert sorted(past) == list(range(solver.n_evaluations))
+
+
+@every_solver
+def test_evaluations_are_numbered_and_their_number_is_fixed(solver: Solver) -> None:
+    """Also where there is nothing left to do."""
+    for start in (inputs(), torch.zeros(2, 7, WIDTH)):
+        numbers = []
+        result = solver.solve(lambda z, index, seen=numbers: seen.append(index) or z, start)
+        assert numbers == list(range(solver.n_evaluations))
+        assert result.trace.shape == (solver.n_evaluations,)
+        assert not result.residual.any()
+        assert torch.equal(result.state, start)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_evaluation_is_the_single_pass(method: str) -> None:
+    step, u = Toy(), inputs().requires_grad_()
+    state = Solver(method, 1).solve(step, u).state
+    expected = step(u, 0)
+    assert torch.equal(state, expected)
+    of = (u, step.weight, step.value)
+    for ours, theirs in zip(gradients(state, *of), gradients(expected, *of), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_depth_one_is_the_rule_of_the_paper() -> None:
+    """Section 11.3, written out token by token."""
+    step, u = Toy(), inputs(1)
+    x_old, x = u, step(u, 0)
+    for _ in range(3):
+        r_old, r = step(x_old, 0) - x_old, step(x, 0) - x
+        x_next = x.clone()
+        for t in range(u.shape[1]):
+            dx, dr = x[0, t] - x_old[0, t], r[0, t] - r_old[0, t]
+            alpha = (dr @ r[0, t]) / (dr @ dr)
+            x_next[0, t] = x[0, t] + r[0, t] - alpha * (dx + dr)
+        x_old, x = x, x_next
+    torch.testing.assert_close(Solver("anderson", 4).solve(step, u).state, x, atol=1e-10, rtol=1e-10)
+
+
+def test_the_limit_of_passes_forgets_the_input_and_that_of_deq_does_not() -> None:
+    """METHODS.md, section 2. A contraction has one fixed point, whatever it starts from."""
+    contraction = Layer("standard")
+
+    def step(z: Tensor, index: int) -> Tensor:
+        return 0.5 * contraction(F.rms_norm(z, (8,)), index)
+
+    u, v = inputs(width=8), inputs(width=8, seed=3)
+    apart = [(Solver("passes", k).solve(step, u).state - Solver("passes", k).solve(step, v).state) for k in (1, 200)]
+    assert apart[0].abs().max() > 0.1
+    assert apart[1].abs().max() < 1e-10 * apart[0].abs().max()
+    kept = Solver("deq", 64).solve(step, u).state - Solver("deq", 64).solve(step, v).state
+    assert kept.abs().mean() > 0.1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_mixing_needs_fewer_evaluations_than_passes(depth: int) -> None:
+    """To 1e-10 on linear contractions, whose fixed point is 0."""
+    for seed in range(3):
+        map = Linear(5, 0.9, seed)
+        reached = {}
+        for method, options in (("passes", {}), ("anderson", {"depth": depth})):
+            trace = Solver(method, 400, **options).solve(lambda z, _, map=map: map(z) - z + 1, inputs(1, 5)).trace
+            reached[method] = int((trace > 1e-10).sum())
+        assert reached["anderson"] < 0.8 * reached["passes"] < 0.8 * 400
+
+
+def test_deq_solves_linear_equations() -> None:
+    """(1 - M)^-1 u, and to the left its transpose; the radius 0.9 is close to where plain iteration fails."""
+    step, u = Linear(6, 0.9), inputs(3, 6).requires_grad_()
+    result = Solver("deq", 300, depth=3, tolerance=1e-12).solve(step, u)
+    inverse = torch.linalg.inv(torch.eye(6 * WIDTH, dtype=torch.float64) - flat(step.matrix))
+    torch.testing.assert_close(result.state.flatten(1), u.flatten(1) @ inverse.T, atol=1e-10, rtol=1e-10)
+    assert result.n_unsolved == 0
+    assert result.adjoint_residual.isnan()
+    g = inputs(3, 6, seed=5)
+    (gradient,) = torch.autograd.grad((result.state * g).sum(), u)
+    torch.testing.assert_close(gradient.flatten(1), g.flatten(1) @ inverse, atol=1e-10, rtol=1e-10)
+    assert result.adjoint_residual < 1e-12
+
+
+def test_deq_reaches_a_root_with_any_number_of_token_dimensions() -> None:
+    toy, u = Toy(), inputs(width=3 * WIDTH).unflatten(-1, (3, WIDTH))
+
+    def step(z: Tensor, index: int) -> Tensor:
+        return toy(z.flatten(2).unflatten(2, (WIDTH, 3)).mean(-1), index).unsqueeze(2) + z - z.mean(2, keepdim=True)
+
+    result = Solver("deq", 80, tolerance=1e-12).solve(step, u)
+    torch.testing.assert_close(result.state, u + step(result.state, 0) - result.state)
+    assert result.residual.shape == u.shape[:2]
+    assert result.n_unsolved == 0
+
+
+def test_mixing_is_the_same_under_vmap() -> None:
+    """Studies stack models, so nothing here may look at a value."""
+    solver, u = Solver("anderson", 4, depth=2), inputs()
+    weights = torch.stack([Toy(seed=s).weight.detach() for s in range(3)])
+
+    def solve(weight: Tensor) -> Tensor:
+        return solver.solve(lambda z, _: z + (z @ weight).tanh(), u).state
+
+    torch.testing.assert_close(torch.vmap(solve)(weights), torch.stack([solve(weight) for weight in weights]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("solver", [Solver("anderson", 60), Solver("deq", 60), Solver("deq", 60, depth=3)])
+def test_expansive_maps_are_counted_and_never_spread_nan(solver: Solver, dtype: torch.dtype) -> None:
+    """The first row's map contracts and the second's multiplies by 30 a step, until numbers overflow."""
+    scale = torch.tensor([0.3, 30.0], dtype=dtype).view(2, 1, 1)
+    turn = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))[0].to(dtype)
+    u = inputs(width=16).to(dtype).requires_grad_()
+    evaluated = []
+
+    def step(z: Tensor, index: int) -> Tensor:
+        evaluated.append(z.detach())
+        return (scale * z.roll(1, -1) @ turn) + (z if solver.method == "deq" else 1)
+
+    result = solver.solve(step, u)
+    assert all(z.isfinite().all() for z in evaluated)
+    assert result.state.isfinite().all()
+    assert result.largest_residual > 0.1
+    if dtype != torch.float16:  # which has no 1e-3 left for the first row
+        assert result.n_unsolved == u.shape[1]
+    if solver.method == "deq":
+        (gradient,) = gradients(result.state, u)
+        assert gradient.isfinite().all()
+
+
+def test_the_best_iterate_is_kept_token_by_token() -> None:
+    """The result is the image of the evaluated state with the smallest residual, and that residual is reported."""
+    seen = []
+
+    def step(z: Tensor, index: int) -> Tensor:
+        seen.append((z, 4 * (3 * z).sin() @ torch.linspace(-1, 1, WIDTH**2, dtype=z.dtype).view(WIDTH, WIDTH)))
+        return z + seen[-1][1]
+
+    u = inputs(3)
+    result = Solver("deq", 12).solve(step, u)
+    states, images = torch.stack([z for z, _ in seen]), torch.stack([u + change for _, change in seen])
+    residuals = (images - states).norm(dim=-1) / states.norm(dim=-1)
+    least, chosen = residuals.min(0)
+    assert len(chosen.unique()) > 2
+    torch.testing.assert_close(result.residual, least)
+    torch.testing.assert_close(result.trace, residuals.mean((1, 2)))
+    torch.testing.assert_close(result.state, images.gather(0, chosen[None, ..., None].expand_as(images[:1]))[0])
+    assert result.n_unsolved == (least > result.tolerance).sum()
+
+
+@every_solver
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_close_and_stays_half(solver: Solver, dtype: torch.dtype) -> None:
+    toy = Toy()
+
+    def step(z: Tensor, index: int) -> Tensor:
+        """Contracts, or under deq the map does whose root is sought."""
+        return toy(z, index) - (0 if solver.method == "deq" else z - 1)
+
+    wide = solver.solve(step, inputs()).state
+    u = inputs().to(dtype).requires_grad_()
+    toy.to(dtype)
+    result = solver.solve(step, u)
+    assert result.state.dtype == dtype
+    assert result.trace.dtype == torch.float32
+    torch.testing.assert_close(result.state.double(), wide, atol=0.1, rtol=0.1)
+    assert all(x.isfinite().all() for x in gradients(result.state, u, toy.weight))
+
+
+@pytest.mark.parametrize("solver", [Solver("anderson", 5), Solver("anderson", 5, depth=3), Solver("deq", 5)])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_nothing_is_divided_by_a_change_of_zero(solver: Solver, offset: float) -> None:
+    """Where the residual does not change: a constant offset, and a state that is a fixed point already."""
+    u = inputs().requires_grad_()
+    result = solver.solve(lambda z, _: z + offset, u)
+    torch.testing.assert_close(result.state, u + offset * (1 if solver.method == "deq" else 5))
+    (gradient,) = torch.autograd.grad(result.state.sum(), u)
+    torch.testing.assert_close(gradient, torch.ones_like(u))
+
+
+def unrolled(step: Callable[[Tensor, int], Tensor], u: Tensor, n: int = 300) -> Tensor:
+    z = u
+    for _ in range(n):
+        z = u + step(z, 0) - z
+    return z
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("make", [lambda: Toy(0.6), lambda: Linear(7, 0.8), lambda: Layer("standard")])
+def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module], depth: int) -> None:
+    """By the input and by every parameter."""
+    step = make()
+    u = inputs(width=8 if isinstance(step, Layer) else WIDTH).requires_grad_()
+    of = (u, *step.parameters())
+    result = Solver("deq", 120, depth=depth, tolerance=1e-10).solve(step, u)
+    assert result.n_unsolved == 0
+    for ours, theirs in zip(gradients(result.state, *of), gradients(unrolled(step, u), *of), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+
+
+def test_gradients_agree_with_differences() -> None:
+    u = inputs(1, 3).requires_grad_()
+    weights = [weight.detach().requires_grad_() for weight in Toy().parameters()]
+    for solver in (Solver("deq", 60), Solver("anderson", 4), Solver("anderson", 4, depth=2)):
+
+        def solve(u: Tensor, *weights: Tensor, solver: Solver = solver) -> Tensor:
+            named = dict(zip(("weight", "value"), weights, strict=True))
+            return solver.solve(lambda z, i: torch.func.functional_call(Toy(), named, (z, i)), u).state
+
+        assert torch.autograd.gradcheck(solve, (u, *weights), fast_mode=True)
+
+
+def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None:
+    """And more of them come closer to the true one, which is linear in what comes from above."""
+    step, u = Toy(), inputs().requires_grad_()
+    (true,) = gradients(unrolled(step, u), step.weight)
+    off = []
+    for n in (0, 1, 2, 4, 8):
+        result = Solver("deq", 60, backward_iterations=n).solve(step, u)
+        (ours,) = gradients(result.state, step.weight)
+        off.append((ours - true).norm().item())
+        assert result.adjoint_residual.isnan() == (n == 0)
+    root = unrolled(step, u).detach()
+    (once,) = gradients(step(root, 0), step.weight)
+    torch.testing.assert_close(off[0], (once - true).norm().item())
+    assert off == sorted(off, reverse=True)
+    assert off[-1] < 0.01 * off[0]
+
+
+@contextmanager
+def saved_numbers() -> Iterator[list[int]]:
+    saved: list[int] = []
+
+    def note(x: Tensor) -> Tensor:
+        saved.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        yield saved
+
+
+def test_memory_does_not_grow_with_evaluations() -> None:
+    """deq keeps the graph of one, however many there are; without gradients nothing is kept at all."""
+    step, u = Toy(), inputs().requires_grad_()
+    sizes = []
+    for solver in (Solver("passes", 1), Solver("deq", 2), Solver("deq", 50)):
+        with saved_numbers() as saved:
+            solver.solve(step, u)
+        sizes.append(sum(saved))
+    assert sizes[0] <= sizes[1] == sizes[2] <= 1.5 * sizes[0]
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        for solver in SOLVERS.values():
+            with mode, saved_numbers() as saved:
+                assert not solver.solve(step, u).state.requires_grad
+            assert not saved
+
+
+def test_a_solve_is_let_go_with_its_result() -> None:
+    """Its graph must not refer to itself: models would keep their activations until the garbage is collected."""
+    step, last = Toy(), []
+
+    def watched(z: Tensor, index: int) -> Tensor:
+        last.append(weakref.ref(z))
+        return step(z, index)
+
+    gc.collect()
+    gc.disable()
+    try:
+        result = Solver("deq", 4).solve(watched, inputs().requires_grad_())
+        assert last[-1]() is not None
+        del result
+        assert last[-1]() is None
+    finally:
+        gc.enable()
+
+
+def test_deq_agrees_with_torchdeq() -> None:
+    """An independent implementation, whose Anderson looks at whole sequences: the same root, the same gradients."""
+    step, u = Toy(0.6), inputs().requires_grad_()
+    of = (u, *step.parameters())
+    theirs = torchdeq.get_deq(
+        f_solver="fixed_point_iter", f_max_iter=200, f_tol=1e-13, b_solver="fixed_point_iter", b_max_iter=200,
+        b_tol=1e-13, ift=True, f_stop_mode="rel", b_stop_mode="rel",
+    )  # fmt: skip
+    states, _ = theirs(lambda z: u + step(z, 0) - z, torch.zeros_like(u))
+    ours = Solver("deq", 80).solve(step, u).state
+    torch.testing.assert_close(ours, states[-1], atol=1e-10, rtol=1e-10)
+    for x, y in zip(gradients(ours, *of), gradients(states[-1], *of), strict=True):
+        torch.testing.assert_close(x, y, atol=1e-9, rtol=1e-9)
+
+
+def test_norm_and_growth_of_known_maps() -> None:
+    """A rotation scaled by 0.9, whose eigenvalues are a complex pair; a shift, which forgets; a causal linear map."""
+    z = inputs(3, 5, 2)
+    turn = 0.9 * torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    for estimate in (jacobian_norm, growth_rate):
+        torch.testing.assert_close(estimate(lambda z: z @ turn, z), torch.full((3,), 0.9, dtype=torch.float64))
+        own = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64).view(3, 1, 1)
+        torch.testing.assert_close(estimate(lambda z, own=own: own * z, z), own.flatten())
+    assert not growth_rate(lambda z: F.pad(z, (0, 0, 1, -1)), z).any()
+    map, z = Linear(6, 0.8), inputs(2, 6)
+    torch.testing.assert_close(
+        growth_rate(map_less_identity(map), z, 200), torch.full((2,), 0.8).double(), atol=0.01, rtol=0
+    )
+    rms = torch.linalg.matrix_norm(flat(map.matrix)) / (6 * WIDTH) ** 0.5
+    generator = torch.Generator().manual_seed(0)
+    torch.testing.assert_close(
+        jacobian_norm(map_less_identity(map), z, 2000, generator), rms.detach().expand(2), atol=0, rtol=0.03
+    )
+
+
+def map_less_identity(map: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda z: map(z) - z
+
+
+def test_growth_tells_whether_plain_iteration_converges() -> None:
+    for scale, converges in ((0.4, True), (2.0, False)):
+        step, u = Toy(scale), inputs()
+        z = unrolled(step, u).detach()
+        root = Solver("deq", 400, depth=3).solve(step, u).state.detach()
+        rate = growth_rate(lambda z, step=step: step(z, 0) - z, root)
+        assert (rate.max() < 1) == converges
+        assert ((z - root).abs().max() < 1e-6) == converges
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method": "andersen"}, "did you mean 'anderson'"),
+        ({"method": "passes", "n_iterations": 0}, "n_iterations must be an integer of at least 1, got 0"),
+        ({"method": "passes", "n_iterations": 2.0}, "n_iterations must be an integer of at least 1, got 2.0"),
+        ({"n_iterations": 3}, "n_iterations must be 1 under method 'single', got 3; choose method 'passes'"),
+        ({"method": "passes", "depth": 2}, "depth must be 1 under method 'passes', got 2"),
+        ({"method": "deq", "depth": 0}, "depth must be an integer of at least 1, got 0"),
+        ({"method": "deq", "backward_iterations": -1}, "backward_iterations must be an integer of at least 0, got -1"),
+        ({"method": "anderson", "backward_iterations": 3}, "backward_iterations must be None under method 'anderson'"),
+        ({"method": "deq", "tolerance": 0.0}, "tolerance must be positive, got 0.0"),
+    ],
+)
+def test_fields_are_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        Solver(**fields)
+    assert "\n" not in str(error.value)

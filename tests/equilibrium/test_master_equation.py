@@ -1,0 +1,526 @@
+"""The master equation: theorem 28 and the pieces of its proof, on generators with known answers and on random ones."""
+
+import math
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+from scipy.sparse.linalg import expm_multiply
+from torch import Tensor, nn
+
+from attractor.equilibrium.master_equation import (
+    check,
+    closed_classes,
+    column_sums,
+    euler,
+    flow,
+    largest_step,
+    random_generator,
+    relative_entropy,
+    stationary,
+)
+from attractor.errors import InputError
+
+N = 12  # of remark 31
+SEEDS = range(5)
+
+
+def generator_of(rates: Tensor) -> Tensor:
+    """The off-diagonal rates, with the diagonal that conserves probability."""
+    rates = rates.double().clone().fill_diagonal_(0)
+    return rates - rates.sum(0).diag()
+
+
+def chain(up: list[float], down: list[float]) -> Tensor:
+    """A birth-death chain: up[i] from state i to i + 1, down[i] back."""
+    up_rates, down_rates = (torch.tensor(rates, dtype=torch.float64) for rates in (up, down))
+    return generator_of(up_rates.diag(-1) + down_rates.diag(1))
+
+
+def vertex(n: int, j: int) -> Tensor:
+    return torch.eye(n, dtype=torch.float64)[j]
+
+
+def distributions(*shape: int, seed: int = 0) -> Tensor:
+    return (3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).softmax(-1)
+
+
+def reducible(sizes: list[int], n_transient: int, seed: int) -> tuple[Tensor, list[list[int]]]:
+    """Closed classes of the given sizes and transient states that lead into them, in shuffled order."""
+    n = sum(sizes) + n_transient
+    draw = torch.Generator().manual_seed(seed)
+    allowed = torch.zeros(n, n, dtype=torch.bool)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    for start, size in zip(starts, sizes, strict=True):
+        allowed[start : start + size, start : start + size] = True
+    allowed[:, n - n_transient :] = True
+    order = torch.randperm(n, generator=draw)
+    generator = generator_of(allowed * torch.rand(n, n, generator=draw))
+    place = order.argsort().tolist()
+    classes = [sorted(place[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+    return generator[order][:, order], classes
+
+
+# --- generators -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("density", [1.0, 0.2, 0.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_generator_is_one_and_irreducible(seed: int, density: float) -> None:
+    generator = random_generator(N, seed, density)
+    check(generator)
+    assert generator.dtype == torch.float64
+    assert generator.is_sparse == (density < 1)
+    assert closed_classes(generator) == [list(range(N))]
+    assert torch.equal(generator.to_dense(), random_generator(N, seed, density).to_dense())
+    assert not torch.equal(generator.to_dense(), random_generator(N, seed + 1, density).to_dense())
+
+
+def test_density_is_the_share_of_pairs_with_a_rate() -> None:
+    n = 400
+    n_rates = random_generator(n, density=0.05)._nnz() - n
+    assert n_rates == pytest.approx(0.05 * n * (n - 1) + n, rel=0.05)  # a few are drawn twice
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo])
+@pytest.mark.parametrize("function", [check, closed_classes, stationary, largest_step])
+def test_what_is_no_generator_is_refused_by_its_entry(function, layout: torch.layout) -> None:
+    def refused(change, pattern: str) -> None:
+        generator = random_generator(4).clone()
+        change(generator)
+        with pytest.raises(InputError, match=pattern):
+            function(generator.to_sparse_coo() if layout == torch.sparse_coo else generator)
+
+    refused(lambda a: a[1, 2].fill_(-0.5), r"generator\[1, 2\] must be at least 0, got -0.5; .* from state j to")
+    refused(lambda a: a[3, 1].add_(0.25), r"generator\[:, 1\] must sum to 0, got 0.25; its diagonal")
+    refused(lambda a: a[2, 0].fill_(torch.nan), r"generator\[2, 0\] must be finite, got nan")
+    refused(lambda a: a[2, 0].fill_(torch.inf), r"generator\[2, 0\] must be finite, got inf")
+
+
+def test_shapes_and_kinds_of_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match=r"must be square, got shape \(3, 4\)"):
+        check(torch.zeros(3, 4))
+    with pytest.raises(InputError, match="floating-point"):
+        check(torch.zeros(3, 3, dtype=torch.long))
+    with pytest.raises(InputError, match=r"a single matrix here, got shape \(2, 3, 3\)"):
+        largest_step(torch.zeros(2, 3, 3))
+    with pytest.raises(InputError, match="n must be at least 2, got 1"):
+        random_generator(1)
+    with pytest.raises(InputError, match="density must lie between 0 and 1, got 2"):
+        random_generator(3, density=2)
+
+
+def test_a_generator_by_rows_is_told_to_turn_round() -> None:
+    with pytest.raises(InputError, match="transpose"):
+        check(random_generator(5).T)
+
+
+def test_one_wrong_generator_of_a_batch_is_named() -> None:
+    batch = torch.stack([random_generator(4, seed) for seed in range(3)])
+    batch[2, 0, 3] += 1
+    with pytest.raises(InputError, match=r"generator\[2, :, 3\] must sum to 0, got 1"):
+        stationary(batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_no_offence(dtype: torch.dtype) -> None:
+    """A diagonal summed in another order, at n where that shows, passes; one wrong by a millionth does not."""
+    rates = 10 ** (6 * torch.rand(300, 300, generator=torch.Generator().manual_seed(0), dtype=dtype))
+    rates.fill_diagonal_(0)
+    generator = rates - rates.flip(0).cumsum(0)[-1].diag()
+    check(generator)
+    generator[7, 7] *= 1 + 1e-3 if dtype == torch.float32 else 1 + 1e-6
+    with pytest.raises(InputError, match=r"generator\[:, 7\]"):
+        check(generator)
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_stationary_distribution_is_positive_and_at_rest(seed: int) -> None:
+    generator = random_generator(N, seed)
+    p = stationary(generator)
+    assert (p > 0).all()
+    assert p.sum() == pytest.approx(1, abs=1e-15)
+    assert (generator @ p).abs().max() < 1e-15
+    null = torch.linalg.svd(generator).Vh[-1]  # another way to the kernel
+    torch.testing.assert_close(p, null / null.sum(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("n", [3, 40, 150])
+def test_a_birth_death_chain_has_the_known_distribution_in_every_entry(n: int) -> None:
+    """p_{i+1} / p_i = up_i / down_i, relatively exact to below 1e-210: no entry is lost beside larger ones."""
+    draw = torch.Generator().manual_seed(n)
+    up, down = (10 ** (4 * torch.rand(n - 1, generator=draw, dtype=torch.float64)) for _ in range(2))
+    down = down * 30
+    expected = torch.cat([torch.zeros(1), (up / down).log().cumsum(0)]).softmax(0)
+    p = stationary(chain(up.tolist(), down.tolist()))
+    assert p.min() < 1e-3 ** (n / 3) * 10
+    torch.testing.assert_close(p, expected, rtol=1e-11, atol=0)  # the logarithms lose a few digits, not the elimination
+
+
+def test_almost_separate_clusters_are_weighed_right() -> None:
+    """Two pairs of states, joined by rates of 1e-14: LU or an SVD would see two kernels here."""
+    rates = torch.zeros(4, 4, dtype=torch.float64)
+    rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1
+    rates[2, 1], rates[1, 2] = 1e-14, 3e-14
+    expected = torch.tensor([3.0, 3, 1, 1], dtype=torch.float64) / 8
+    torch.testing.assert_close(stationary(generator_of(rates)), expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [[5], [3, 2], [1, 1, 1], [4, 3, 2, 1]])
+@pytest.mark.parametrize("n_transient", [0, 3])
+def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_transient: int) -> None:
+    """So irreducible means one dimension, and one dimension means one closed class: transient states do no harm."""
+    generator, classes = reducible(sizes, n_transient, seed=len(sizes))
+    found = closed_classes(generator)
+    assert sorted(found) == sorted(classes)
+    assert len(generator) - torch.linalg.matrix_rank(generator) == len(classes)
+    if len(classes) > 1:
+        with pytest.raises(InputError, match="one closed class of states, got") as refused:
+            stationary(generator)
+        assert all(str(states) in str(refused.value) for states in classes)
+        one = found[0]
+        assert stationary(generator[one][:, one]).shape == (len(one),)  # what the message says to do
+    else:
+        p = stationary(generator)
+        assert (p > 0).nonzero().flatten().tolist() == classes[0]
+        assert (generator @ p).abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_of_generators_is_so_many_single_ones(seed: int) -> None:
+    """Irreducible or not, each with a root of its own."""
+    parts = [random_generator(8, seed), reducible([3], 5, seed)[0], random_generator(8, seed, density=0.1).to_dense()]
+    batch = torch.stack([torch.stack(parts), torch.stack(parts[::-1])])
+    together = stationary(batch)
+    assert together.shape == (2, 3, 8)
+    for found, part in zip(together[0], parts, strict=True):
+        torch.testing.assert_close(found, stationary(part), rtol=1e-13, atol=0)
+    torch.testing.assert_close(together[1], together[0].flip(0), rtol=1e-13, atol=0)
+
+
+def test_precision_and_layout_are_those_of_the_generator() -> None:
+    generator = random_generator(N)
+    p = stationary(generator)
+    assert stationary(generator.float()).dtype == torch.float32
+    torch.testing.assert_close(stationary(generator.float()).double(), p, rtol=1e-5, atol=0)
+    torch.testing.assert_close(stationary(generator.to_sparse_coo()), p, rtol=1e-14, atol=0)
+
+
+def test_two_thousand_states_are_usable() -> None:
+    """Sparse LU agrees with dense elimination, Euler arrives where they say, all in seconds."""
+    began = time.perf_counter()
+    generator = random_generator(2000, density=0.005)
+    p = stationary(generator)
+    taken = time.perf_counter() - began
+    assert taken < 20, f"{taken:.1f} s"  # 0.7 s on a quiet core
+    assert (generator @ p).abs().max() < 1e-15
+    torch.testing.assert_close(p, stationary(generator.to_dense()), rtol=1e-11, atol=0)
+    x = euler(generator, vertex(2000, 0), 0.9 * largest_step(generator), 400)
+    assert (x - p).abs().max() < 1e-7
+
+
+def test_a_long_sparse_chain_with_transient_states() -> None:
+    """The LU's way, at a size where a dense matrix would take 3 GB: geometric, and zero where states are left."""
+    n, n_transient = 20_000, 3
+    at = torch.arange(n - n_transient - 1)
+    start = torch.full_like(at, n_transient)
+    up = torch.stack([start + at + 1, start + at])
+    off = torch.cat([up, up.flip(0), torch.tensor([[1, 2, 3], [0, 1, 2]])], 1)
+    rates = torch.cat([torch.full((len(at),), 0.99), torch.ones(len(at)), torch.ones(3)]).double()
+    leaving = torch.zeros(n, dtype=torch.float64).index_add(0, off[1], rates)
+    off = torch.cat([off, torch.arange(n).expand(2, n)], 1)
+    generator = torch.sparse_coo_tensor(off, torch.cat([rates, -leaving]), (n, n), check_invariants=True)
+    p = stationary(generator)
+    assert (p[:n_transient] == 0).all()
+    expected = rates[0] ** torch.arange(n - n_transient)
+    torch.testing.assert_close(p[n_transient:], expected / expected.sum(), rtol=1e-9, atol=1e-300)
+
+
+# --- the spectrum, and the step -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("density", [1.0, 0.15])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_eigenvalues_lie_left_of_zero_in_gershgorins_discs(seed: int, density: float) -> None:
+    generator = random_generator(N, seed, density).to_dense()
+    found = torch.linalg.eigvals(generator)
+    size = generator.diagonal().abs()
+    nearest = ((found[:, None] + size).abs() - size).min(1).values  # to the disc about A_jj of radius |A_jj|
+    assert nearest.max() < 1e-12
+    real = found.real.sort(descending=True).values
+    assert abs(real[0]) < 1e-13
+    assert real[1] < -1e-3  # simple: nothing else touches the axis
+
+
+@pytest.mark.parametrize("density", [1.0, 0.15, 0.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_below_the_largest_step_the_map_is_stochastic_and_primitive(seed: int, density: float) -> None:
+    generator = random_generator(N, seed, density).to_dense()
+    step = torch.eye(N, dtype=torch.float64) + 0.99 * largest_step(generator) * generator
+    assert (step >= 0).all()
+    assert (step.diagonal() > 0).all()
+    torch.testing.assert_close(step.sum(0), torch.ones(N, dtype=torch.float64), rtol=0, atol=1e-14)
+    assert (torch.linalg.matrix_power(step, N - 1) > 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_largest_step_is_tight_from_its_own_vertex_only(seed: int) -> None:
+    """Just beyond it, the vertex of the largest |A_jj| loses its sign at once; all other vertices keep theirs."""
+    generator = random_generator(N, seed)
+    dt = largest_step(generator)
+    worst = int(generator.diagonal().abs().argmax())
+    starts = torch.eye(N, dtype=torch.float64)
+    assert (euler(generator, starts, 0.9999 * dt, 50, trajectory=True) >= 0).all()
+    with pytest.warns(UserWarning, match="largest safe step"):
+        beyond = euler(generator, starts, 1.0001 * dt, 1)
+    assert [j for j in range(N) if (beyond[j] < 0).any()] == [worst]
+    with pytest.warns(UserWarning, match="largest safe step"):
+        inside = euler(generator, stationary(generator), 1.0001 * dt, 50, trajectory=True)
+    assert (inside > 0).all()
+
+
+def test_the_warning_names_a_step_that_then_passes() -> None:
+    generator = random_generator(N)
+    with pytest.warns(UserWarning, match="dt 9 may turn probabilities negative") as caught:
+        euler(generator, vertex(N, 0), 9.0, 1)
+    assert caught[0].filename == __file__
+    named = float(str(caught[0].message).split()[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        euler(generator, vertex(N, 0), named, 1)
+
+
+def test_at_exactly_the_largest_step_two_states_swap_for_ever() -> None:
+    """Why (2) has a strict inequality: stochastic still, but no longer primitive."""
+    generator = chain([1.0], [1.0])
+    start = vertex(2, 0)
+    assert torch.equal(euler(generator, start, largest_step(generator), 1001), vertex(2, 1))
+
+
+def test_a_chain_that_stands_still_bears_any_step() -> None:
+    generator = torch.zeros(2, 2, dtype=torch.float64)
+    assert largest_step(generator) == math.inf
+    assert torch.equal(euler(generator, vertex(2, 0), 1e6, 3), vertex(2, 0))
+
+
+# --- relaxation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_euler_arrives_at_the_stationary_distribution(seed: int) -> None:
+    """Remark 31: 9.7e-8 and a residual of 1.2e-7 there; here from every vertex, and to rounding."""
+    generator = random_generator(N, seed)
+    x = euler(generator, torch.eye(N, dtype=torch.float64), 0.9 * largest_step(generator), 400)
+    assert (x - stationary(generator)).abs().max() < 1e-14
+    assert (x @ generator.T).abs().max() < 1e-14
+    assert (x.sum(-1) - 1).abs().max() < 1e-14  # nobody renormalised
+
+
+@pytest.mark.parametrize(
+    ("generator", "eigenvalues"),
+    [
+        pytest.param(chain([2.0], [0.5]), [-2.5], id="two states"),
+        pytest.param(
+            chain([1.0] * 7, [1.7] * 7),
+            [-2.7 + 2 * math.sqrt(1.7) * math.cos(k * math.pi / 8) for k in range(1, 8)],
+            id="birth and death",
+        ),
+        pytest.param(
+            generator_of(torch.eye(5).roll(1, 0)),
+            [complex(math.cos(a) - 1, math.sin(a)) for a in (2 * math.pi * k / 5 for k in range(1, 5))],
+            id="one-way cycle",
+        ),
+    ],
+)
+@pytest.mark.parametrize("part", [0.3, 0.7])
+def test_the_rate_of_euler_is_the_second_largest_eigenvalue(generator: Tensor, eigenvalues: list, part: float) -> None:
+    """Known spectra: errors shrink by |1 + dt lambda| a step, the largest of them."""
+    dt = part * largest_step(generator)
+    rate = max(abs(1 + dt * eigenvalue) for eigenvalue in eigenvalues)
+    n_steps = math.ceil(math.log(1e-8) / math.log(rate))
+    path = euler(generator, distributions(len(generator)), dt, n_steps, trajectory=True)
+    error = (path - stationary(generator)).norm(dim=-1)
+    half = n_steps // 2
+    assert float(error[-1] / error[half]) ** (1 / (n_steps - half)) == pytest.approx(rate, rel=0.02)
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+@pytest.mark.parametrize("n", [2, N])
+def test_the_flow_is_the_matrix_exponential(n: int, density: float) -> None:
+    generator = random_generator(n, 3, density)
+    x0, times = distributions(4, 3, n), torch.tensor([0.1, 1.0, 7.0], dtype=torch.float64)
+    found = flow(generator, x0, times)
+    assert found.shape == (3, 4, 3, n)
+    dense = generator.to_dense()
+    exact = torch.stack([x0 @ torch.linalg.matrix_exp(dense * t).T for t in times])
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-8)
+    assert (found.sum(-1) - 1).abs().max() < 1e-13
+    assert torch.equal(flow(generator, x0, torch.tensor([0.0, 1.0]))[0], x0)
+
+
+def test_the_flow_of_a_sparse_generator_relaxes() -> None:
+    generator = random_generator(600, density=0.01)
+    (there,) = flow(generator, vertex(600, 5), torch.tensor([2.0]))
+    exact = expm_multiply(2 * generator.to_dense().numpy(), vertex(600, 5).numpy())
+    assert (there - torch.from_numpy(exact)).abs().max() < 1e-9
+    (late,) = flow(generator, vertex(600, 5), torch.tensor([80.0]))
+    assert (late - stationary(generator)).abs().max() < 1e-8
+
+
+def test_many_small_euler_steps_are_the_flow() -> None:
+    """The error of (2) against (1) is of first order: half the step, half the error."""
+    generator, x0 = random_generator(N), vertex(N, 0)
+    (exact,) = flow(generator, x0, torch.tensor([0.5]), rtol=1e-12)
+    errors = [float((euler(generator, x0, 0.5 / n, n) - exact).abs().sum()) for n in (200, 400)]
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)
+
+
+def test_times_must_increase_and_the_solver_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, x0 = random_generator(3), vertex(3, 0)
+    for times in ([-1.0, 1.0], [1.0, 1.0], [2.0, 1.0]):
+        with pytest.raises(InputError, match="times must increase from 0 on"):
+            flow(generator, x0, torch.tensor(times))
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    with pytest.raises(InputError, match=r"pip install 'attractor\[ode\]'"):
+        flow(generator, x0, torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("function", [lambda a, x: euler(a, x, 0.01, 1), lambda a, x: flow(a, x, torch.tensor([1.0]))])
+def test_what_is_no_distribution_is_refused(function) -> None:
+    generator = random_generator(3)
+    for x0, pattern in [
+        (torch.tensor([0.5, 0.4, 0.2]), r"x0 must sum to 1, got 1.1; divide by"),
+        (torch.tensor([1.5, -0.5, 0.0]), "x0 must be at least 0 everywhere, got -0.5"),
+        (torch.tensor([0.5, 0.5]), r"x0 must have 3 states in its last dimension, got shape \(2,\)"),
+        (torch.tensor([torch.nan, 0.5, 0.5]), "x0 must be at least 0 everywhere, got nan"),
+    ]:
+        with pytest.raises(InputError, match=pattern):
+            function(generator, x0)
+    assert function(generator, torch.tensor([0.1, 0.2, 0.7])).dtype == torch.float64  # rounded to fp32, and welcome
+    with pytest.raises(InputError, match="dt must be positive, got 0"):
+        euler(generator, vertex(3, 0), 0.0, 1)
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_euler_keeps_the_batch_and_the_path(density: float) -> None:
+    generator, x0 = random_generator(N, 1, density), distributions(2, 3, N)
+    dt = 0.5 * largest_step(generator)
+    path = euler(generator, x0, dt, 4, trajectory=True)
+    assert path.shape == (5, 2, 3, N)
+    assert torch.equal(path[0], x0)
+    torch.testing.assert_close(path[1:], path[:-1] + dt * path[:-1] @ generator.to_dense().T, rtol=0, atol=1e-15)
+    assert torch.equal(path[-1], euler(generator, x0, dt, 4))
+    torch.testing.assert_close(path[-1, 1, 2], euler(generator, x0[1, 2], dt, 4), rtol=0, atol=1e-15)
+
+
+def test_the_compressed_layout_is_welcome_too() -> None:
+    generator = random_generator(N, density=0.3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        compressed = generator.to_sparse_csr()
+    assert torch.equal(stationary(compressed), stationary(generator))
+    x0, dt = distributions(3, N), largest_step(generator) / 2
+    torch.testing.assert_close(euler(compressed, x0, dt, 9), euler(generator, x0, dt, 9), rtol=0, atol=1e-15)
+
+
+# --- relative entropy -----------------------------------------------------------------------------------------------
+
+
+def test_relative_entropy_of_known_pairs() -> None:
+    p = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    q = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
+    expected = torch.tensor([0.5 * math.log(2) + 0.5 * math.log(2 / 3), 0, math.log(4)], dtype=torch.float64)
+    torch.testing.assert_close(relative_entropy(p, q), expected, rtol=1e-15, atol=0)
+    assert relative_entropy(q, p[2]) == math.inf  # q has a state that p[2] lacks
+    assert relative_entropy(p[2], p[2]) == 0
+
+
+def test_relative_entropy_is_no_less_than_pinsker_says_and_keeps_its_digits() -> None:
+    p, q = distributions(200, N, seed=1), distributions(200, N, seed=2)
+    found = relative_entropy(p, q)
+    assert (found >= (p - q).abs().sum(-1).square() / 2).all()
+    torch.testing.assert_close(found, (p * (p / q).log()).sum(-1), rtol=1e-12, atol=0)
+    z = torch.randn(200, N, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    direction = p * (z - (p * z).sum(-1, keepdim=True))
+    for size in (1e-6, 1e-9):  # the sum of p log(p / q) alone would have errors of 1e-16 here, and either sign
+        second_order = (size * direction).square().div(p).sum(-1) / 2
+        torch.testing.assert_close(relative_entropy(p + size * direction, p), second_order, rtol=1e-4, atol=0)
+
+
+def test_relative_entropy_has_the_gradient_of_its_formula() -> None:
+    p, logits = distributions(5, 6, seed=4), torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(relative_entropy(p, logits.softmax(-1)).sum(), logits)
+    torch.testing.assert_close(found, logits.detach().softmax(-1) - p, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("part", [0.3, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_relative_entropy_never_grows_along_euler(seed: int, part: float) -> None:
+    """The H theorem, from the vertices and from inside, down to 1e-25 and to the largest step itself."""
+    generator = random_generator(N, seed)
+    starts = torch.cat([torch.eye(N, dtype=torch.float64), distributions(4, N, seed=seed)])
+    path = euler(generator, starts, part * largest_step(generator), 60, trajectory=True)
+    found = relative_entropy(path.clamp(min=0), stationary(generator))  # at the bound a vertex may reach -1e-17
+    still = found[:-1] > 1e-25
+    assert (found[1:][still] < found[:-1][still]).all()
+    assert still[:10].all()
+
+
+def test_relative_entropy_falls_along_the_flow_and_to_any_other_path() -> None:
+    generator = random_generator(N, 2)
+    times = torch.linspace(0, 3, 30, dtype=torch.float64)
+    p, q = (flow(generator, distributions(5, N, seed=seed), times) for seed in (6, 7))
+    for reference in (stationary(generator), q):
+        found = relative_entropy(p, reference)
+        assert (found.diff(dim=0) < 0).all()
+
+
+def test_beyond_the_largest_step_relative_entropy_may_grow() -> None:
+    """So that the two tests above could have failed."""
+    generator = chain([1.0], [1.0])
+    with pytest.warns(UserWarning, match="largest safe step"):
+        path = euler(generator, torch.tensor([0.6, 0.4]), 1.2, 3, trajectory=True)
+    assert (relative_entropy(path, stationary(generator)).diff() > 0).all()
+
+
+# --- column sums ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_column_sums_of_a_generators_step_are_one(density: float) -> None:
+    generator, x = random_generator(N, 0, density), distributions(3, N)
+    for n_steps in (1, 7):
+        dt = 0.9 * largest_step(generator)
+        found = column_sums(lambda x, dt=dt, n_steps=n_steps: euler(generator, x, dt, n_steps), x)
+        assert (found - 1).abs().max() < 1e-14
+
+
+def test_column_sums_are_those_of_the_dense_jacobian() -> None:
+    block = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6)).double()
+    x = torch.randn(4, 6, dtype=torch.float64)
+    found = column_sums(lambda x: x + 0.5 * block(x), x)
+    dense = torch.autograd.functional.jacobian(lambda x: x + 0.5 * block(x), x)  # 4 6 4 6
+    torch.testing.assert_close(found, dense.sum((0, 1)))
+    torch.testing.assert_close(found[2], dense[2, :, 2].sum(0))  # other members of the batch add nothing
+    assert not found.requires_grad
+
+
+def test_column_sums_need_no_gradients_around_them() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with torch.no_grad():
+        torch.testing.assert_close(column_sums(torch.sin, x), x.cos())
+    assert x.grad is None
+
+
+def test_a_map_that_is_no_generator_has_column_sums_off_one() -> None:
+    """Remark 30: [0.892, 1.096] for one random map, of which the paper gives neither size nor step."""
+    w = torch.randn(N, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / N**0.5
+    found = column_sums(lambda x: x + 0.05 * w @ x, torch.full((N,), 1 / N, dtype=torch.float64))
+    torch.testing.assert_close(found, 1 + 0.05 * w.sum(0))
+    assert found.min() < 0.95
+    assert found.max() > 1.05
