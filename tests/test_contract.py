@@ -51,6 +51,7 @@ CACHED = {
     "phase": 8 * 16 + 8 * 8,  # scored keys have both parts, cos and sin
     "psiqrh": 8 * 64 + 8 * 32,  # the latent is 4 d_model wide
     "gated": 8 * 8 + 8 * 8,
+    "decay": 8 * 8 + 8 * (8 + 1),  # with every value its head's decay
     "uniform": 8 * 8,  # values only
 }
 

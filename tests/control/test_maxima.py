@@ -24,7 +24,7 @@ from attractor.control.heads import query_key_heads
 from attractor.control.maxima import HeadMaxima, LogitMaxima, exact_maxima, logit_bound
 from attractor.control.scored import _WATCHED, Scored
 
-SCORING = [name for name in PRESETS if name != "uniform"]
+SCORING = [name for name in PRESETS if name not in ("uniform", "decay")]
 
 
 @contextmanager

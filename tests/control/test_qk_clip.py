@@ -454,7 +454,7 @@ def test_attention_that_would_pass_unseen_is_refused() -> None:
 def test_every_view_without_an_obstacle_can_be_clipped() -> None:
     """Criterion: of all presets that score, exactly those with an obstacle are refused."""
     for name in PRESETS:
-        if name == "uniform":
+        if name in ("uniform", "decay"):
             continue
         model = small(name)
         view: QueryKeyHeads = query_key_heads(model)[0]

@@ -21,7 +21,7 @@ from attractor.control.views import DotProduct, Latent, Rows
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
 
-WITH_HEADS = [name for name in PRESETS if name != "uniform"]
+WITH_HEADS = [name for name in PRESETS if name not in ("uniform", "decay")]
 
 
 def build(attention: str = "standard", **changes: Any) -> nn.Module:

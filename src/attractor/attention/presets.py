@@ -7,10 +7,12 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
 from attractor.attention.output.gated import Gated
 from attractor.attention.output.plain import Plain
+from attractor.attention.project.decayed import DecayedHeads
 from attractor.attention.project.heads import Heads
 from attractor.attention.project.latent import Latent
 from attractor.attention.project.shared import Shared
 from attractor.attention.project.values import Values
+from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
 from attractor.attention.score.uniform import Uniform
 from attractor.errors import unknown
@@ -35,6 +37,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "phase": AttentionConfig(couple=Phase()),
     "gated": AttentionConfig(output=Gated()),
     "coupled-gated": AttentionConfig(couple=Euler(), output=Gated()),
+    "decay": AttentionConfig(project=DecayedHeads(), score=Decayed()),
     "uniform": AttentionConfig(project=Values(), score=Uniform()),
 }
 

@@ -9,13 +9,16 @@ from attractor.attention import Attention
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
+from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
 from attractor.control.views import DotProduct, Latent, QueryKeyHeads, View, evenly, grouped
 
 
 def view_of_ours(name: str, module: nn.Module) -> QueryKeyHeads | None:
-    """The view of a layer of ours; None for one that scores nothing, and for any other module."""
-    if not isinstance(module, Attention) or isinstance(module.project, ValueProjection):
+    """The view of a layer of ours; None for one without logits under a softmax, and for any other module."""
+    if not isinstance(module, Attention):
+        return None
+    if isinstance(module.project, ValueProjection) or isinstance(module.score, DecayedScore):
         return None
     layout, halves = module.layout, module.config.score.halves
     project = module.project

@@ -40,7 +40,7 @@ class LogitProbe:
         """(1), (2) from the second look on, and (3)."""
         if not self.views:
             return {}
-        seen: dict[str, Scored] = {}
+        seen: dict[str, list[Scored]] = {}
         watches = [Watch(view.module, partial(_note, seen, view.name)) for view in self.views]
         training = [module for module in self.model.modules() if module.training]
         try:
@@ -54,6 +54,8 @@ class LogitProbe:
         norms = self._norms()
         found: Look = {}
         for view in self.views:
+            if view.name not in seen:  # a path that does not run
+                continue
             numbers = self._of_logits(view.name, seen[view.name])
             numbers |= {f"{part}_norm": norms[view.name, part] for part in view.parts()}
             if rates is not None:
@@ -70,9 +72,11 @@ class LogitProbe:
             measure.see(index)
         return dict(zip(self.shares, measure.norms().split(sizes), strict=True))
 
-    def _of_logits(self, layer: str, scored: Scored) -> dict[str, Tensor]:
-        logits, allowed = logits_of(scored)
-        numbers = {"max_logit": logits.amax((1, 2, 3))}
+    def _of_logits(self, layer: str, calls: list[Scored]) -> dict[str, Tensor]:
+        """(1) over all calls of a layer that is run several times, (2) of the last one."""
+        largest = torch.stack([logits_of(call)[0].amax((1, 2, 3)) for call in calls])
+        logits, allowed = logits_of(calls[-1])
+        numbers = {"max_logit": largest.amax(0)}
         finite = logits.masked_fill(~allowed, 0.0)
         if layer in self.last:
             change = (finite - self.last[layer].to(finite.device)).abs().sum((1, 2, 3))
@@ -102,5 +106,5 @@ def logits_of(scored: Scored) -> tuple[Tensor, Tensor]:
     return logits.masked_fill(~allowed, float("-inf")).transpose(0, 1), allowed.transpose(0, 1)
 
 
-def _note(seen: dict[str, Scored], layer: str, module: nn.Module, scored: Scored) -> None:
-    seen[layer] = scored
+def _note(seen: dict[str, list[Scored]], layer: str, module: nn.Module, scored: Scored) -> None:
+    seen.setdefault(layer, []).append(scored)

@@ -1,0 +1,74 @@
+"""Heads whose state decays: queries, keys and values as usual, and with each value how much of the past survives it.
+
+    z = w_j . x + b_j,   a = sigmoid(z),   log a = -log(1 + exp(-z))        for each key head j               (1)
+    v = [W_v x, log a]                                                                                      (2)
+
+z is the logarithm of a length: while it stays, a head holds 1 / (1 - a) = 1 + exp(z) positions, so z = 0 is two tokens.
+Training starts at w = 0 and b = log(initial_memory - 1): every head holds `initial_memory` positions of any input.
+
+The decay is a property of the state, of which there is one per key head: the queries of a group share it. It travels as
+the last coordinate of the value, which is cached as it is (a key may still be normed and rotated), and the score takes
+it off again. Its logarithm is what survives half precision: bf16 knows no a between 1 - 1/256 and 1, but every log a to
+0.4%.
+
+One decay per head is that of Mamba-2, Dao and Gu 2024, arXiv 2405.21060; gated linear attention, Yang et al. 2024,
+arXiv 2312.06635, has one for each of the key's coordinates, and a 16th root that keeps it close to 1.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attractor.attention.project.heads import HeadProjection, Heads
+from attractor.attention.stage import HeadLayout, Shape, require
+from attractor.kernels.precision import without_autocast
+from attractor.tap import tap
+
+
+@dataclass(frozen=True)
+class DecayedHeads(Heads):
+    initial_memory: float = 256.0  # positions that each head holds before training
+
+    def __post_init__(self) -> None:
+        require(1 < self.initial_memory < math.inf, "initial_memory", "above 1 and finite", self.initial_memory)
+
+    def build(self, shape: Shape) -> nn.Module:
+        return DecayedProjection(self, shape)
+
+
+@dataclass(frozen=True)
+class DecayedLayout(HeadLayout):
+    """A layout whose values are one wider than `value`: log a is the last coordinate."""
+
+
+class DecayedProjection(HeadProjection):
+    def __init__(self, config: DecayedHeads, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.layout: DecayedLayout = DecayedLayout(**vars(self.layout))
+        self.decay = LogDecay(shape.d_model, self.layout.n_kv_heads, config.initial_memory)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().forward(x)
+        log_decay = tap("log_decay", self.decay(x).transpose(1, 2))
+        return q, k, torch.cat([v, log_decay.unsqueeze(-1).to(v.dtype)], dim=-1)  # (2)
+
+
+class LogDecay(nn.Linear):
+    """(1), in fp32 or wider: a step of z in bf16 would be a step of 3% in the length."""
+
+    def __init__(self, d_model: int, n_kv_heads: int, initial_memory: float) -> None:
+        self.initial_memory = initial_memory  # comes first, since nn.Linear fills its parameters as it is made
+        super().__init__(d_model, n_kv_heads)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.bias, math.log(self.initial_memory - 1))
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T J"]:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        with without_autocast(x):
+            return F.logsigmoid(F.linear(x.to(wide), self.weight.to(wide), self.bias.to(wide)))

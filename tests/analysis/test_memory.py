@@ -1,0 +1,111 @@
+"""Memory: sequences and maps whose reach is known, then what must hold of any."""
+
+import math
+
+import pytest
+import torch
+
+from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
+from attractor.errors import InputError
+
+T = 12
+
+
+def uniform_causal(length: int = T) -> torch.Tensor:
+    return torch.ones(length, length).tril() / torch.arange(1, length + 1).unsqueeze(-1)
+
+
+def falling(a: float, length: int) -> torch.Tensor:
+    """The last row of a causal map whose weights fall by a at each step back, 1 T."""
+    row = torch.tensor(a, dtype=torch.float64) ** torch.arange(length - 1, -1, -1)
+    return (row / row.sum()).unsqueeze(0)
+
+
+def survival(log_decay: torch.Tensor) -> torch.Tensor:
+    """prod_r a_r over r = s + 1, ..., t, as a causal T x T matrix, by differences of sums."""
+    total = log_decay.cumsum(-1)
+    return (total.unsqueeze(-1) - total.unsqueeze(-2)).exp().tril()
+
+
+@pytest.mark.parametrize("a", [0.0, 0.25, 0.9])
+def test_constant_decay_holds_a_geometric_sum(a: float) -> None:
+    """Criterion: (1 - a^(t+1)) / (1 - a), which is 1 everywhere at a = 0 and tends to the length."""
+    log_decay = torch.full((2, 400), a, dtype=torch.float64).log()
+    t = torch.arange(400)
+    expected = (1 - torch.tensor(a, dtype=torch.float64) ** (t + 1)) / (1 - a)
+    torch.testing.assert_close(effective_memory(log_decay), expected.expand(2, -1))
+    torch.testing.assert_close(decay_length(log_decay), torch.full((2, 400), 1 / (1 - a), dtype=torch.float64))
+    torch.testing.assert_close(effective_memory(log_decay)[:, -1], decay_length(log_decay)[:, -1])
+
+
+def test_what_never_decays_is_held_whole() -> None:
+    log_decay = torch.zeros(T)
+    assert torch.equal(effective_memory(log_decay), torch.arange(1.0, T + 1))
+    assert decay_length(log_decay).isposinf().all()
+
+
+def test_length_is_exact_for_long_memories() -> None:
+    """Criterion: 1e-6 for a million tokens in fp32, where a itself has rounded 1 - a by 1%."""
+    log_decay = torch.tensor([math.log1p(-1e-6)])
+    torch.testing.assert_close(decay_length(log_decay), torch.tensor([1e6]), rtol=1e-6, atol=0)
+    assert abs(1e-6 / (1 - log_decay.exp()) - 1) > 0.01
+
+
+def test_memory_is_the_sum_of_what_survives() -> None:
+    log_decay = -torch.rand(3, 2, T, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(effective_memory(log_decay), survival(log_decay).sum(-1))
+
+
+def test_known_maps() -> None:
+    """Oneself is 0; a fixed offset is that offset; the causal mean looks t / 2 back, and holds half in half of it."""
+    rows = torch.arange(T)
+    for measure in (mean_distance, distance_holding):
+        assert torch.equal(measure(torch.eye(T).expand(2, 3, T, T)), torch.zeros(2, 3, T))
+        assert torch.equal(measure(torch.eye(T).roll(3, 0)[3:, :]), torch.full((T - 3,), 3.0))
+    torch.testing.assert_close(mean_distance(uniform_causal()), rows / 2)
+    assert torch.equal(distance_holding(uniform_causal()), torch.ceil((rows + 1) / 2) - 1)
+    assert torch.equal(distance_holding(uniform_causal(), 1.0), rows.float())
+
+
+@pytest.mark.parametrize("length", [10, 100, 1000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_ties_are_not_lost_to_rounding(length: int, dtype: torch.dtype) -> None:
+    """Criterion: in any precision of the map, half of an even uniform row lies in exactly half of its positions."""
+    row = torch.full((1, length), 1 / length, dtype=dtype)
+    assert distance_holding(row).item() == length // 2 - 1
+
+
+@pytest.mark.parametrize("a", [0.3, 0.9, 0.98])
+def test_falling_weights(a: float) -> None:
+    """Criterion: the mean tends to 1 / (1 - a) - 1 = a / (1 - a); n steps hold the share 1 - a^(n+1)."""
+    row = falling(a, 2000)
+    torch.testing.assert_close(mean_distance(row), decay_length(torch.tensor([a], dtype=torch.float64).log()) - 1)
+    for share in (0.5, 0.9):
+        assert distance_holding(row, share).item() == math.ceil(math.log(1 - share) / math.log(a)) - 1
+
+
+def test_thin_tail_moves_the_mean_alone() -> None:
+    row = torch.zeros(1, 1000)
+    row[0, -1], row[0, 0] = 0.95, 0.05
+    assert mean_distance(row).item() == pytest.approx(0.05 * 999)
+    assert distance_holding(row, 0.9).item() == 0
+
+
+def test_queries_of_a_cache_are_the_last_positions() -> None:
+    """Criterion: rows cut from the end of a map have the distances that they have in it."""
+    weights = torch.rand(2, T, T, generator=torch.Generator().manual_seed(0)).tril()
+    weights /= weights.sum(-1, keepdim=True)
+    for measure in (mean_distance, distance_holding):
+        assert torch.equal(measure(weights[:, -3:]), measure(weights)[:, -3:])
+
+
+def test_later_positions_are_as_far_as_earlier_ones() -> None:
+    weights = torch.rand(T, T, generator=torch.Generator().manual_seed(0))
+    for measure in (mean_distance, distance_holding):
+        torch.testing.assert_close(measure(weights.flip(0, 1)), measure(weights).flip(0))
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
+def test_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(InputError, match=r"^share must be above 0 and at most 1, got .*; 0\.5 and 0\.9"):
+        distance_holding(torch.eye(2), share)

@@ -1,0 +1,223 @@
+"""Linear attention with decay: the recurrence that it is, what survives, who shares a decay, where memory starts."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.analysis.memory import decay_length, effective_memory
+from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.output.gated import Gated
+from attractor.attention.project.decayed import DecayedHeads
+from attractor.attention.score.decayed import Decayed, log_survival
+from attractor.control.heads import heads_found, view_of_ours
+from attractor.errors import InputError
+from attractor.tap import capture
+
+WIDTH, H, B, T = 16, 4, 2, 9
+K = WIDTH // H
+
+
+def layer_of(openness: float = 0.0, **changes: Any) -> Attention:
+    """In fp64, with decays between tokens and heads that differ: z is about 3 + openness."""
+    torch.manual_seed(0)
+    layer = build("decay", WIDTH, H, **{"initial_memory": 21.0} | changes).double()
+    with torch.no_grad():
+        layer.project.decay.weight.normal_()
+        layer.project.decay.bias.add_(openness + torch.linspace(-2, 0, layer.layout.n_kv_heads))
+    return layer
+
+
+def some_x(length: int = T, batch: int = B) -> Tensor:
+    return torch.randn(batch, length, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def recurrent(layer: Attention, x: Tensor, rope: Rope | None = None) -> Tensor:
+    """The layer step by step: S_t = a_t S_(t-1) + k_t v_t', one state for each key head, and no sum over pairs."""
+    q, k, v = layer.project(x)
+    v, a = v[..., :-1], v[..., -1].exp()
+    if rope is not None:
+        q, k = (rope.at(torch.arange(x.shape[1]))(y) for y in (q, k))
+    group = H // k.shape[1]
+    state, contexts = x.new_zeros(x.shape[0], k.shape[1], K, K), []
+    for t in range(x.shape[1]):
+        state = a[:, :, t, None, None] * state + k[:, :, t, :, None] * v[:, :, t, None, :]
+        read = state.repeat_interleave(group, dim=1)
+        contexts.append(torch.einsum("bhk,bhkv->bhv", q[:, :, t], read) / K**0.5)
+    c = torch.stack(contexts, dim=2)
+    return layer.output(c / (c.square().mean(-1, keepdim=True) + 1).sqrt(), x)
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("with_rope", [False, True])
+@pytest.mark.parametrize("openness", [-40.0, 0.0, 40.0])
+def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float) -> None:
+    """Criterion: 1e-12 in fp64, output and all gradients, from a that is almost 0 to a that is almost 1."""
+    layer, x = layer_of(openness, n_kv_heads=n_kv_heads), some_x().requires_grad_()
+    rope = Rope(layer.rope_width) if with_rope else None
+    wanted = [x, *layer.parameters()]
+    probe = some_x().flip(0)
+    found, expected = layer(x, rope=rope)[0], recurrent(layer, x, rope)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    ours, theirs = (torch.autograd.grad((out * probe).sum(), wanted) for out in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_padding_within_a_sequence_takes_no_time() -> None:
+    """Criterion: 1e-12; positions that nobody may attend to, at the start, amid, at the end, might as well not be."""
+    real = torch.tensor([False, True, True, False, False, True, True, True, False])
+    layer, x = layer_of(), some_x()
+    mask = lower_triangle(T, T, x.device) & real
+    alone = layer(x[:, real])[0]
+    torch.testing.assert_close(layer(x, mask)[0][:, real], alone, rtol=1e-12, atol=1e-12)
+    batched = mask.expand(B, 1, -1, -1).clone()
+    torch.testing.assert_close(layer(x, batched)[0][:, real], alone, rtol=1e-12, atol=1e-12)
+
+
+def test_survival_is_the_product_between_the_two() -> None:
+    """Criterion: products over r by hand, for causal, full and arbitrary masks, and for the last queries alone."""
+    log_decay = -torch.rand(B, 2, T, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    anything = torch.rand(T, T, generator=torch.Generator().manual_seed(1)) < 0.6
+    everything = torch.ones(T, T, dtype=torch.bool)
+    for mask, allowed in ((Mask(anything), anything), (Mask(), everything), (Mask(causal=True), everything)):
+        found = log_survival(log_decay, T, mask)
+        for t in range(T):
+            for s in range(t + 1 if mask.causal else T):
+                between = [r for r in range(min(s, t) + 1, max(s, t) + 1) if allowed[t, r]]
+                torch.testing.assert_close(found[:, :, t, s], log_decay[..., between].sum(-1))
+    last = log_survival(log_decay, 2, Mask(allowed=anything[-2:]))
+    torch.testing.assert_close(last, log_survival(log_decay, T, Mask(anything))[:, :, -2:])
+
+
+def test_without_causality_a_mirrored_sequence_is_seen_mirrored() -> None:
+    """Criterion: with one decay for all positions, past and future are alike, to 1e-12."""
+    layer, x = layer_of(), some_x()
+    torch.nn.init.zeros_(layer.project.decay.weight)
+    torch.testing.assert_close(layer(x.flip(1), False)[0], layer(x, False)[0].flip(1), rtol=1e-12, atol=1e-12)
+
+
+def test_far_positions_cost_near_ones_no_precision() -> None:
+    """Criterion: 1e-6 in fp32 for one step back, behind 2,000 positions whose logarithms sum to -100,000: a difference
+    of running sums would be off by 1e-3."""
+    log_decay = torch.cat([torch.full((1, 1, 2000), -50.0), torch.full((1, 1, 10), -0.01)], dim=-1)
+    found = log_survival(log_decay, 10, Mask(allowed=lower_triangle(10, 2010, log_decay.device)))
+    torch.testing.assert_close(found[0, 0, -1, -2], torch.tensor(-0.01), rtol=1e-6, atol=0)
+    assert (found <= 0).all()
+    running = log_decay.cumsum(-1)[0, 0]
+    assert abs(running[-1] - running[-2] + 0.01) > 1e-3
+
+
+def test_limits() -> None:
+    """a = 1 is linear attention without decay; a = 0 leaves each position its own value, up to a factor."""
+    x = some_x()
+    layer = layer_of(openness=80.0)
+    q, k, v = layer.project(x)
+    sums = (q @ k.mT / K**0.5).tril() @ v[..., :-1]
+    normed = sums / (sums.square().mean(-1, keepdim=True) + 1).sqrt()
+    torch.testing.assert_close(layer(x)[0], layer.output(normed, x))
+
+    layer = layer_of(openness=-80.0)
+    q, k, v = layer.project(x)
+    own = (q * k).sum(-1, keepdim=True) / K**0.5 * v[..., :-1]
+    normed = own / (own.square().mean(-1, keepdim=True) + 1).sqrt()
+    torch.testing.assert_close(layer(x)[0], layer.output(normed, x))
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 1e3])
+def test_norm_bounds_and_never_magnifies(size: float) -> None:
+    """Criterion: of all directions, none is longer after than before, and no root mean square reaches 1; what is small
+    stays as it is. So a query and a key that are nearly orthogonal have no more to say than their product."""
+    context = size * some_x()
+    found = build("decay", WIDTH, H, head_dim=WIDTH).score.norm(context)
+    assert (found.abs() <= context.abs()).all()
+    assert (found.square().mean(-1) < 1).all()
+    if size < 1e-2:
+        torch.testing.assert_close(found, context, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("memory", [2.0, 256.0, 100_000.0])
+def test_training_starts_with_the_memory_that_is_asked_for(memory: float) -> None:
+    """Criterion: 0.1% in fp32, every head and token, as the tap shows it; after 3,000 tokens it is held, too."""
+    layer = build("decay", WIDTH, H, n_kv_heads=2, initial_memory=memory)
+    with capture("log_decay") as seen, torch.no_grad():
+        layer.project(some_x(3000).float())
+    (log_decay,) = seen["log_decay"]
+    assert log_decay.shape == (B, 2, 3000)
+    torch.testing.assert_close(decay_length(log_decay), torch.full_like(log_decay, memory), rtol=1e-3, atol=0)
+    if memory < 1000:
+        torch.testing.assert_close(effective_memory(log_decay)[..., -1], torch.full((B, 2), memory), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("mixed", "within"), [(False, 0.015), (True, 0.004)], ids=["bf16", "autocast"])
+def test_long_memories_survive_half_precision(mixed: bool, within: float) -> None:
+    """Criterion: what is cached in bf16 means 256 positions within 0.4%, and within 1.5% if the bias is bf16, too; a
+    itself would round to 1 - 1/256 or 1."""
+    layer, x = build("decay", WIDTH, H), some_x().float()
+    if mixed:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            _, _, v = layer.project(x)
+    else:
+        _, _, v = layer.bfloat16().project(x.bfloat16())
+    assert v.dtype == torch.bfloat16
+    length = decay_length(v[..., -1])
+    torch.testing.assert_close(length, torch.full_like(length, 256.0), rtol=within, atol=0)
+
+
+def test_a_decay_for_each_key_head() -> None:
+    """Criterion: D + 1 parameters for each, beyond standard attention, and one number more for each cached value."""
+    for n_kv_heads in (1, 2, 4):
+        layer, plain = (build(name, WIDTH, H, n_kv_heads=n_kv_heads) for name in ("decay", "standard"))
+        more = sum(p.numel() for p in layer.parameters()) - sum(p.numel() for p in plain.parameters())
+        assert more == n_kv_heads * (WIDTH + 1)
+        caches = [each.new_cache() for each in (layer, plain)]
+        for each, cache in zip((layer, plain), caches, strict=True):
+            each(some_x().float(), cache=cache)
+        assert caches[0].n_numbers - caches[1].n_numbers == T * n_kv_heads
+
+
+def test_weights_shown_are_the_shares_of_what_is_summed() -> None:
+    """Criterion: up to a factor for each row and signs, the map times the values is the context before its norm."""
+    layer, x = layer_of(), some_x()
+    with capture("weights", "logits") as seen:
+        layer(x)
+    q, k, v = layer.project(x)
+    kept = log_survival(v[..., -1], T, Mask(causal=True)).exp().tril()
+    products = (q @ k.mT) * kept
+    torch.testing.assert_close(seen["weights"][0], products.abs() / products.abs().sum(-1, keepdim=True))
+    assert seen["logits"] == []
+
+
+def test_dropout_falls_on_the_weights_in_training_alone() -> None:
+    plain, dropping, x = layer_of(), layer_of(dropout=0.5), some_x()
+    assert torch.equal(plain(x)[0], dropping.eval()(x)[0])
+    assert not torch.equal(dropping.train()(x)[0], dropping(x)[0])
+
+
+def test_it_combines_with_other_stages() -> None:
+    """Criterion: coupled and gated, decoding equals the full pass."""
+    config = PRESETS["decay"].replace(couple=PRESETS["coupled-euler"].couple, output=Gated(), qk_norm=True)
+    layer, x = build(config, WIDTH, H).double(), some_x()
+    cache = layer.new_cache()
+    steps = [layer(token, cache=cache)[0] for token in x.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x)[0], rtol=1e-10, atol=1e-10)
+
+
+def test_control_of_logits_passes_over_it() -> None:
+    layer = layer_of()
+    assert view_of_ours("layer", layer) is None
+    assert heads_found(layer) == []
+
+
+@pytest.mark.parametrize("memory", [1.0, -3.0, float("inf"), float("nan")])
+def test_memory_that_no_decay_gives_is_refused(memory: float) -> None:
+    with pytest.raises(InputError, match=r"^initial_memory must be above 1 and finite, got "):
+        PRESETS["decay"].replace(initial_memory=memory)
+
+
+def test_projection_without_a_decay_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^project must bring a decay for score Decayed, .*DecayedHeads\(\)$"):
+        build(PRESETS["standard"].replace(score=Decayed()), WIDTH, H)
+    build(PRESETS["gqa"].replace(project=DecayedHeads(n_kv_heads=2), score=Decayed()), WIDTH, H)
