@@ -1,12 +1,12 @@
 """QuacK, figures 2 and 4: interventions on attention's logits at three learning rates, in MHA and in MLA.
 
-Each has the tau, or the threshold, that studies/logit-control-grid.py found best at that scale. The paper's rates are
-3e-4, 3e-3 and 3e-2; a column is named by its place, since a smaller model diverges elsewhere. A bad step is skipped and
-the run goes on, so that divergence is a loss and not a run that is missing.
+Each has the tau, or the threshold, that studies/logit-control-grid.py found best at that scale and rate. The paper's
+rates are 3e-4, 3e-3 and 3e-2; a column is named by its place, since a smaller model diverges elsewhere. A bad step is
+skipped and the run goes on, so that divergence is a loss and not a run that is missing.
 """
 
 from attractor.study import PERPLEXITY, Quantity, Scale, Study
-from attractor.study.logit_control import RATES, base, interventions, methods
+from attractor.study.logit_control import RATES, TUNED, base, interventions, methods
 
 STUDY = Study(
     title="Control of attention logits",
@@ -27,6 +27,7 @@ STUDY = Study(
             seeds,
             rows=methods(scale, interventions(fixed=0.1, quack=1.0, clip=30.0)),
             columns=RATES[scale],
+            tuned=TUNED.get(scale, {}),
         )
         for scale, seeds in {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0,), "paper": (0,)}.items()
     },

@@ -54,11 +54,18 @@ def test_the_public_names_are_these() -> None:
     """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
     assert attractor.__all__ == ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
-    assert models.__all__ == ["SIZES", "Transformer", "TransformerConfig"]
+    assert models.__all__ == ["FAMILIES", "SIZES", "FastSlow", "FastSlowConfig", "Transformer", "TransformerConfig"]
     assert analysis.__all__ == [
+        "Lumpability",
         "SpectralProfile",
         "attention_entropy",
+        "decay_length",
+        "distance_holding",
+        "effective_memory",
         "effective_rank",
+        "lumpability_defect",
+        "lumpability_profile",
+        "mean_distance",
         "sink_mass",
         "spectral_profile",
     ]

@@ -36,7 +36,7 @@ def print_catalogue(console: Console) -> None:
     for name, size in SIZES.items():
         with torch.device("meta"):
             count = sum(p.numel() for p in size.build().parameters())
-        numbers = (size.d_model, size.n_heads, size.n_layers, size.d_ff, size.max_seq_len, size.vocab_size)
+        numbers = (size.d_model, size.n_heads, size.depth, size.d_ff, size.max_seq_len, size.vocab_size)
         sizes.add_row(name, *map(str, numbers), f"{count:,}")
     console.print(sizes)
     recipes = table("recipe", "steps", "batch", "seq_len", "lr", "schedule", "precision", "tokens")

@@ -22,6 +22,9 @@ TAPS = {
     "k_coupled": "keys as they are scored: after coupling, normalisation and position",
     "logits": "scaled scores before soft-cap and mask, B H T S",
     "weights": "attention weights of every softmax map, B H T S, before dropout",
+    "log_decay": "log of what is kept of a key head's state at each position, B J T",
+    "slow": "FastSlow's slow state as it leaves the slow path, once a round, B K D",
+    "residual": "distance to Post's equilibrium, |F(z) - z| / |z| on average, by evaluation, once a round",
 }
 
 Seen = dict[str, list[Tensor]]

@@ -13,7 +13,17 @@ from claimed import losses, record
 
 from attractor.errors import InputError
 from attractor.evidence import claims
-from attractor.evidence.claims import CLAIMS, CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
+from attractor.evidence.claims import (
+    CLAIMS,
+    CORPORA,
+    COUNTS,
+    COUPLED,
+    LARGE,
+    MEDIUM,
+    POSITIONS,
+    SMALL,
+    TWO_TIMESCALES,
+)
 from attractor.evidence.ledger import SCALES, Entry, find_records, ledger
 from attractor.evidence.readings import Pair
 from attractor.evidence.rules import Costs, Counts, Reaches, Stays, Steadier
@@ -95,6 +105,7 @@ def published(study: Study) -> dict[tuple[str, str], float]:
         ("scale-350m", {"": LARGE}),
         ("corpus-sensitivity", CORPORA),
         ("positions", POSITIONS),
+        ("fast-slow-baseline", {"": TWO_TIMESCALES}),
     ],
 )
 def test_claims_and_studies_print_the_same_published_figures(study: str, table: dict[str, dict[str, float]]) -> None:
@@ -172,7 +183,8 @@ def test_of_two_records_of_one_scale_the_fuller_one_counts() -> None:
 
 
 def test_claims_without_a_rule_are_not_run_whatever_there_is() -> None:
-    found = judged(BY_ID["F5"], [ablation(0.05, "paper", claims=("F5",))])
+    assert BY_ID["J5"].rule is None
+    found = judged(BY_ID["J5"], [ablation(0.05, "paper", claims=("J5",))])
     assert (found.verdict.status, found.others) == ("not run", ())
 
 

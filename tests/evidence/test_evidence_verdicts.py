@@ -488,7 +488,10 @@ def test_a_claim_is_the_conjunction_of_its_parts():
 PLACES = {
     "": """standard gqa differential mlp-only coupled-euler coupled-hamiltonian coupled-linear coupled-differential
         psiqrh psiqrh_without_phase psiqrh_without_shared_latent standard,_1.22x standard,_2.4x
-        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK""",
+        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK
+        fast-slow dense frozen coupled dense-minimind dense-gemma gate_1e-4 gate_1e-2 linear
+        projector projector_and_unit_slow_state single_pass 2_passes 4_passes Anderson_4 fixed-point_loss DEQ_8
+        none 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16""",
     **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("learned", "rope", "easy", "medium", "hard"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("SST-2", "MNLI", "QNLI", "small", "large"), "standard coupled-hamiltonian"),
@@ -517,11 +520,18 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
             "loss_spikes": [1] * rng.randrange(3),
             "skipped_steps": rng.randrange(3),
             "logits": {"max": rng.uniform(1, 100), "change": rng.uniform(0.1, 1)},
+            "timescales": {"gate": rng.uniform(-1, 1) / 50, "slow_memory": rng.uniform(1, 4)},
             "curve": [(k, loss + 1 / (k + 1)) for k in range(5)],
             "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")}
             | {
                 "elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)},
                 "lemma": {"bounded": rng.random() * 2},
+                "coupling": {"worth": rng.gauss(0.02, 0.01)},
+                "structure": {name: rng.choice((0, 1, 2)) for name in ("leak", "states", "apart")},
+                "equations": {
+                    name: rng.choice((0.0, 1.0))
+                    for name in ("error", "residual", "growth", "conserved", "lost", "projector")
+                },
             },
         }
 

@@ -1,4 +1,4 @@
-"""torch.compile takes every mechanism whole: no graph break, same loss, same gradients."""
+"""torch.compile takes every mechanism and every family whole: no graph break, same loss, same gradients."""
 
 import subprocess
 import sys
@@ -6,21 +6,25 @@ import sys
 import torch
 
 from attractor.attention import PRESETS
-from attractor.models import TransformerConfig
+from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
+TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, pool_factor=2)
+MODELS = {name: SMALL.replace(attention=name) for name in PRESETS} | {"fast-slow": TWO_TIMESCALES}
 
 
-def test_every_preset_compiles_without_a_graph_break() -> None:
+def test_every_model_compiles_without_a_graph_break() -> None:
     """In a process of its own: the shape checks that conftest puts into signatures cannot be traced."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == list(PRESETS)
+    assert done.stdout.split() == list(MODELS)
 
 
-def compile_whole(attention: str) -> None:
+def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     """`fullgraph` refuses any break; the backend that only traces is enough to see one, and quick."""
-    model = SMALL.replace(attention=attention).build(0)
+    model = config.build(0)
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
     expected, _ = model.loss(tokens, tokens)
     wanted = torch.autograd.grad(expected, list(model.parameters()))
@@ -31,6 +35,6 @@ def compile_whole(attention: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in PRESETS:
-        compile_whole(name)
+    for name, config in MODELS.items():
+        compile_whole(config)
         print(name)

@@ -269,6 +269,21 @@ def test_a_script_that_is_not_its_own_does_not_run(page, tmp_path):
 
 
 @in_browser
+def test_a_scale_of_factors_says_the_numbers_themselves(tmp_path: Path) -> None:
+    """Criterion: of logits from 3 to 900, the powers of ten stand beside the axis and no number of the page is none."""
+    record = study({"standard": BASE}, control=None)
+    for outcome in record.cells[0].outcomes:
+        outcome.summary["trajectories"] = {"max_logit": [[50, 3.0], [100, 30.0 + outcome.seed], [150, 900.0]]}
+    judged = Judged(record)
+    (tmp_path / "report.html").write_text(render(judged, pictures(judged)), encoding="utf-8")
+    document = opened(tmp_path / "report.html")
+    (figure,) = re.findall(r'<figure id="figure-trajectory-max-logit".*?</figure>', document, re.DOTALL)
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
+    assert {"10", "100", "steps", "logit"} <= set(labels)
+    assert "NaN" not in figure
+
+
+@in_browser
 @pytest.mark.parametrize("width", [1280, 500])
 def test_it_sorts_zooms_reads_and_compares_by_keyboard(page, tmp_path, width):
     """The same page with a visitor's script, which its policy would not let in."""

@@ -72,6 +72,14 @@ def test_a_row_has_its_own_rate_where_a_pilot_found_one_and_an_axis_overrides_it
     assert {config.lr for _, config in gridded.configs("smoke", 0)} == {1e-3, 2e-3}
 
 
+def test_what_a_grid_found_for_a_cell_holds_there_alone() -> None:
+    columns = Axis("rate", {"low": {"lr": 1e-4}, "high": {"lr": 1e-2}})
+    scale = Scale(language("smoke"), (0,), columns=columns, tuned={("gated", "high"): {"clip": 0.5, "lr": 2e-2}})
+    found = {cell: (config.lr, config.clip) for cell, config in study(scales={"smoke": scale}).configs("smoke", 0)}
+    assert found.pop(("gated", "high")) == (2e-2, 0.5)
+    assert set(found.values()) == {(1e-4, scale.base.clip), (1e-2, scale.base.clip)}
+
+
 def test_an_axis_may_hold_mechanisms_that_have_no_name():
     changed = preset("coupled-hamiltonian").replace(n_steps=5)
     rows = Axis("attention", mechanisms("standard") | {"five steps": {"attention": changed}})

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.models import TransformerConfig
+from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.tasks import Batch
 from attractor.tasks.text import Text, TextTask
 from attractor.train.config import Runtime, TrainConfig
@@ -39,6 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
     "uneven": {"accumulation": 2, "attention": "coupled-euler"},
     "recomputed": {"activation_checkpointing": True, "attention": "coupled-euler"},
     "untied": {"tied_embeddings": False, "precision": "fp16"},
+    "two timescales": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64), "gate_lr": 0.1},
+    "two timescales, frozen": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64, frozen=True)},
     "interrupted": {},
 }
 

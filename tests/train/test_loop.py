@@ -22,6 +22,7 @@ from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
+from attractor.models import FastSlowConfig
 from attractor.tasks import Batch
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
@@ -71,10 +72,17 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert summaries[0] == summaries[1]
 
 
+FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64, dropout=0.1)
 VARIANTS = {
     **{name: {"attention": name, "d_model": 32, "n_heads": 4} for name in PRESETS},
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
+    "fast-slow": {"model": FAST_SLOW, "gate_lr": 0.1},
+    "fast-slow, implicit, by Muon": {
+        "model": FAST_SLOW.replace(equilibrium="deq", dropout=0.0, slow_attention="decay"),
+        "optimizer": "muon",
+        "gate_lr": 0.1,
+    },
     "accumulated and checkpointed": {"accumulation": 2, "activation_checkpointing": True, "schedule": "constant"},
 }
 

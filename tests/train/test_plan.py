@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attractor.attention import PRESETS
 from attractor.kernels.coupling import Program, integrate_reference, two_layer_force
 from attractor.kernels.differential import differential_attention_reference
-from attractor.models import TransformerConfig
+from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.train.calibrate import Estimate
 from attractor.train.config import TrainConfig
 from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data
@@ -46,6 +46,24 @@ def test_a_token_that_sees_both_ways_sees_all_keys() -> None:
 def test_two_layers_double_what_is_inside_them() -> None:
     one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
     assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
+
+
+def test_flops_of_two_timescales_are_those_of_each_part_times_how_often_it_runs() -> None:
+    """By hand, at the sizes of SMALL: a block is 96 + 32 + 144 for the weights of a token and 8 for each key that it
+    sees; 7 tokens in blocks of 3 leave 2 slow positions that are read. Post runs twice, and the slow path twice."""
+    config = FastSlowConfig(
+        vocab_size=10, d_model=4, n_heads=2, d_ff=6, max_seq_len=8, mlp="swiglu", qk_norm=False, pool_factor=3, n_slow=1
+    ).replace(n_kv_heads=2)
+    found = forward_flops(config, 7)
+    block = forward_flops(SMALL, 7)
+    assert {part: n for part, n in found.items() if part in block} == {
+        part: n if part == "readout" else 3 * n for part, n in block.items()
+    }
+    assert 7 * found["slow path"] == pytest.approx(2 * (2 * (96 + 32 + 144) + 16 * (1 + 2)))
+    assert 7 * found["injection"] == 2 * 2 * (2 * 4 * 4)
+    assert sum(parameters_by_part(without_data(config)).values()) == sum(
+        p.numel() for p in config.build(0).parameters()
+    )
 
 
 def test_what_is_looked_up_is_not_multiplied() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.models import TransformerConfig
+from attractor.models.language_model import LanguageModel
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
@@ -25,8 +26,16 @@ class BenchShape:
     seq_len: int = 512
 
     def config(self, attention: str) -> TransformerConfig:
-        sizes = (self.vocab_size, self.d_model, self.n_heads, None, self.n_layers, self.d_ff, self.seq_len)
-        return TransformerConfig(*sizes, positions="rope", attention=attention)
+        return TransformerConfig(
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_layers=self.n_layers,
+            d_ff=self.d_ff,
+            max_seq_len=self.seq_len,
+            positions="rope",
+            attention=attention,
+        )
 
     def tokens(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -102,8 +111,7 @@ def _hf(shape: BenchShape) -> dict[str, Any]:
 PEERS: dict[str, Callable[[BenchShape], nn.Module]] = {"hf-llama": hf_llama, "hf-diffllama": hf_diffllama}
 
 
-def decoding(size: TransformerConfig, n_tokens: int, use_cache: bool, device: torch.device) -> Callable[[], object]:
-    """Greedy generation of `n_tokens` from a prompt of 16."""
-    model = size.build(seed=0).to(device).eval()
-    prompt = torch.arange(16, device=device).unsqueeze(0) % size.vocab_size
+def decoding(model: LanguageModel, n_tokens: int, use_cache: bool = True, batch_size: int = 1) -> Callable[[], object]:
+    """Greedy generation of `n_tokens` from prompts of 16."""
+    prompt = torch.arange(16, device=model.device).expand(batch_size, -1) % model.config.vocab_size
     return lambda: model.generate(prompt, max_new_tokens=n_tokens, temperature=0.0, use_cache=use_cache)

@@ -1,10 +1,12 @@
 """What configurations cost: counted without running anything, or timed side by side in one process.
 
-Times are medians over rounds in which every case has its turn, so that whatever drifts drifts for all alike. Peak
-memory is that of a training step in a process of its own.
+Times are medians over rounds in which every case has its turn, so that whatever drifts drifts for all alike. Beside
+the wall clock's seconds stand those that the process had a core, which neighbours disturb less; of work on a GPU they
+say nothing. Peak memory is that of a training step in a process of its own.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ N_ROUNDS = 9
 
 
 def counts(config: TrainConfig) -> dict[str, Any]:
-    """Parameters and forward FLOPs a token, by part and in all."""
+    """Parameters and forward FLOPs a token, by part and in all, and the layers over all positions."""
     parameters = parameters_by_part(without_data(config.model))
     flops = forward_flops(config.model, config.seq_len)
     return {
@@ -30,6 +32,7 @@ def counts(config: TrainConfig) -> dict[str, Any]:
         "parameters": parameters,
         "n_attention": sum(parameters[part] for part in ("project", "couple", "score", "output")),
         "forward_flops_per_token": sum(flops.values()),
+        "layer_equivalents": config.model.layer_equivalents,
     }
 
 
@@ -41,6 +44,7 @@ def timings(
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
     forward, step, tokens = {}, {}, {}
+    on_core: dict[str, list[float]] = {key: [] for key in configs}
     attached = []  # for as long as it is timed
     for key, config in configs.items():
         shape = (config.batch_size // config.accumulation, config.seq_len + 1)
@@ -54,7 +58,7 @@ def timings(
 
         optimizer = build_optimizer(model, config)
         attached.append(Interventions(config, model, optimizer))
-        step[key] = training_step(model.train(), loss, drawn, precision, optimizer)
+        step[key] = noting_cpu_seconds(training_step(model.train(), loss, drawn, precision, optimizer), on_core[key])
         forward[key] = forward_pass(model, drawn, precision)
         tokens[key] = drawn[:, 1:].numel()
     baseline = next(iter(configs))
@@ -66,10 +70,20 @@ def timings(
             "tokens_per_second": tokens[key] / steps[key].median_seconds,
             "forward_seconds": forwards[key].seconds,
             "step_seconds": steps[key].seconds,
+            "step_cpu_seconds": tuple(on_core[key][-n_rounds:]),
             "peak_memory_bytes": calibrate(config, runtime).peak_memory_bytes,
         }
         for key, config in configs.items()
     }
+
+
+def noting_cpu_seconds(run: Callable[[], object], seconds: list[float]) -> Callable[[], object]:
+    def noted() -> None:
+        started = time.process_time()
+        run()
+        seconds.append(time.process_time() - started)
+
+    return noted
 
 
 def forward_pass(model: Any, tokens: torch.Tensor, precision: str) -> Any:

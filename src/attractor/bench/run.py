@@ -38,7 +38,9 @@ def bench_training(
 def bench_decoding(n_tokens: int, n_rounds: int, device: torch.device) -> dict[str, Timing]:
     """The small model, with its cache and without."""
     small = SIZES["small"].replace(vocab_size=320)
-    cases = {name: decoding(small, n_tokens, name == "cached", device) for name in ("uncached", "cached")}
+    cases = {
+        name: decoding(small.build(seed=0).to(device), n_tokens, name == "cached") for name in ("uncached", "cached")
+    }
     return alternate(cases, "uncached", n_rounds, warm_up=0)
 
 

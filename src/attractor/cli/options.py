@@ -13,7 +13,7 @@ from attractor.corpus.located import located
 from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, unknown
 from attractor.evidence.run import RunFolder
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import FAMILIES, SIZES
 from attractor.tasks import TASKS, TaskConfig
 from attractor.tasks.text import Text
 from attractor.train.config import RECIPES, Runtime, TrainConfig
@@ -23,7 +23,7 @@ def settings(without: str) -> list[tuple[str, Any, Any]]:
     """Every field of a model, its training and its task, but one, as an option that leaves the recipe alone unless
     given. What several tasks have is one option."""
     options: dict[str, tuple[str, Any, Any]] = {}
-    for config in (TransformerConfig, TrainConfig, *TASKS.values()):
+    for config in (*FAMILIES.values(), TrainConfig, *TASKS.values()):
         hints = get_type_hints(config)
         for f in fields(config):
             if f.name not in ("model", without):

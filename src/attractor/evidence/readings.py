@@ -229,6 +229,12 @@ def _instabilities(outcome: Outcome) -> float | None:
     return None if spikes is None or skipped is None else float(len(spikes) + skipped)
 
 
+def _opening(outcome: Outcome) -> float | None:
+    """Which sign a gate opens with says nothing: what comes behind it may turn its own."""
+    gate = at_path("timescales.gate")(outcome)
+    return None if gate is None else abs(gate)
+
+
 LOSS = Reading("validation loss", "nats", _loss)
 AREA = Reading("mean validation loss of training", "nats", _mean_loss_of_training)
 ELSEWHERE = Reading("mean validation loss on corpora it was not trained on", "nats", _mean_loss_elsewhere)
@@ -236,6 +242,7 @@ ACCURACY = Reading("accuracy", "", _accuracy, needs_context=False)
 SPEED = Reading(
     "throughput", "x", at_path("tokens_per_second"), as_ratio=True, needs_context=False, rounds="step_seconds"
 )
+LAYERS = Reading("layers over all positions", "", at_path("layer_equivalents"), needs_context=False)
 MEMORY = Reading("peak memory", "x", at_path("peak_memory_bytes"), as_ratio=True, needs_context=False)
 INSTABILITIES = Reading("loss spikes and skipped steps", "", _instabilities, needs_context=False)
 
@@ -247,6 +254,24 @@ LOGIT_CHANGE = Reading(
 FIRST_ORDER = Reading(
     "first-order change of logits over its bound", "", at_path("probes.lemma.bounded"), needs_context=False
 )
+GATE = Reading("|tanh gamma| at the end", "", _opening, needs_context=False)
+SLOW_MEMORY = Reading("memory of the slow path in tokens", "", at_path("timescales.slow_memory"), needs_context=False)
+RELIANCE = Reading("loss added by shutting the gate", "nats", at_path("probes.coupling.worth"), needs_context=False)
+LEAK = Reading(
+    "change of logits before a changed token, the gate forced open",
+    "",
+    at_path("probes.structure.leak"),
+    needs_context=False,
+)
+STATES = Reading("slow states read by one block", "", at_path("probes.structure.states"), needs_context=False)
+APART = Reading(
+    "difference of logits between shut and frozen", "", at_path("probes.structure.apart"), needs_context=False
+)
+
+
+def equation(name: str, path: str) -> Reading:
+    """A figure of the master equation, which no corpus has to do with."""
+    return Reading(name, "", at_path(f"probes.equations.{path}"), needs_context=False)
 
 
 def rank(layer: int | None) -> Reading:

@@ -272,13 +272,13 @@ class Reaches(Rule):
 
     @property
     def words(self) -> str:
-        return f"{self.reading.name} of {self.row} at least {self.level:g} ({', '.join(self.columns)})"
+        return f"{self.reading.name} of {self.row} at least {self.level:g}{_among(self.columns)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
         return [self._part(record, column) for column in self.columns]
 
     def _part(self, record: StudyRecord, column: str) -> Part:
-        statement = f"{self.row} at least {self.level:g} ({column})"
+        statement = f"{self.reading.name} of {self.row} at least {self.level:g}{_among((column,))}"
         found = values(record, self.reading, self.row, column)
         if isinstance(found, Obstacle):
             return Part(statement, found.status, found.reason)
@@ -293,7 +293,8 @@ class Reaches(Rule):
             return replace(part, status="holds", reason=f"reached by all {len(found)} seeds")
         if interval.high is not None and interval.high < self.level:
             return replace(part, status="fails", reason=f"not reached with {len(found)} seeds")
-        return replace(part, reason=f"reached by some of {len(found)} seeds: more would decide")
+        n_there = sum(value >= self.level for value in found.values())
+        return replace(part, reason=f"reached by {n_there} of {len(found)} seeds: more would decide")
 
 
 @dataclass(frozen=True)
@@ -305,20 +306,20 @@ class Stays(Rule):
 
     @property
     def words(self) -> str:
-        return f"{self.reading.name} of {', '.join(self.rows)} at most {self.level:g} ({', '.join(self.columns)})"
+        return f"{self.reading.name} of {', '.join(self.rows)} at most {self.level:g}{_among(self.columns)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
         return [self._part(record, row, column) for row in self.rows for column in self.columns]
 
     def _part(self, record: StudyRecord, row: str, column: str) -> Part:
-        statement = f"{row} at most {self.level:g} ({column})"
+        statement = f"{self.reading.name} of {row} at most {self.level:g}{_among((column,))}"
         found = values(record, self.reading, row, column)
         if isinstance(found, Obstacle):
             return Part(statement, found.status, found.reason)
         largest = max(found.values())
         status: Status = "holds" if all(value <= self.level for value in found.values()) else "fails"
-        reason = f"the largest of {len(found)} seeds is {largest:.3f}"
-        return Part(statement, status, reason, f"{largest:.3f}", n=len(found), p=largest)
+        reason = f"the largest of {len(found)} seeds is {largest:.3g}"
+        return Part(statement, status, reason, f"{largest:.3g}", n=len(found), p=largest)
 
 
 @dataclass(frozen=True)
@@ -432,6 +433,10 @@ def _measured(statement: str, found: Compared, reading: Reading) -> Part:
 
 def _direction(pair: Pair) -> str:
     return f"{pair.of} {'below' if pair.effect < 0 else 'above'} {pair.against}{pair.place}"
+
+
+def _among(columns: tuple[str, ...]) -> str:
+    return f" ({', '.join(columns)})" if any(columns) else ""
 
 
 def _margin(margin: float, reading: Reading) -> str:

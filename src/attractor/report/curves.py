@@ -1,44 +1,75 @@
-"""Curves and profiles of a study, as numbers: what the pictures draw, and what the page lets one zoom into."""
+"""Curves and profiles of a study, as numbers: row by row, with a mean over seeds at each place."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from attractor.evidence.statistics import mean_interval
+from attractor.evidence.study import Outcome
 from attractor.report.judged import Judged
 from attractor.report.measures import Measure, Spread, layers
 
-Point = tuple[int, float, float, float]  # where, mean, lowest and highest over seeds
+Point = tuple[int, float, float, float]  # where, mean, and the ends of the band
+Curves = dict[str, list[Point]]  # by row
 
 
-def loss_curves(judged: Judged, column: str) -> dict[str, list[Point]]:
-    """By row, validation loss against tokens, wherever every seed was validated: a mean over fewer would jump."""
-    found = {row: _curve(judged, row, column) for row in judged.design.rows}
-    return {row: curve for row, curve in found.items() if curve}
+def loss_curves(judged: Judged, column: str) -> Curves:
+    """Validation loss against tokens; the band goes from the lowest seed to the highest."""
+    return _by_row(judged, column, lambda outcome: outcome.curve, _extremes)
 
 
-def profiles(judged: Judged, headline: Measure, column: str) -> dict[str, list[Point]]:
-    """By row, a quantity against the layers."""
+def trajectories(judged: Judged, name: str, column: str) -> Curves:
+    """A number of the looks at a run against its steps; the band is the 95% t interval of the mean over seeds."""
+    return _by_row(judged, column, lambda outcome: trajectory(outcome, name), _confidence)
+
+
+def trajectory(outcome: Outcome, name: str) -> list[tuple[int, Any]]:
+    """Steps, and what was seen at each. A gate's sign says nothing: what it opens to has signs of its own."""
+    looks = outcome.summary.get("trajectories", {}).get(name, ())
+    return [(step, abs(value) if name == "gate" else value) for step, value in looks]
+
+
+def profiles(judged: Judged, headline: Measure, column: str) -> Curves:
+    """A quantity against the layers; the band goes from the lowest seed to the highest."""
     found = {row: _profile(judged, row, headline, column) for row in judged.design.rows}
     return {row: profile for row, profile in found.items() if profile}
 
 
-def _curve(judged: Judged, row: str, column: str) -> list[Point]:
-    outcomes = judged.cell(row, column).outcomes
-    by_tokens: dict[int, list[float]] = {}
-    for outcome in outcomes:
-        for tokens, loss in outcome.curve:
-            if loss is not None and math.isfinite(loss):  # a stored record has null for what is no number
-                by_tokens.setdefault(tokens, []).append(loss)
-    return [_point(tokens, losses) for tokens, losses in sorted(by_tokens.items()) if len(losses) == len(outcomes)]
+def _by_row(
+    judged: Judged,
+    column: str,
+    of: Callable[[Outcome], Sequence[tuple[int, Any]]],
+    point: Callable[[int, list[float]], Point],
+) -> Curves:
+    """Wherever every seed has a number: a mean over fewer would jump."""
+    found: Curves = {}
+    for row in judged.design.rows:
+        outcomes = judged.cell(row, column).outcomes
+        by_place: dict[int, list[float]] = {}
+        for outcome in outcomes:
+            for place, value in of(outcome):
+                if value is not None and math.isfinite(value):  # a stored record has null for what is no number
+                    by_place.setdefault(place, []).append(value)
+        found[row] = [point(place, seen) for place, seen in sorted(by_place.items()) if len(seen) == len(outcomes)]
+    return {row: curve for row, curve in found.items() if curve}
 
 
 def _profile(judged: Judged, row: str, headline: Measure, column: str) -> list[Point]:
     spreads: Iterable[Spread] = (judged.spread(row, column, layer) for layer in layers(headline))
     return [
-        _point(layer, list(spread.by_seed.values()))
+        _extremes(layer, list(spread.by_seed.values()))
         for layer, spread in enumerate(spreads)
         if spread.mean is not None and math.isfinite(spread.mean)
     ]
 
 
-def _point(place: int, values: list[float]) -> Point:
+def _extremes(place: int, values: list[float]) -> Point:
     return place, sum(values) / len(values), min(values), max(values)
+
+
+def _confidence(place: int, values: list[float]) -> Point:
+    """One seed has no interval, and none is invented."""
+    found = mean_interval(values)
+    if found.low is None or found.high is None:
+        return place, found.mean, found.mean, found.mean
+    return place, found.mean, found.low, found.high

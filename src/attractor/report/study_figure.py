@@ -1,28 +1,27 @@
-"""A judged study in pictures: losses, differences, layers and attention maps, with one panel for each column.
+"""A judged study in pictures: its charts, differences and attention maps, with one panel for each column.
 
 Each figure is drawn once and goes into a page as well as into files.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import ceil, isfinite
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attractor.report.canvas import GREY, INK, WIDTH, as_file, as_svg, blank, framed, late_range, styles
-from attractor.report.curves import Point, loss_curves, profiles
+from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, styles
+from attractor.report.charts import Chart, charts
+from attractor.report.clouds import Clouds, entropy_against_gate
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import SHOWN, Judged
 from attractor.report.measures import Measure
+from attractor.report.panels import ACROSS, legend, lines, panels_of, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-ACROSS = 3  # panels in a row
 
 
 @dataclass(frozen=True)
@@ -50,124 +49,81 @@ class Picture:
 
 def pictures(judged: Judged) -> list[Picture]:
     """Those that the record has the numbers for."""
-    found = []
-    if curves := _by_column(judged, loss_curves):
-        found.append(
-            Picture(
-                "curves",
-                "Validation loss",
-                "Validation loss over tokens: mean over seeds, with a band from the lowest seed to the highest. "
-                "The frame is set by what follows the first third of training.",
-                partial(_draw_curves, judged, curves),
-            )
-        )
+    drawn = [
+        Picture(chart.name, chart.title, chart.caption, partial(_draw_chart, judged, chart)) for chart in charts(judged)
+    ]
+    after_losses = 1 if drawn and drawn[0].name == "curves" else 0
+    return [*drawn[:after_losses], *_differences(judged), *drawn[after_losses:], *_scatter(judged), *_maps(judged)]
+
+
+def _differences(judged: Judged) -> Iterator[Picture]:
     first = judged.headlines[0]
     if any(each.measure == first and _has_mean(each.interval) for each in judged.differences.values()):
-        found.append(
-            Picture(
-                "differences",
-                "Paired differences",
-                "Paired differences with 95% intervals, each for itself. Full points are shown after Holm's "
-                "correction; open points are not, or are a single seed without interval.",
-                partial(_draw_differences, judged, first),
-            )
+        yield Picture(
+            "differences",
+            "Paired differences",
+            "Paired differences with 95% intervals, each for itself. Full points are shown after Holm's "
+            "correction; open points are not, or are a single seed without interval.",
+            partial(_draw_differences, judged, first),
         )
-    for headline in judged.headlines:
-        layered = _by_column(judged, lambda judged, column, of=headline: profiles(judged, of, column))  # type: ignore[misc]
-        if layered:
-            name = headline.quantity.name
-            found.append(
-                Picture(
-                    f"profile-{slug(name)}",
-                    f"{name[:1].upper()}{name[1:]} by layer",
-                    f"{name[:1].upper()}{name[1:]} by layer: mean over seeds, with a band from the lowest seed to "
-                    "the highest.",
-                    partial(_draw_profiles, judged, layered, name),
-                )
-            )
+
+
+def _scatter(judged: Judged) -> Iterator[Picture]:
+    clouds = entropy_against_gate(judged)
+    if clouds:
+        yield Picture(
+            "entropy-gate",
+            "Attention entropy against the gate",
+            "Entropy of attention against the opening of the gate: a point for each look at each seed. Means over "
+            "heads, calls and the rows after the first.",
+            partial(_draw_scatter, judged, clouds),
+        )
+
+
+def _maps(judged: Judged) -> Iterator[Picture]:
     maps = heatmaps(judged)
     if maps:
         rival = rival_of(judged, maps)
         shown = [maps[0], *([rival] if rival else [])]
-        found.append(
-            Picture(
-                "attention",
-                "Attention maps",
-                f"Attention maps of {' and '.join(f'{each.row!r} (seed {each.seed})' for each in shown)}"
-                f"{f', {maps[0].column}' if maps[0].column else ''}: a query's weights lie in a row, layers go down, "
-                "heads across. Each map has its own scale, from zero to its largest weight.",
-                partial(_draw_maps, shown),
-            )
+        yield Picture(
+            "attention",
+            "Attention maps",
+            f"Attention maps of {' and '.join(f'{each.row!r} (seed {each.seed})' for each in shown)}"
+            f"{f', {maps[0].column}' if maps[0].column else ''}: a query's weights lie in a row, layers go down, "
+            "heads across. Each map has its own scale, from zero to its largest weight.",
+            partial(_draw_maps, shown),
         )
-    return found
-
-
-def slug(name: str) -> str:
-    """A name that a file, an address and an id can have."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()
 
 
 def _has_mean(interval: Any) -> bool:
     return interval is not None and isfinite(interval.mean)
 
 
-def _by_column(
-    judged: Judged, of: Callable[[Judged, str], dict[str, list[Point]]]
-) -> dict[str, dict[str, list[Point]]]:
-    found = {column: of(judged, column) for column in judged.design.columns}
-    return {column: curves for column, curves in found.items() if curves}
-
-
 def _looks(judged: Judged) -> dict[str, dict[str, Any]]:
     return styles(judged.design.rows, judged.design.baseline, judged.design.control)
 
 
-def _panels(columns: Mapping[str, object], height: float) -> tuple["Figure", dict[str, "Axes"]]:
-    """One panel for each column, side by side, titled by the column where it has a name."""
-    n_across = min(len(columns), ACROSS)
-    n_down = ceil(len(columns) / ACROSS)
-    figure = blank(WIDTH if n_across == 1 else 3.1 * n_across, height * n_down + 0.5)
-    grid = figure.subplots(n_down, n_across, squeeze=False)
-    panels = dict(zip(columns, grid.flat, strict=False))
-    for axes in grid.flat[len(columns) :]:
-        axes.set_visible(False)
-    for column, axes in panels.items():
-        framed(axes).set_title(column, fontsize=10)
-    return figure, panels
+def _draw_chart(judged: Judged, chart: Chart) -> "Figure":
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-
-def _lines(axes: "Axes", curves: Mapping[str, list[Point]], looks: Mapping[str, dict[str, Any]], marker: str) -> None:
-    for row, curve in curves.items():
-        place, mean, low, high = zip(*curve, strict=True)
-        axes.plot(place, mean, label=row, marker=marker, markersize=3, **looks[row])
-        axes.fill_between(place, low, high, color=looks[row]["color"], alpha=0.15, linewidth=0)
-
-
-def _legend(figure: "Figure", panels: Mapping[str, "Axes"]) -> None:
-    lines = {line.get_label(): line for axes in panels.values() for line in axes.get_lines()}
-    n_across = max(2, min(len(lines), int(figure.get_figwidth() / 1.9)))
-    figure.legend(
-        list(lines.values()),
-        list(map(str, lines)),
-        loc="outside lower center",
-        ncols=n_across,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
-
-
-def _draw_curves(judged: Judged, curves: Mapping[str, dict[str, list[Point]]]) -> "Figure":
-    figure, panels = _panels(curves, 2.9)
+    figure, panels = panels_of(chart.panels, 2.7 if chart.of_layers else 2.9)
     looks = _looks(judged)
     for column, axes in panels.items():
-        _lines(axes, curves[column], looks, "")
-        axes.set_ylim(*late_range(curves[column].values()))
-        axes.xaxis.set_major_formatter(_in_short)
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel("tokens")
-    next(iter(panels.values())).set_ylabel("validation loss (nats)")
-    _legend(figure, panels)
+        lines(axes, chart.panels[column], looks, "o" if chart.of_layers else "")
+        if chart.in_factors:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(*chart.frames[column])
+        if chart.of_layers:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.xaxis.set_major_formatter(_in_short)
+            axes.locator_params(axis="x", nbins=5)
+        axes.set_xlabel(chart.x_label)
+    next(iter(panels.values())).set_ylabel(chart.y_label)
+    legend(figure, panels)
     return figure
 
 
@@ -178,10 +134,22 @@ def _in_short(value: float, _place: float) -> str:
     return f"{value:g}"
 
 
+def _draw_scatter(judged: Judged, clouds: Mapping[str, Clouds]) -> "Figure":
+    figure, panels = panels_of(clouds, 2.7, across=2)
+    for name, axes in panels.items():
+        points(axes, clouds[name], _looks(judged))
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_xlabel("|tanh gamma|")
+    for axes in list(panels.values())[::2]:
+        axes.set_ylabel("entropy (nats)")
+    legend(figure, panels)
+    return figure
+
+
 def _draw_differences(judged: Judged, measure: Measure) -> "Figure":
     rows = [row for row in judged.design.rows if row not in (judged.design.baseline, judged.design.control)]
     rows = rows or [row for row in judged.design.rows if row != judged.design.baseline]
-    figure, panels = _panels(dict.fromkeys(judged.design.columns), 0.8 + 0.3 * len(rows))
+    figure, panels = panels_of(dict.fromkeys(judged.design.columns), 0.8 + 0.3 * len(rows))
     looks = _looks(judged)
     for number, (column, axes) in enumerate(panels.items()):
         for place, row in enumerate(rows):
@@ -203,19 +171,6 @@ def _draw_differences(judged: Judged, measure: Measure) -> "Figure":
     side = "; left is better" if lower else "; right is better" if measure.quantity.better else ""
     quantity = "validation loss" if measure.in_nats else measure.name
     figure.supxlabel(f"{quantity} minus that of '{judged.design.baseline}'{unit}{side}", fontsize=10, color=INK)
-    return figure
-
-
-def _draw_profiles(judged: Judged, layered: Mapping[str, dict[str, list[Point]]], name: str) -> "Figure":
-    from matplotlib.ticker import MaxNLocator
-
-    figure, panels = _panels(layered, 2.7)
-    for column, axes in panels.items():
-        _lines(axes, layered[column], _looks(judged), "o")
-        axes.set_xlabel("layer")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    next(iter(panels.values())).set_ylabel(name)
-    _legend(figure, panels)
     return figure
 
 

@@ -65,6 +65,13 @@
     return value.toFixed(decimalsOf(step));
   };
 
+  const readable = (value) => (value && Math.abs(value) < 0.1 ? value.toPrecision(3) : value.toFixed(3));
+
+  const inFactors = (power) => {
+    const value = Number((10 ** power).toPrecision(2));
+    return value < 1e3 ? String(value) : inShort(value, 1);
+  };
+
   class Panel {
     constructor(parent, chart, spec, hidden) {
       Object.assign(this, { chart, spec, hidden, cursor: null });
@@ -76,10 +83,12 @@
           + "Left and right move the reading line, shift with arrows moves the view, plus and minus zoom, 0 shows all.",
       });
       this.readout = element(this.box, "div", { class: "readout", role: "status", hidden: "" });
+      // A scale of factors is drawn in powers of ten; the end of a band may lie below all of them.
+      this.scale = chart.factors ? (value) => Math.log10(Math.max(value, spec.frame[0] / 1e3)) : (value) => value;
       const places = spec.lines.flatMap((line) => line.points.map((point) => point[0]));
       const [low, high] = [Math.min(...places), Math.max(...places)];
       const room = (high - low) * 0.02 || 0.5;
-      this.home = [low - room, high + room, ...spec.frame];
+      this.home = [low - room, high + room, ...spec.frame.map(this.scale)];
       this.places = [...new Set(places)].sort((one, other) => one - other);
       this.view = [...this.home];
       new ResizeObserver(() => this.draw()).observe(this.box);
@@ -113,7 +122,7 @@
       for (const value of beside) {
         element(plot, "line", { class: "grid", x1: MARGIN.left, x2: MARGIN.left + w, y1: this.y(value), y2: this.y(value) });
         element(plot, "text", { x: MARGIN.left - 6, y: this.y(value) + 4, "text-anchor": "end" },
-          value.toFixed(decimalsOf(stepY)));
+          this.chart.factors ? inFactors(value) : value.toFixed(decimalsOf(stepY)));
       }
       element(plot, "path", { class: "axis", d: `M${MARGIN.left},${MARGIN.top}v${h}h${w}` });
       element(plot, "text", { x: MARGIN.left + w / 2, y: HEIGHT - 6, "text-anchor": "middle" }, this.chart.x_label);
@@ -123,7 +132,7 @@
       const inside = element(plot, "g", { "clip-path": `url(#${clip})` });
       for (const { row, points } of this.shown) {
         const { color, dash } = data.looks[row];
-        const at = (index) => (point) => `${this.x(point[0]).toFixed(1)},${this.y(point[index]).toFixed(1)}`;
+        const at = (index) => (point) => `${this.x(point[0]).toFixed(1)},${this.y(this.scale(point[index])).toFixed(1)}`;
         const band = [...points.map(at(2)), ...[...points].reverse().map(at(3))];
         element(inside, "path", { d: `M${band.join("L")}Z`, fill: color, "fill-opacity": 0.14, stroke: "none" });
         element(inside, "path", {
@@ -132,7 +141,7 @@
         });
         if (this.chart.whole) {
           for (const point of points) {
-            element(inside, "circle", { cx: this.x(point[0]), cy: this.y(point[1]), r: 2.4, fill: color });
+            element(inside, "circle", { cx: this.x(point[0]), cy: this.y(this.scale(point[1])), r: 2.4, fill: color });
           }
         }
       }
@@ -158,8 +167,8 @@
         const line = element(table, "tr");
         const name = element(line, "td");
         name.append(swatch(row), ` ${row}`);
-        element(line, "td", {}, point[1].toFixed(3));
-        element(line, "td", {}, `[${point[2].toFixed(3)}, ${point[3].toFixed(3)}]`);
+        element(line, "td", {}, readable(point[1]));
+        element(line, "td", {}, `[${readable(point[2])}, ${readable(point[3])}]`);
       }
       // Away from the line that is read, so that it hides nothing of interest.
       const left = this.x(this.cursor) > this.width / 2;

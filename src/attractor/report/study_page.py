@@ -17,12 +17,12 @@ from markupsafe import Markup
 from attractor.evidence.configuration import dotted_fields
 from attractor.evidence.study import BUDGETS, StudyRecord
 from attractor.files import plain
-from attractor.report.canvas import INK, late_range, styles
-from attractor.report.curves import Point, loss_curves, profiles
+from attractor.report.canvas import INK, styles
+from attractor.report.charts import Chart, charts
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import Judged
 from attractor.report.page import fill, is_setting, show, verbatim
-from attractor.report.study_figure import Picture, slug
+from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
 from attractor.report.table import UNKNOWN
 
@@ -132,18 +132,11 @@ def _embedded(value: Any) -> Markup:
 def _data(judged: Judged, maps: list[Heatmaps]) -> dict[str, Any]:
     """What the script draws."""
     design = judged.design
-    curves = {column: found for column in design.columns if (found := loss_curves(judged, column))}
-    charts = [_chart("curves", curves, "tokens", "validation loss (nats)")] if curves else []
-    for headline in judged.headlines:
-        layered = {column: found for column in design.columns if (found := profiles(judged, headline, column))}
-        if layered:
-            name = headline.quantity.name
-            charts.append(_chart(f"profile-{slug(name)}", layered, "layer", name))
     rival = rival_of(judged, maps)
     looks = styles(design.rows, design.baseline, design.control)
     return {
         "looks": {row: _look(looks[row]) for row in design.rows},
-        "charts": charts,
+        "charts": [_chart(chart) for chart in charts(judged)],
         "maps": [_packed(each) for each in maps],
         "rival": 0 if rival is None else maps.index(rival),
     }
@@ -155,30 +148,23 @@ def _look(look: Mapping[str, Any]) -> dict[str, str]:
     return {"color": "currentColor" if look["color"] == INK else look["color"], "dash": pattern}
 
 
-def _chart(name: str, panels: Mapping[str, dict[str, list[Point]]], x_label: str, y_label: str) -> dict[str, Any]:
-    is_training = x_label == "tokens"
+def _chart(chart: Chart) -> dict[str, Any]:
     return {
-        "name": name,
-        "x_label": x_label,
-        "x_unit": x_label if is_training else "(layer)",
-        "y_label": y_label,
-        "whole": not is_training,
+        "name": chart.name,
+        "x_label": chart.x_label,
+        "x_unit": f"({chart.x_label})" if chart.of_layers else chart.x_label,
+        "y_label": chart.y_label,
+        "whole": chart.of_layers,
+        "factors": chart.in_factors,
         "panels": [
             {
                 "title": column,
-                "frame": late_range(curves.values()) if is_training else _whole_range(curves),
+                "frame": chart.frames[column],
                 "lines": [{"row": row, "points": curve} for row, curve in curves.items()],
             }
-            for column, curves in panels.items()
+            for column, curves in chart.panels.items()
         ],
     }
-
-
-def _whole_range(curves: Mapping[str, list[Point]]) -> tuple[float, float]:
-    low = min(point[2] for curve in curves.values() for point in curve)
-    high = max(point[3] for curve in curves.values() for point in curve)
-    margin = 0.06 * (high - low) or 0.01
-    return low - margin, high + margin
 
 
 def _packed(maps: Heatmaps) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from attractor.attention.stage import require
 from attractor.errors import InputError
-from attractor.models import TransformerConfig
+from attractor.models.config import ModelConfig
 from attractor.train.config import TrainConfig
 from attractor.train.parts import forward_flops, without_data
 
@@ -61,13 +61,11 @@ def flops_per_step(config: TrainConfig) -> float:
     return sum(forward_flops(config.model, config.seq_len).values()) * config.tokens_per_step
 
 
-def n_parameters(model: TransformerConfig) -> int:
+def n_parameters(model: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in without_data(model).parameters())
 
 
-def match_parameters(
-    model: TransformerConfig, target: int, field: str = "d_ff", tolerance: float = TOLERANCE
-) -> TransformerConfig:
+def match_parameters(model: ModelConfig, target: int, field: str = "d_ff", tolerance: float = TOLERANCE) -> ModelConfig:
     """The model with `field` (d_ff or d_model) such that its parameters agree with `target` (3).
 
     Both fields are searched in the steps that the model allows: any d_ff, and a d_model that its heads divide evenly

@@ -16,12 +16,12 @@ from torch import Tensor
 from attractor.control.heads import heads_found
 from attractor.control.quack import gains, scale
 from attractor.control.views import QueryKeyHeads, Rows
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.train.config import TrainConfig
 from attractor.train.start import load_start
 
 
-def lemma_of_run(model: Transformer, config: TrainConfig) -> dict[str, Any]:
+def lemma_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     initial = config.model.build(config.seed)
     if config.start_folder is not None:
         load_start(config.start_folder, initial)

@@ -11,7 +11,8 @@ from typing import Any
 
 from attractor.attention import AttentionConfig
 from attractor.attention.presets import preset
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import SIZES
+from attractor.models.config import ModelConfig
 from attractor.study.study import Axis
 from attractor.train.config import RECIPES, TrainConfig
 
@@ -36,7 +37,7 @@ def base(scale: str) -> TrainConfig:
     return config.replace(max_bad_steps=config.n_steps)
 
 
-def latent(model: TransformerConfig) -> AttentionConfig:
+def latent(model: ModelConfig) -> AttentionConfig:
     """The paper's MLA: latents of a quarter and an eighth of the width, parts for position as wide as those without."""
     width = model.d_model // model.n_heads if model.head_dim is None else model.head_dim
     return preset("mla").replace(
@@ -67,6 +68,20 @@ def interventions(fixed: float, quack: float, clip: float) -> dict[str, dict[str
         "QuacK": {"quack": quack},
     }
 
+
+def _cells(low: float, middle: float, high: float, method: str, field: str) -> dict[tuple[str, str], dict[str, float]]:
+    return {(method, name): {field: value} for name, value in zip(NAMES, (low, middle, high), strict=True)}
+
+
+# What studies/logit-control-grid.py found, cell by cell. The threshold of 30 was the better one, or neither was reached.
+TUNED: dict[str, dict[tuple[str, str], dict[str, float]]] = {
+    "laptop": {
+        **_cells(10.0, 1.0, 0.01, "MHA QuacK", "quack"),
+        **_cells(1.0, 1.0, 0.01, "MLA QuacK", "quack"),
+        **_cells(10.0, 0.1, 0.01, "MHA fixed rates", "qk_rate"),
+        **_cells(0.1, 0.01, 0.01, "MLA fixed rates", "qk_rate"),
+    }
+}
 
 _LITTLE = RECIPES["1b"].replace(
     accumulation=1, activation_checkpointing=False, precision="fp32", eval_batches=32, batch_size=8

@@ -20,7 +20,7 @@ from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.evidence.run import RunFolder
 from attractor.evidence.study import PROBES_FILE
 from attractor.files import write_json
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.observe import attention_maps
 from attractor.study.launch import Job
 from attractor.train import checkpoint
@@ -37,7 +37,7 @@ PICTURED_LENGTH = 64
 MEASURES = ("entropy", "entropy_after_first_row", "effective_rank", "top_share", "spectral_gap", "sink_mass")
 
 
-Probe = Callable[[Transformer, TrainConfig], dict[str, Any]]
+Probe = Callable[[LanguageModel, TrainConfig], dict[str, Any]]
 
 
 def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, console: Console) -> None:
@@ -73,7 +73,7 @@ def best_weights(run: RunFolder) -> Any:
     return checkpoint.best_checkpoint(run.checkpoints) or checkpoint.newest_intact(run.checkpoints, lambda text: None)
 
 
-def maps_of_run(model: Transformer, config: TrainConfig) -> dict[str, Any]:
+def maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     """Means by layer, and the maps of one sequence."""
     sums: Tensor | None = None
     pictures: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def maps_of_run(model: Transformer, config: TrainConfig) -> dict[str, Any]:
     return {"n_batches": n_batches, "heatmaps": pictures} | dict(zip(MEASURES, means, strict=True))
 
 
-def losses_elsewhere(model: Transformer, config: TrainConfig, corpora: Sequence[str]) -> dict[str, Any]:
+def losses_elsewhere(model: LanguageModel, config: TrainConfig, corpora: Sequence[str]) -> dict[str, Any]:
     """Validation loss by corpus, in the run's own precision, windows and number of batches."""
     half = AUTOCAST.get(config.precision)
     autocast = torch.autocast(model.device.type, half) if half else nullcontext()

@@ -27,11 +27,15 @@ from attractor.evidence.study import POOL, STUDY_FILE, Design, Keys, StudyRecord
 from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
+from attractor.study.coupling import coupling_of_run
+from attractor.study.equations import equations_of_run
 from attractor.study.launch import Job, share_machine
 from attractor.study.lemma import lemma_of_run
 from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
 from attractor.study.stacked import prefer_stacked
+from attractor.study.structure import structure_of_run
 from attractor.study.study import Study
+from attractor.study.timescales import timescales_of_run
 from attractor.study.watch import Watch
 from attractor.train.calibrate import calibrate
 from attractor.train.config import Runtime, TrainConfig
@@ -46,7 +50,14 @@ LAUNCHERS = {
     "ray": "attractor.study.on_ray",
     "torchrun": "attractor.study.torchrun",  # one run at a time, on as many processes as there are workers
 }
-PROBES: dict[str, Probe] = {"attention maps": maps_of_run, "lemma": lemma_of_run}
+PROBES: dict[str, Probe] = {
+    "attention maps": maps_of_run,
+    "lemma": lemma_of_run,
+    "coupling": coupling_of_run,
+    "structure": structure_of_run,
+    "equations": equations_of_run,
+    "timescales": timescales_of_run,
+}
 Launch = Callable[[Sequence[Job], int | None, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 
 

@@ -16,13 +16,13 @@ from attractor.attention.presets import preset
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.evidence.study import BUDGETS, PERPLEXITY, Design, Published, Quantity
-from attractor.models import TransformerConfig
+from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import TrainConfig
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
-PROBES = ("attention maps", "lemma")
+PROBES = ("attention maps", "lemma", "coupling", "structure", "equations", "timescales")
 SCALES = ("smoke", "laptop", "bench", "paper")
 
 
@@ -63,7 +63,7 @@ def axis(field_name: str, *values: Any, **labelled: Any) -> Axis:
 
 
 def known_fields() -> set[str]:
-    parts = (TrainConfig, TransformerConfig, *TASKS.values())
+    parts: tuple[Any, ...] = (TrainConfig, *FAMILIES.values(), *TASKS.values())
     return {f.name for part in parts for f in fields(part)} - {"seed"}
 
 
@@ -76,6 +76,7 @@ class Scale:
     rows: Axis | None = None
     columns: Axis | None = None
     rates: Mapping[str, float] = field(default_factory=dict)  # rows whose own learning rate a pilot has found
+    tuned: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)  # what a grid has found for a cell
     elsewhere: tuple[str, ...] = ()  # corpora that finished runs are evaluated on, although they did not train on them
 
     def __post_init__(self) -> None:
@@ -144,12 +145,13 @@ class Study:
 
     def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:
         """(1) for one seed, by row and column."""
-        base, rates = self.on(scale).base, self.on(scale).rates
+        base, rates, tuned = self.on(scale).base, self.on(scale).rates, self.on(scale).tuned
         rows, columns = self.axes(scale)
         for column, changed_by_column in columns.values.items():
             for row, changed_by_row in rows.values.items():
-                tuned = {"lr": rates[row]} if row in rates else {}
-                changes = tuned | dict(changed_by_column) | dict(changed_by_row)
+                own_rate = {"lr": rates[row]} if row in rates else {}
+                of_the_cell = dict(tuned.get((row, column), {}))
+                changes = own_rate | dict(changed_by_column) | dict(changed_by_row) | of_the_cell
                 config = base.replace(seed=seed, **length_of_task(base, changes), **changes)
                 yield (row, column), fitted(config, changes) if self.kind == "training" else config
 

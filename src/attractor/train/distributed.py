@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from attractor.errors import InputError, RunStopped
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class World:
 
     # --- the model ----------------------------------------------------------------------------------------------
 
-    def spread(self, model: Transformer, parallel: str, compiled: bool) -> LossFunction:
+    def spread(self, model: LanguageModel, parallel: str, compiled: bool) -> LossFunction:
         """The model's loss, whose backward pass leaves gradients averaged over all processes. Under `fsdp` the model's
         parameters are sharded from here on."""
         if self.size > 1 and parallel == "fsdp":
@@ -180,7 +180,7 @@ def _scored(rows: Batch) -> Batch:
 class _Loss(nn.Module):
     """DistributedDataParallel acts on `forward` alone, and what is trained is the loss."""
 
-    def __init__(self, model: Transformer, loss: LossFunction) -> None:
+    def __init__(self, model: LanguageModel, loss: LossFunction) -> None:
         super().__init__()
         self.model, self.loss = model, loss
 
@@ -188,7 +188,7 @@ class _Loss(nn.Module):
         return self.loss(*batch)
 
 
-def _shard(model: Transformer, n_processes: int) -> None:
+def _shard(model: LanguageModel, n_processes: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -208,7 +208,7 @@ def accumulating(loss: LossFunction, more: bool) -> AbstractContextManager[None]
 
 
 @contextmanager
-def unsharded(model: Transformer) -> Iterator[None]:
+def unsharded(model: LanguageModel) -> Iterator[None]:
     """To look at a model other than by its loss: what belongs to no block is gathered, too, and given back."""
     sharded = cast(Any, model)
     if not hasattr(sharded, "unshard"):

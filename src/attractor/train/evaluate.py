@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
 from attractor.tasks.task import Measured
 from attractor.train.hardware import on_device
@@ -38,7 +38,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer,
+    model: LanguageModel,
     task: Task,
     batch_size: int,
     max_batches: int | None,

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
-from attractor.models import TransformerConfig
+from attractor.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from attractor.control import HeadRates, QKClip
@@ -28,7 +28,7 @@ class Asked(Protocol):
     """The fields of a run's config that matter here."""
 
     @property
-    def model(self) -> TransformerConfig: ...
+    def model(self) -> ModelConfig: ...
     @property
     def optimizer(self) -> str: ...
     @property

@@ -13,8 +13,10 @@ the first one alone writes.
 import math
 import shlex
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,8 @@ from torch import Tensor
 
 from attractor.errors import RunInterrupted, RunStopped
 from attractor.evidence.run import RunFolder
-from attractor.models import Transformer
+from attractor.models.fast_slow import FastSlow
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch, Task
 from attractor.train import checkpoint
 from attractor.train.checkpoint import TrainState
@@ -35,11 +38,20 @@ from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.interrupt import StopRequest
 from attractor.train.interventions import Interventions
-from attractor.train.optimizer import build_optimizer, load_optimizer
+from attractor.train.optimizer import build_optimizer, load_optimizer, set_rate
 from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
 from attractor.train.start import load_start
-from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, over_training, parameter_norm, probe_tokens
+from attractor.train.telemetry import (
+    WINDOW,
+    TensorBoard,
+    is_spike,
+    over_training,
+    parameter_norm,
+    probe_tokens,
+    trajectories,
+)
+from attractor.train.vitals import Vitals, in_summary
 
 if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
@@ -95,6 +107,7 @@ class Run:
     board: TensorBoard | None = None
     probe: "LogitProbe | None" = None
     seen_before: dict[str, Any] = field(default_factory=dict)  # by the probe, in an earlier session
+    warned: bool = False  # that the equilibrium is not reached
 
     def __post_init__(self) -> None:
         config = self.config
@@ -103,7 +116,7 @@ class Run:
         self.device = resolve_device(self.runtime.device)
         self.memory = PeakMemory(self.device)
         torch.manual_seed(config.seed)
-        self.model: Transformer = config.model.build(config.seed)
+        self.model: LanguageModel = config.model.build(config.seed)
         if config.start_folder is not None:
             load_start(config.start_folder, self.model)
         self.model.to(self.device)
@@ -116,16 +129,21 @@ class Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
 
-    def build_probe(self) -> "LogitProbe":
-        from attractor.control.probe import LogitProbe
-
+    @cached_property
+    def through_probe(self) -> Callable[[], None]:
+        """Carries the probe through the model."""
         tokens = probe_tokens(self.task).to(self.device)
 
         def forward() -> None:
             with self.autocast:
                 self.model.hidden(tokens)
 
-        return LogitProbe(self.model, forward)
+        return forward
+
+    def build_probe(self) -> "LogitProbe":
+        from attractor.control.probe import LogitProbe
+
+        return LogitProbe(self.model, self.through_probe)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -142,7 +160,7 @@ class Run:
             self.report_step(record)
             every = self.runtime.telemetry_every
             if every is not None and state.step % every == 0:
-                self.look_at_logits()
+                self.look()
             at_end = state.step == config.n_steps
             if state.step % config.eval_every == 0 or at_end:
                 self.validate()
@@ -167,8 +185,7 @@ class Run:
         """One optimizer step, or none where loss or gradient is not finite: then the weights stay as they are."""
         config, state = self.config, self.state
         rate = learning_rate(state.step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(self.optimizer, rate)
         batch = self.task.train_batch(state.step, config.batch_size)
         self.world.seed(config.seed, state.step)
         loss = torch.zeros((), device=self.device)
@@ -231,6 +248,27 @@ class Run:
         self.record(numbers)
         self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
 
+    def look(self) -> None:
+        """What is seen on the probe."""
+        self.look_at_logits()
+        if isinstance(self.model, FastSlow):
+            with unsharded(self.model):
+                found = Vitals(self.model, self.through_probe).look()
+            self.record({"step": self.state.step, "tokens": self.state.tokens, **found})
+
+    def look_at_convergence(self) -> None:
+        """Whether a FastSlow comes to the equilibrium that it is to compute."""
+        if self.runtime.telemetry_every is None or not isinstance(self.model, FastSlow):
+            return
+        with unsharded(self.model):
+            found = Vitals(self.model, self.through_probe).convergence()
+        if found is None:
+            return
+        self.record({"step": self.state.step, "tokens": self.state.tokens, **found.record})
+        if found.warning is not None and not self.warned:
+            self.warned = True
+            self.display.note(f"step {self.state.step}: {found.warning}")
+
     def look_at_logits(self) -> None:
         """What the logits of the probe are now, and what has become of them since the last look."""
         if self.probe is None:
@@ -274,6 +312,7 @@ class Run:
         }
         self.record(record)
         self.display.evaluated(record)
+        self.look_at_convergence()
         if math.isfinite(result.loss) and (state.best_loss is None or result.loss < state.best_loss):
             state.best_loss, state.best_step = result.loss, state.step
             self.save()
@@ -350,9 +389,13 @@ class Run:
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
         }
-        logits = over_training(self.folder.metrics())
-        if logits:
-            summary["logits"] = logits
+        records = self.folder.metrics()
+        told = {
+            "logits": over_training(records),
+            "timescales": in_summary(records),
+            "trajectories": trajectories(records),
+        }
+        summary |= {name: found for name, found in told.items() if found}
         self.world.first_does(lambda: self.folder.write_summary(summary))
         return self.world.agreed(summary)
 

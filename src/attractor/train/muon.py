@@ -30,9 +30,8 @@ from torch.optim.adamw import adamw
 
 from attractor.attention import Attention
 from attractor.attention.position import LearnedPositions
-from attractor.attention.project.values import ValueProjection
 from attractor.attention.stage import require
-from attractor.control.heads import query_key_heads
+from attractor.control.heads import query_key_heads, view_of_ours
 from attractor.control.views import Rows
 from attractor.errors import InputError, unknown
 from attractor.train.distributed import is_spread
@@ -55,6 +54,7 @@ class MuonAdamW(torch.optim.Optimizer):
         momentum: float = 0.95,
         per_head: bool = True,
         adjust: str = "original",
+        groups: list[dict[str, Any]] | None = None,  # None: those of `muon_groups`
     ) -> None:
         require(0 <= momentum < 1, "momentum", "at least 0 and below 1", momentum)
         if adjust not in ADJUSTMENTS:
@@ -66,7 +66,7 @@ class MuonAdamW(torch.optim.Optimizer):
             )
         # "fused" also tells torch to load AdamW's step counts to where the parameters are.
         defaults = {"lr": lr, "betas": betas, "eps": 1e-8, "momentum": momentum, "adjust": adjust, "fused": True}
-        super().__init__(muon_groups(model, weight_decay), defaults)
+        super().__init__(groups or muon_groups(model, weight_decay), defaults)
         self._blocks = {weight: blocks(parts) for weight, parts in heads_of(model).items()} if per_head else {}
 
     @torch.no_grad()
@@ -163,8 +163,8 @@ def blocks(parts: list[Rows]) -> list[tuple[Tensor, int, int]]:
 def heads_of(model: nn.Module) -> dict[Tensor, list[Rows]]:
     """What is known of the heads of each matrix, where there are several."""
     layers = [module for module in model.modules() if isinstance(module, Attention)]
-    if layers and all(isinstance(layer.project, ValueProjection) for layer in layers):
-        return {}  # the control has neither queries nor keys
+    if layers and all(view_of_ours("", layer) is None for layer in layers):
+        return {}  # neither the control nor decay has logits, whose heads these are
     found: dict[Tensor, list[Rows]] = {}
     for view in query_key_heads(model):
         for rows in view.parts().values():

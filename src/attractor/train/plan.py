@@ -42,6 +42,7 @@ class RunPlan:
     tokens_per_step: int
     epochs: float | None  # None where data are drawn without end
     groups: tuple[Group, ...]
+    layer_equivalents: float  # what grows with the square of the length, in layers over all positions
     estimate: Estimate | None = None
     failure: str | None = None  # why there is no estimate, where one was asked for
 
@@ -96,6 +97,7 @@ def plan_run(config: TrainConfig, task: Task, estimate: Estimate | None = None, 
         tokens_per_step=config.tokens_per_step,
         epochs=None if task.n_tokens is None else tokens / task.n_tokens,
         groups=tuple(groups),
+        layer_equivalents=config.model.layer_equivalents,
         estimate=estimate,
         failure=failure,
     )
@@ -167,6 +169,8 @@ def _print_costs(console: Console, plans: Sequence[RunPlan]) -> None:
     by_part("parameters", lambda plan: plan.parameters, lambda n: f"{n:,}")
     by_part("FLOPs a token, forward", lambda plan: plan.forward_flops, with_prefix)
     by_part("FLOPs a token, backward", lambda plan: plan.backward_flops, with_prefix)
+    row("layers over all positions", lambda plan: f"{plan.layer_equivalents:g}")
+    table.add_section()
     row("steps", lambda plan: f"{plan.n_steps:,}")
     row("tokens a step", lambda plan: f"{plan.tokens_per_step:,}")
     row("tokens", lambda plan: f"{plan.tokens:,}")

@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from attractor.kernels.cross_entropy import IGNORED, SMALL, linear_cross_entropy
 from attractor.kernels.side_by_side import attention_side_by_side
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 
 ALIGNED = 64  # numbers: rows begin where kernels can read widely
@@ -35,7 +35,7 @@ Data = tuple[Tensor, Tensor, Tensor | None]  # inputs, targets and what is real,
 class Stack:
     def __init__(
         self,
-        models: Sequence[Transformer],
+        models: Sequence[LanguageModel],
         optimizers: Sequence[torch.optim.AdamW],
         autocast: AbstractContextManager[Any],
         clip: float | None,
@@ -143,7 +143,7 @@ class Stack:
     def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         config = self.models[0].config
         if config.n_classes is not None or inputs[0].numel() * config.vocab_size <= SMALL:
-            return self.each(Transformer.loss, weights, inputs, targets, real)
+            return self.each(LanguageModel.loss, weights, inputs, targets, real)
         # The loss that never holds all logits cannot be vmapped, and is large enough to be taken model by model.
         read, readouts, aux_losses = self.each(_before_readout, weights, inputs, real)
         losses = [linear_cross_entropy(*one) for one in zip(read, readouts, targets.flatten(1), strict=True)]
@@ -196,7 +196,7 @@ class Stack:
     def judge(self, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """What every model's `judge` says of the same batch."""
         with self.autocast, attention_side_by_side():
-            return self.each(Transformer.judge, self.weights, inputs, targets, real, shared=True)
+            return self.each(LanguageModel.judge, self.weights, inputs, targets, real, shared=True)
 
     def on_device(self, batch: Batch) -> Data:
         return (
@@ -215,7 +215,7 @@ class Stack:
 class _Called(nn.Module):
     """`functional_call` calls a module; this one calls any function of the model."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
 
@@ -223,7 +223,7 @@ class _Called(nn.Module):
         return function(self.model, *data)
 
 
-def _before_readout(model: Transformer, inputs: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _before_readout(model: LanguageModel, inputs: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     hidden, aux_loss = model.hidden(inputs, real=real)
     return model.read(hidden, real).flatten(0, -2), model.readout, aux_loss
 

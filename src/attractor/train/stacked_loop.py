@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import write_json
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
@@ -46,6 +46,7 @@ def stackable(config: TrainConfig) -> str | None:
         "a compiled step is that of one model": config.compile,
         "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
         "Muon orthogonalises the matrices of one model": config.optimizer != "adamw",
+        "gates with a rate of their own are a group that the stack has not": config.gate_lr is not None,
         "QuacK, fixed rates and QK-clip act on the step of one optimizer": any(
             value is not None for value in (config.quack, config.qk_rate, config.qk_clip)
         ),
@@ -58,6 +59,8 @@ def _refusal(config: TrainConfig) -> str | None:
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     if n_parameters > LARGEST:
         return f"a model of {n_parameters:,} parameters is not small (at most {LARGEST:,} are)"
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        return "the model has parameters that are not trained"
     if next(model.buffers(), None) is not None:
         return "the model keeps a state beside its parameters"
     return _cannot_be_vmapped(config.model)
@@ -140,9 +143,13 @@ class Seed(Run):
         mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
         self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
 
-    def look_at_logits(self) -> None:
+    def look(self) -> None:
         self.stack.hand_back(self.row)
-        super().look_at_logits()
+        super().look()
+
+    def look_at_convergence(self) -> None:
+        self.stack.hand_back(self.row)
+        super().look_at_convergence()
 
     def evaluation(self, part: str) -> Evaluation:
         return self.evaluated(part)[self.row]
@@ -235,7 +242,7 @@ class Together:
             self.catch_up()
             for run in self.alive:
                 if look:
-                    run.look_at_logits()
+                    run.look()
                 if validate:
                     run.validate()
                 if save:
@@ -273,7 +280,7 @@ class Together:
             said = [self.stack.judge(*self.stack.on_device(batch)) for batch in task.valid_batches(*sizes, part)]
             self.evaluated[part] = [
                 evaluate(
-                    cast(Transformer, Judged(self.device, [(losses[row], found[row]) for losses, found in said])),
+                    cast(LanguageModel, Judged(self.device, [(losses[row], found[row]) for losses, found in said])),
                     task,
                     *sizes,
                     nullcontext(),

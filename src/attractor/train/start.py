@@ -14,7 +14,7 @@ from torch import nn
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
-from attractor.models import TransformerConfig
+from attractor.models.config import ModelConfig
 from attractor.train import checkpoint
 
 READOUT = "head.weight"
@@ -31,7 +31,7 @@ def chosen_checkpoint(run: Path) -> Path:
     return path
 
 
-def weights_fingerprint(run: Path, config: TransformerConfig) -> str:
+def weights_fingerprint(run: Path, config: ModelConfig) -> str:
     """The checksum of the weights that a run would start from; a model that they do not fit is refused."""
     with torch.device("meta"):
         model = config.build()

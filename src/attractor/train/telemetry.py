@@ -1,6 +1,7 @@
 """What a long run tells about its health, besides its loss: norms, attention's logits on a probe, loss spikes.
 
-    probe: the first sequence of the validation set, up to 128 tokens; what is told of it is in `control/probe.py`
+    probe: the first sequence of the validation set, up to 128 tokens; what is told of it is in `control/probe.py`, and
+           of a model with two timescales in `vitals.py`
     spike: loss > median + max(10 MAD, 0.1) of the last 50 losses,   MAD = median |loss - median|           (1)
 
 Both sides of (1) are robust: a spike hardly moves them, and a lasting jump stops being one after 25 steps. Without its
@@ -8,7 +9,7 @@ floor a loss that falls to 0, where few batches hold all that is left of it, wou
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attractor.models import Transformer
+from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
 
 PROBE_LENGTH = 128
@@ -25,7 +26,7 @@ DEVIATIONS = 10.0
 FLOOR = 0.1  # of the excess, in the loss's own unit
 
 
-def parameter_norm(model: Transformer) -> Tensor:
+def parameter_norm(model: LanguageModel) -> Tensor:
     """The norm of all parameters as one vector."""
     norms = torch._foreach_norm([p.detach() for p in model.parameters()])
     return torch.stack(list(norms)).norm()
@@ -46,6 +47,53 @@ def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return ({"max": max(largest)} if largest else {}) | ({"change": fmean(changes)} if changes else {})
 
 
+def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Step by step one number of each look: what the figures of a study draw, few and short enough to be stored."""
+    found = {}
+    for name, number in TRAJECTORIES.items():
+        looks = [(record["step"], number(record[name])) for record in records if name in record]
+        stride = math.ceil(len(looks) / MOST_LOOKS) or 1
+        kept = looks[(len(looks) - 1) % stride :: stride]  # the last one among them
+        found[name] = [(step, float(f"{value:.4g}")) for step, value in kept if value is not None]
+    return {name: looks for name, looks in found.items() if looks}
+
+
+def _over(combine: Callable[[Iterable[float]], float]) -> Callable[[Any], float | None]:
+    """Of a number, or of lists of them: `combine` over all. None where one is not finite, and was recorded as null."""
+
+    def number(value: Any) -> float | None:
+        numbers = list(_flat(value))
+        return None if None in numbers else combine(numbers)
+
+    return number
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
+
+
+def _at_last(residuals: list[list[float]]) -> float | None:
+    """The residual of the last evaluation, mean over rounds."""
+    return _over(fmean)([trace[-1] for trace in residuals])
+
+
+TRAJECTORIES: dict[str, Callable[[Any], float | None]] = {
+    "max_logit": _over(max),
+    "logit_change": _over(fmean),
+    "gate": _over(fmean),
+    "fast_entropy": _over(fmean),
+    "slow_entropy": _over(fmean),
+    "slow_memory": _over(fmean),
+    "residual": _at_last,
+    "contraction": _over(fmean),
+}
+MOST_LOOKS = 64  # of each trajectory
+
+
 def is_spike(loss: float, before: Sequence[float]) -> bool:
     """(1), judged only by a full window; a loss that is not finite is a skipped step, not a spike."""
     if len(before) < WINDOW or not math.isfinite(loss):
@@ -57,7 +105,7 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
 
 class TensorBoard:
     """The records of a run as TensorBoard's scalars, in its folder; the run's own files stay the truth. Of what belongs
-    to the heads of a layer the largest is shown."""
+    to the heads of a layer, or to the evaluations of a round, the largest is shown."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # an extra: Runtime has made sure that it is there
@@ -70,7 +118,7 @@ class TensorBoard:
             if name in ("step", "tokens") or value is None:
                 continue
             parts = (
-                {f"{name}/{i}": max(heads) for i, heads in enumerate(value)}
+                {f"{name}/{i}": max(part) if isinstance(part, list) else part for i, part in enumerate(value)}
                 if isinstance(value, list)
                 else {name: value}
             )

@@ -1,0 +1,46 @@
+"""A pre-norm block: attention, then an MLP, each added to what it read.
+
+    h <- h + Attention(norm(h))                                                                             (1)
+    h <- h + MLP(norm(h))                                                                                   (2)
+
+With four norms each branch is normalised on its way out, too.
+"""
+
+from torch import Tensor, nn
+
+from attractor.attention import Attention, AttentionConfig, Cache, Rotation
+from attractor.models.config import ModelConfig
+from attractor.models.mlp import MLPS
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int) -> None:
+        super().__init__()
+
+        def norm() -> nn.Module:
+            return nn.RMSNorm(config.d_model, eps=config.norm_eps)
+
+        post = config.norms_per_block == 4
+        self.attention_norm = norm()
+        self.attention = Attention(attention, config.d_model, config.n_heads, layer_index, config.head_dim)
+        self.attention_post_norm = norm() if post else nn.Identity()
+        self.mlp_norm = norm()
+        self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
+        self.mlp_post_norm = norm() if post else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        attended, aux_loss = self.attend(x, mask, rotation, cache)
+        x = x + attended  # (1)
+        return x + self.transform(x), aux_loss  # (2)
+
+    def attend(
+        self, x: Tensor, mask: bool | Tensor, rotation: Rotation | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor]:
+        attended, aux_loss = self.attention(self.attention_norm(x), mask, rotation, cache)
+        return self.dropout(self.attention_post_norm(attended)), aux_loss
+
+    def transform(self, x: Tensor) -> Tensor:
+        return self.dropout(self.mlp_post_norm(self.mlp(self.mlp_norm(x))))

@@ -1,0 +1,170 @@
+"""What determines a model of any family: width, heads, positions, mechanism, and what it reads out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import nn
+
+from attractor.attention import Attention, AttentionConfig
+from attractor.attention.presets import preset
+from attractor.attention.stage import Projection, require
+from attractor.errors import unknown
+from attractor.fields import later, stored_fields
+from attractor.models.initialize import initialize
+from attractor.models.mlp import MLPS
+
+Model = TypeVar("Model", bound=nn.Module, covariant=True)
+
+POSITIONS = ("learned", "rope")
+POOLS = ("last", "mean")
+SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
+OF_ATTENTION = ("qkv_bias", "qk_norm", "softcap", "sigma_reparam", "z_loss", "dropout")  # what a preset is changed by
+
+
+@dataclass(frozen=True)
+class ModelConfig(ABC, Generic[Model]):
+    family: ClassVar[str]  # its name where it is stored
+
+    vocab_size: int = 50257
+    d_model: int = 512
+    n_heads: int = 8
+    n_kv_heads: int | None = None  # None: as the attention preset says
+    d_ff: int = 2048
+    max_seq_len: int = 2048
+    positions: str = "learned"
+    attention: str | AttentionConfig = "standard"
+    head_dim: int | None = None  # None: d_model / n_heads
+    mlp: str = "swiglu"
+    tied_embeddings: bool = True
+    norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    qkv_bias: bool = False
+    qk_norm: bool = later(False)  # this and the next three: interventions on attention's logits (docs/control.md)
+    softcap: float | None = later(None)
+    sigma_reparam: bool = later(False)
+    z_loss: float = later(0.0)
+    norms_per_block: int = 2  # 4: each branch is normalised on its way out, too
+    dropout: float = 0.0  # on attention weights and on both branches
+    causal: bool = True  # False: every position sees all others, and nothing can be generated
+    n_classes: int | None = None  # a label for each sequence instead of one for each position; 1: a number
+    pool: str = "last"  # what such a label is read from: the last real position, or the mean over the real ones
+
+    def __post_init__(self) -> None:
+        for field in SIZES_OF:
+            self.require_count(field)
+        if self.head_dim is None:
+            rule = f"divisible by n_heads={self.n_heads}"
+            require(self.d_model % self.n_heads == 0, "d_model", rule, self.d_model, "or give head_dim")
+        require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
+        require(self.norms_per_block in (2, 4), "norms_per_block", "2 or 4", self.norms_per_block)
+        require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
+        require(self.n_classes is None or self.n_classes >= 1, "n_classes", "at least 1 or None", self.n_classes)
+        require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
+        require(self.norm_eps > 0, "norm_eps", "positive", self.norm_eps)
+        if self.mlp not in MLPS:
+            raise unknown("mlp", self.mlp, MLPS)
+        with torch.device("meta"):  # whatever else cannot be built is refused here and now, at no cost
+            for attention in self.mechanisms:
+                Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+
+    def require_length(self, seq_len: int) -> None:
+        """Refuse sequences that the model cannot be trained on."""
+        if self.positions == "learned":
+            rule = f"at most max_seq_len={self.max_seq_len}"
+            require(seq_len <= self.max_seq_len, "seq_len", rule, seq_len, "or raise max_seq_len")
+
+    def require_count(self, field: str, least: int = 1) -> None:
+        value = getattr(self, field)
+        require(isinstance(value, int) and value >= least, field, f"an integer of at least {least}", value)
+
+    # --- the mechanism ------------------------------------------------------------------------------------------
+
+    @property
+    def attention_config(self) -> AttentionConfig:
+        return self.mechanism(self.attention)
+
+    @property
+    def mechanisms(self) -> tuple[AttentionConfig, ...]:
+        """Every kind of attention in the model."""
+        return (self.attention_config,)
+
+    def mechanism(self, attention: str | AttentionConfig) -> AttentionConfig:
+        """A preset with what the fields of this config say of it."""
+        config = preset(attention) if isinstance(attention, str) else attention
+        changes: dict[str, Any] = {
+            name: getattr(self, name) for name in OF_ATTENTION if getattr(self, name) != getattr(ModelConfig, name)
+        }
+        n_kv_heads = self.kv_heads(config.project)
+        if n_kv_heads is not None:
+            changes["n_kv_heads"] = n_kv_heads
+        return config.replace(**changes)
+
+    def kv_heads(self, project: Projection) -> int | None:
+        """How many key heads a projection is told to have; None: as it says itself."""
+        return self.n_kv_heads
+
+    @property
+    def label(self) -> str:
+        """What a comparison calls the model: its mechanism."""
+        return self.attention if isinstance(self.attention, str) else "custom"
+
+    @property
+    @abstractmethod
+    def depth(self) -> str:
+        """Its blocks, as a table shows them."""
+
+    @property
+    @abstractmethod
+    def layer_equivalents(self) -> float:
+        """Its cost in what grows with the square of the length, in layers over all positions."""
+
+    def slow_length(self, seq_len: int) -> int:
+        """Positions of the slow path, where there is one."""
+        return 0
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The parameters that may learn at a rate of their own."""
+        return ()
+
+    # --- changed, stored, built ---------------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> Self:
+        self._refuse_unknown(changes)
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        own = stored_fields(self) | ({} if self.family == "transformer" else {"family": self.family})
+        return own | {name: x.to_dict() for name, x in own.items() if isinstance(x, AttentionConfig)}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Self:
+        cls._refuse_unknown(stored)
+        mechanisms = {name: AttentionConfig.from_dict(x) for name, x in stored.items() if isinstance(x, dict)}
+        return cls(**stored | mechanisms)
+
+    @classmethod
+    def _refuse_unknown(cls, names: dict[str, Any]) -> None:
+        known = [f.name for f in fields(cls)]
+        for name in names:
+            if name not in known:
+                raise unknown("model field", name, known)
+
+    @abstractmethod
+    def on_paper(self) -> Model:
+        """The model without its starting weights."""
+
+    def build(self, seed: int | None = None) -> Model:
+        """The model; with a seed, every parameter is drawn from (seed, its name), so models that differ in their
+        attention share all weights that both have. Without one, torch's global seed decides."""
+        with torch.device("meta"):
+            model = self.on_paper()
+        device = torch.get_default_device()
+        if device.type == "meta":
+            return model
+        # Always drawn on the CPU, so that a seed means the same weights on every device.
+        model.to_empty(device="cpu")
+        initialize(model, int(torch.randint(2**31, (), device="cpu")) if seed is None else seed)
+        return model.to(device)

@@ -1,0 +1,288 @@
+"""FastSlow: a fast path at the rate of the tokens, and a slow one at one update in P tokens that is fed back to it.
+
+    x <- Pre(x),  then n_rounds times, with the same weights:                                               (1)
+    y <- Slow(pool(x));   u = x + tanh(gamma) Norm(phi(up(y)));   x <- relax(Post, u)                       (2)
+
+pool and up are in `timescales.py`; Slow is causal over the pooled positions; phi is a linear map or an MLP without
+biases, so that 0, which the first block reads, stays 0. Both act on each block once: Norm(phi(up(y))) is
+up(Norm(phi(y))). gamma starts at 0: the coupled model starts as the one without coupling, and its slow path gets no
+gradient until the gate has moved. `relax` is a single pass of Post, or a method that comes closer to its equilibrium
+(`equilibrium/fixed_point.py`). FastSlow: arXiv 2606.16730.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import AttentionConfig, Cache, Rope, Rotation
+from attractor.attention.project.heads import Heads
+from attractor.attention.stage import Projection, require
+from attractor.equilibrium.fixed_point import Solver
+from attractor.equilibrium.manifold import unit_sphere
+from attractor.models.block import Block
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel, ModelCache, Place
+from attractor.models.mlp import PlainMLP
+from attractor.models.streams import StreamedBlock
+from attractor.models.timescales import Aligned, BlockMemory, Continued, Next
+from attractor.tap import listening, tap
+
+KV_HEADS = 2  # the paper's, of four
+
+
+@dataclass(frozen=True)
+class FastSlowConfig(ModelConfig["FastSlow"]):
+    """The defaults are the paper's model of 779,777 parameters."""
+
+    family: ClassVar[str] = "fast-slow"
+
+    vocab_size: int = 320
+    d_model: int = 128
+    n_heads: int = 4
+    n_kv_heads: int | None = KV_HEADS  # where the attention leaves their number open
+    d_ff: int = 512
+    max_seq_len: int = 1024
+    positions: str = "rope"
+    mlp: str = "gelu"
+    qk_norm: bool = True
+    pool_factor: int = 4  # P, tokens to a slow position
+    n_pre: int = 1
+    n_post: int = 1
+    n_slow: int = 2
+    n_rounds: int = 2
+    slow_attention: str | AttentionConfig | None = None  # None: as the fast path's
+    frozen: bool = False  # the gate stays shut: the slow path is there, but neither runs nor learns
+    projector_width: int | None = None  # phi: None, a linear map; else an MLP with so many hidden units
+    equilibrium: str = "single"  # or passes, anderson, deq
+    n_iterations: int = 4  # of the methods other than a single pass
+    fixed_point_loss: float = 0.0  # weight of the mean square of Post(u) - u in the loss
+    streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
+    unit_slow_state: bool = False  # the slow state on the unit sphere (M2)
+
+    def __post_init__(self) -> None:
+        for field in ("pool_factor", "n_rounds", "streams"):
+            self.require_count(field)
+        for field in ("n_pre", "n_post", "n_slow"):
+            self.require_count(field, least=0)
+        require(self.n_pre + self.n_post >= 1, "n_pre + n_post", "at least 1", 0, "there must be a fast path")
+        rule = f"at most max_seq_len={self.max_seq_len}"
+        require(self.pool_factor <= self.max_seq_len, "pool_factor", rule, self.pool_factor, "no block would be read")
+        if self.projector_width is not None:
+            self.require_count("projector_width")
+        require(self.fixed_point_loss >= 0, "fixed_point_loss", "at least 0", self.fixed_point_loss)
+        require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
+        solver = self.solver
+        rule = "0 under deq, which solves what the loss asks for"
+        require(solver.method != "deq" or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
+        rule = "0 under deq, since each evaluation would be of another map"
+        require(solver.method != "deq" or not self.dropout, "dropout", rule, self.dropout)
+        super().__post_init__()
+
+    @property
+    def label(self) -> str:
+        return "fast-slow" if self.attention == "standard" else f"fast-slow {super().label}"
+
+    @property
+    def solver(self) -> Solver:
+        return Solver(self.equilibrium, 1 if self.equilibrium == "single" else self.n_iterations)
+
+    @property
+    def slow_attention_config(self) -> AttentionConfig:
+        return self.mechanism(self.attention if self.slow_attention is None else self.slow_attention)
+
+    @property
+    def mechanisms(self) -> tuple[AttentionConfig, ...]:
+        return (self.attention_config, self.slow_attention_config)
+
+    def kv_heads(self, project: Projection) -> int | None:
+        """The paper's number holds where a mechanism has such heads and leaves their number open."""
+        is_open = isinstance(project, Heads) and project.n_kv_heads is None and project.heads_per_kv == 1
+        return self.n_kv_heads if is_open or self.n_kv_heads != KV_HEADS else None
+
+    def require_length(self, seq_len: int) -> None:
+        super().require_length(seq_len)
+        rule = f"below seq_len={seq_len}"
+        next_step = "no block would be read; give a smaller one, or longer sequences"
+        require(self.pool_factor < seq_len, "pool_factor", rule, self.pool_factor, next_step)
+
+    def slow_length(self, seq_len: int) -> int:
+        return Aligned(self.pool_factor, seq_len, torch.device("meta")).n_blocks
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        return () if self.frozen else ("injection.gate",)
+
+    @property
+    def depth(self) -> str:
+        return f"{self.n_pre} + {self.n_rounds} x ({self.n_slow} slow, {self.n_post})"
+
+    @property
+    def layer_equivalents(self) -> float:
+        """The paper's L_eq, with every evaluation of Post."""
+        slow = 0.0 if self.frozen else self.n_slow / self.pool_factor**2
+        return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_evaluations + slow)
+
+    def on_paper(self) -> "FastSlow":
+        return FastSlow(self)
+
+
+class RoundCache:
+    """One round's: of the slow layers, of Post at each of its evaluations, and of the block in progress."""
+
+    def __init__(self, config: FastSlowConfig) -> None:
+        self.slow = [Cache() for _ in range(config.n_slow)]
+        self.post = [[Cache() for _ in range(config.n_post)] for _ in range(config.solver.n_evaluations)]
+        self.blocks = BlockMemory()
+
+
+class FastSlowCache(ModelCache):
+    def __init__(self, config: FastSlowConfig) -> None:
+        super().__init__()
+        self.pre = [Cache() for _ in range(config.n_pre)]
+        self.rounds = [RoundCache(config) for _ in range(config.n_rounds)]
+
+
+class FastSlow(LanguageModel):
+    config: FastSlowConfig
+
+    def build_core(self) -> None:
+        config = self.config
+        fast, slow = config.attention_config, config.slow_attention_config
+
+        def stack(attention: AttentionConfig, first: int, n: int) -> nn.ModuleList:
+            indices = range(first, first + n)
+            if config.streams == 1:
+                return nn.ModuleList(Block(config, attention, index) for index in indices)
+            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams) for index in indices)
+
+        self.pre = stack(fast, 0, config.n_pre)
+        self.slow = stack(slow, config.n_pre, config.n_slow)
+        self.post = stack(fast, config.n_pre + config.n_slow, config.n_post)
+        self.injection = Injection(config)
+        width = self.blocks_of(self.slow)[0].attention.rope_width if config.n_slow else 0
+        self.slow_rope = Rope(width, config.rope_theta) if config.positions == "rope" and width else None
+        self.solver = config.solver
+        if config.frozen:
+            self.slow.requires_grad_(False)
+            self.injection.requires_grad_(False)
+
+    @staticmethod
+    def blocks_of(stack: nn.ModuleList) -> list[Block]:
+        return cast(list[Block], list(stack))
+
+    @property
+    def layers(self) -> list[Block]:
+        return [block for stack in (self.pre, self.slow, self.post) for block in self.blocks_of(stack)]
+
+    @property
+    def gate(self) -> Tensor:
+        """The Euler step of the coupling."""
+        return self.injection.gate.tanh()
+
+    def through(self, x: Tensor, place: Place, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
+        past = cast(FastSlowCache | None, cache)
+        x = self.spread(x)
+        x, losses = self.stacked(self.pre, x, place.mask, place.rotation, None if past is None else past.pre)
+        gate = self.gate.to(x.dtype)
+        for index in range(self.config.n_rounds):
+            its_past = None if past is None else past.rounds[index]
+            if not self.config.frozen:
+                injected, of_slow = self.injected(self.joined(x), place, its_past, 0 if past is None else past.length)
+                x, losses = x + self.spread(gate * injected), losses + of_slow
+            x, of_post = self.relaxed(x, place, its_past)
+            losses = losses + of_post
+        return self.joined(x), torch.stack(losses).sum()
+
+    def injected(self, x: Tensor, place: Place, past: RoundCache | None, before: int) -> tuple[Tensor, list[Tensor]]:
+        """Norm(phi(up(y))), and the slow path's auxiliary losses."""
+        blocks = self.blocks(x, place, past, before)
+        y = blocks.pool(x)
+        losses: list[Tensor] = []
+        if blocks.n_blocks:
+            rotation = None if self.slow_rope is None else self.slow_rope.at(blocks.positions)
+            caches = None if past is None else past.slow
+            y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)
+            y = self.injection(tap("slow", self.joined(y)))
+        return blocks.upsample(y), losses
+
+    def blocks(self, x: Tensor, place: Place, past: RoundCache | None, before: int) -> Aligned | Continued | Next:
+        period, (batch, length) = self.config.pool_factor, x.shape[:2]
+        if past is None and place.real is None:
+            return Aligned(period, length, x.device)
+        memory = BlockMemory() if past is None else past.blocks
+        if place.real is None and length == 1:
+            return Next(period, before, memory, x.device)
+        positions = place.positions.expand(batch, -1)
+        if place.real is None:
+            return Continued(period, positions, None, before, memory)
+        seen, now = place.real[:, :-length], place.real[:, -length:]
+        return Continued(period, positions, now, seen.sum(1, keepdim=True), memory)
+
+    def relaxed(self, u: Tensor, place: Place, past: RoundCache | None) -> tuple[Tensor, list[Tensor]]:
+        """Post, carried towards its equilibrium as far as the method goes, and its auxiliary losses."""
+        losses: list[list[Tensor]] = []  # of every evaluation
+
+        def step(z: Tensor, evaluation: int) -> Tensor:
+            caches = None if past is None else past.post[evaluation]
+            moved, own = self.stacked(self.post, z, place.mask, place.rotation, caches)
+            if evaluation == 0 and self.training and self.config.fixed_point_loss:
+                own = [*own, self.config.fixed_point_loss * (moved - z).float().square().mean()]
+            losses.append(own)
+            return moved
+
+        if not self.config.n_post:
+            return u, []
+        if self.solver.method == "single" and not listening("residual"):
+            return step(u, 0), losses[0]
+        found = self.solver.solve(step, u)
+        tap("residual", found.trace)
+        with_graph = losses[-1:] if self.solver.method == "deq" else losses
+        return found.state, [loss for own in with_graph for loss in own]
+
+    def stacked(
+        self,
+        stack: nn.ModuleList,
+        x: Tensor,
+        mask: bool | Tensor,
+        rotation: Rotation | None,
+        caches: Sequence[Cache] | None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        losses = []
+        for block, cache in zip(self.blocks_of(stack), caches or repeat(None), strict=False):
+            x, aux_loss = self.run(block, x, mask, rotation, cache)
+            losses.append(aux_loss)
+        return x, losses
+
+    def spread(self, x: Tensor) -> Tensor:
+        """To all streams alike."""
+        return x if self.config.streams == 1 else x.unsqueeze(2).expand(-1, -1, self.config.streams, -1)
+
+    def joined(self, x: Tensor) -> Tensor:
+        return x if self.config.streams == 1 else x.mean(2)
+
+    def empty_cache(self) -> FastSlowCache:
+        return FastSlowCache(self.config)
+
+
+class Injection(nn.Module):
+    """From the slow state to what the fast one is moved by, up to the gate."""
+
+    def __init__(self, config: FastSlowConfig) -> None:
+        super().__init__()
+        self.on_sphere = config.unit_slow_state
+        self.gate = nn.Parameter(torch.empty(1))  # not a scalar, which FSDP cannot share out
+        d_model, width = config.d_model, config.projector_width
+        self.project = nn.Linear(d_model, d_model, bias=False) if width is None else PlainMLP(d_model, width)
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.gate)
+
+    def forward(self, y: Tensor) -> Tensor:
+        projected = self.project(unit_sphere(y) if self.on_sphere else y)
+        return self.norm(projected.to(self.norm.weight.dtype))  # autocast leaves a product in half precision

@@ -1,0 +1,203 @@
+"""What all families share: tokens in, hidden states through a core of blocks, logits, losses and labels out.
+
+    h = E[tokens] (+ P[positions]);   h <- core(h);   logits = E norm(h)
+
+A family is a core: `through` carries the hidden states from the embedding to the last norm.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attractor.attention import Rope, Rotation
+from attractor.attention.mask import lower_triangle
+from attractor.attention.position import LearnedPositions
+from attractor.attention.stage import require
+from attractor.errors import InputError
+from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses
+from attractor.models.block import Block
+from attractor.models.config import ModelConfig
+from attractor.models.generate import generate
+from attractor.tap import listening
+
+
+class ModelCache:
+    """What decoding remembers of the past; a family adds what its core needs."""
+
+    def __init__(self) -> None:
+        self.length = 0  # positions seen, padding among them
+        self.real: Tensor | None = None  # B S, False where the sequence was padded
+
+
+class Place(NamedTuple):
+    """Where the tokens at hand stand in their sequences."""
+
+    mask: bool | Tensor
+    rotation: Rotation | None
+    positions: Tensor  # T, or B T where sequences are shifted against each other
+    real: Tensor | None  # B S with those of the cache before them; None: nothing is padding
+
+
+class LanguageModel(nn.Module, ABC):
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.activation_checkpointing = False
+        self.embedding = Embedding(config.vocab_size, config.d_model)
+        learned = config.positions == "learned"
+        self.positions = LearnedPositions(config.max_seq_len, config.d_model) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.build_core()
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        n_outputs = config.n_classes or config.vocab_size
+        tied = config.tied_embeddings and config.n_classes is None
+        self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
+        width = self.layers[0].attention.rope_width
+        self.rope = Rope(width, config.rope_theta) if not learned and width else None
+
+    # --- what a family is -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def build_core(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def layers(self) -> list[Block]:
+        """Every block that has weights of its own, in the order in which they are first used."""
+
+    @abstractmethod
+    def through(self, x: Float[Tensor, "B T D"], place: Place, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
+        """The core: hidden states and auxiliary loss."""
+
+    @abstractmethod
+    def empty_cache(self) -> ModelCache: ...
+
+    # --- what all of them do --------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        cache: ModelCache | None = None,
+        real: Bool[Tensor, "B T"] | None = None,
+    ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, ""]]:
+        """Logits and auxiliary loss. `real` is False at padding, which nothing attends to and no position counts."""
+        hidden, aux_loss = self.hidden(tokens, cache, real)
+        return F.linear(self.read(hidden, real), self.readout), aux_loss
+
+    def loss(
+        self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy over targets that are not -100, and auxiliary loss, without holding all logits. With one
+        class, targets are numbers, and it is the mean squared error."""
+        hidden, aux_loss = self.hidden(tokens, real=real)
+        read = self.read(hidden, real).flatten(0, -2)
+        if self.config.n_classes == 1:
+            return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.float()), aux_loss
+        return linear_cross_entropy(read, self.readout, targets.flatten()), aux_loss
+
+    @torch.no_grad()
+    def judge(
+        self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of every target (0 where not scored), and the prediction: the likeliest class, or the number."""
+        read = self.read(self.hidden(tokens, real=real)[0], real).flatten(0, -2)
+        if self.config.n_classes == 1:
+            numbers = F.linear(read, self.readout).flatten().float()
+            return (numbers - targets.float()).square(), numbers
+        losses, likeliest = position_losses(read, self.readout, targets.flatten())
+        return losses.view_as(targets), likeliest.view_as(targets)
+
+    def read(self, hidden: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None) -> Tensor:
+        """What the readout sees: every position, or under `n_classes` one vector for each sequence."""
+        if self.config.n_classes is None:
+            return hidden
+        if self.config.pool == "mean":
+            if real is None:
+                return hidden.mean(1)
+            weights = real.unsqueeze(-1).to(hidden.dtype)
+            return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+        if real is None:
+            return hidden[:, -1]
+        last = torch.where(real, torch.arange(real.shape[1], device=real.device), 0).amax(1)
+        return hidden[torch.arange(len(last), device=last.device), last]
+
+    def hidden(
+        self, tokens: Tensor, cache: ModelCache | None = None, real: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The core's output, normalised."""
+        place = self._place(tokens, cache, real)
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions(place.positions)
+        x, aux_loss = self.through(self.dropout(x), place, cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.norm(x), aux_loss
+
+    def run(self, block: Block, x: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+        """One block, recomputed in the backward pass where that is asked for."""
+        # A tap inside a checkpointed block would be passed twice, and change what the block saves.
+        if self.activation_checkpointing and self.training and not listening():
+            return checkpoint(block, x, *how, use_reentrant=False)
+        return block(x, *how)
+
+    def _place(self, tokens: Tensor, cache: ModelCache | None, real: Tensor | None) -> Place:
+        """The mask and the positions of these tokens, counted after what the cache holds."""
+        batch, length = tokens.shape
+        past = 0 if cache is None else cache.length
+        if self.max_length is not None and past + length > self.max_length:
+            raise InputError(
+                f"max_seq_len must be at least the sequence's length, got {self.max_length} for "
+                f"{past + length} tokens; shorten the sequence or build with a larger max_seq_len or positions='rope'"
+            )
+        if cache is not None and (real is not None or cache.real is not None):
+            seen = tokens.new_ones(batch, past, dtype=torch.bool) if cache.real is None else cache.real
+            now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+            cache.real = real = torch.cat([seen, now], dim=1)
+        mask: bool | Tensor = self.config.causal
+        positions = torch.arange(past, past + length, device=tokens.device)
+        if real is not None:
+            positions = (real.cumsum(1) - 1).clamp(min=0)[:, past:]
+            mask = real[:, None, None, :].expand(-1, 1, length, -1)
+            if self.config.causal:
+                mask = mask & lower_triangle(length, past + length, tokens.device)
+        return Place(mask, None if self.rope is None else self.rope.at(positions), positions, real)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that has positions; None under RoPE, which has no end."""
+        return None if self.positions is None else self.config.max_seq_len
+
+    @property
+    def readout(self) -> Tensor:
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def residual_outputs(self) -> list[Tensor]:
+        """The matrices that write into the residual stream; there are 2 L of them."""
+        outputs = [module for block in self.layers for module in (block.attention.output.out, block.mlp.down)]
+        return [cast(nn.Linear, output).weight for output in outputs]
+
+    def new_cache(self) -> ModelCache:
+        require(self.config.causal, "causal", "True to generate", False)
+        require(self.config.n_classes is None, "n_classes", "None to generate", self.config.n_classes)
+        return self.empty_cache()
+
+    generate = generate
+
+
+class Embedding(nn.Embedding):
+    """Tied to the readout, so drawn small: unit variance would start with logits of standard deviation sqrt(D)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)

@@ -1,0 +1,61 @@
+"""Several residual streams side by side, mixed by doubly stochastic matrices (hyper-connections).
+
+    h = sum_i r_i X_i,   X_i <- sum_j H_ij X_j + w_i branch(h)                                              (1)
+    r = softmax,   H = sinkhorn,   w = 2 sigmoid   of what is learned                                       (2)
+
+H neither stretches nor loses the mean of the streams. All streams start as copies and w as 1, so that at the start the
+block is the one with a single stream, whatever r and H are; r starts with another favourite in every branch, without
+which the streams would stay copies. FastSlow's M1, after Xie et al. 2025 (mHC), whose weights also depend on the input.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attractor.attention import AttentionConfig, Cache, Rotation
+from attractor.equilibrium.manifold import sinkhorn
+from attractor.models.block import Block
+from attractor.models.config import ModelConfig
+
+
+class Mixing(nn.Module):
+    """What one branch reads from the streams, and how they go on."""
+
+    def __init__(self, n_streams: int, favourite: int) -> None:
+        super().__init__()
+        self.favourite = favourite % n_streams
+        self.read_weights = nn.Parameter(torch.empty(n_streams))
+        self.write_weights = nn.Parameter(torch.empty(n_streams))
+        self.mix_weights = nn.Parameter(torch.empty(n_streams, n_streams))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.read_weights)
+        with torch.no_grad():
+            self.read_weights[self.favourite] = 1.0
+        nn.init.zeros_(self.write_weights)
+        nn.init.eye_(self.mix_weights)
+
+    def read(self, x: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
+        return torch.einsum("n,btnd->btd", self.read_weights.softmax(0).to(x.dtype), x)
+
+    def write(self, x: Float[Tensor, "B T N D"], branch: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N D"]:
+        mixed = torch.einsum("nm,btmd->btnd", sinkhorn(self.mix_weights).to(x.dtype), x)
+        written = 2 * self.write_weights.sigmoid().to(x.dtype)
+        return mixed + written.unsqueeze(-1) * branch.unsqueeze(2)  # (1)
+
+
+class StreamedBlock(Block):
+    """A block whose residual stream is several: B T N D in and out."""
+
+    def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int, n_streams: int) -> None:
+        super().__init__(config, attention, layer_index)
+        self.attention_mixing = Mixing(n_streams, 2 * layer_index)
+        self.mlp_mixing = Mixing(n_streams, 2 * layer_index + 1)
+
+    def forward(
+        self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        attended, aux_loss = self.attend(self.attention_mixing.read(x), mask, rotation, cache)
+        x = self.attention_mixing.write(x, attended)
+        return self.mlp_mixing.write(x, self.transform(self.mlp_mixing.read(x))), aux_loss

@@ -1,0 +1,178 @@
+"""The charts of a study: what its figures draw as lines, and what the page lets one zoom into.
+
+Losses over tokens; quantities of the study layer by layer; numbers of the looks at a run over its steps, as its summary
+keeps them (`trajectories`); and how much each block changed its input at the last look. A chart is there where some run
+has its numbers.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from attractor.evidence.study import Quantity
+from attractor.report.canvas import late_range
+from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
+from attractor.report.judged import Judged
+from attractor.report.measures import Measure, n_layers
+
+Frame = tuple[float, float]
+WIDE = 30.0  # times the lowest: from here on a scale of factors shows more
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines in a panel for each column. `places`: what the numbers along x count."""
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    y_label: str
+    panels: dict[str, Curves]
+    frames: dict[str, Frame]  # from where to where each panel goes
+    in_factors: bool = False  # a logarithmic scale
+
+    @property
+    def of_layers(self) -> bool:
+        return self.x_label not in ("tokens", "steps")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A number that was looked at while runs trained."""
+
+    name: str  # in a summary's trajectories
+    title: str
+    y_label: str
+    remark: str = ""
+
+
+TRACES = (
+    Trace("gate", "Opening of the gate", "|tanh gamma|"),
+    Trace(
+        "slow_memory",
+        "Memory of the slow state",
+        "tokens",
+        "A slow path that looks at itself alone has the memory of one block.",
+    ),
+    Trace("residual", "Distance of Post to its equilibrium", "|F(z) - z| / |z|", "Of each round's last evaluation."),
+    Trace("contraction", "Growth of an iteration of Post", "factor", "Below 1 plain iteration converges."),
+    Trace("max_logit", "Largest logit of attention on the probe", "logit"),
+    Trace("logit_change", "Change of the probe's logits since the look before", "mean change"),
+)
+BLOCKS = (
+    Quantity("change by the fast blocks", "timescales.fast_change"),
+    Quantity("change by the slow blocks", "timescales.slow_change"),
+)
+SEEDS = "mean over seeds, with a band from the lowest seed to the highest."
+INTERVAL = "mean over seeds, with its 95% t interval as a band; a single seed has none."
+
+
+def charts(judged: Judged) -> list[Chart]:
+    return [*_losses(judged), *_layered(judged), *_traced(judged), *_of_blocks(judged)]
+
+
+def slug(name: str) -> str:
+    """A name that a file, an address and an id can have."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()
+
+
+def in_capitals(name: str) -> str:
+    return f"{name[:1].upper()}{name[1:]}"
+
+
+def _losses(judged: Judged) -> Iterator[Chart]:
+    panels = _by_column(judged, lambda column: loss_curves(judged, column))
+    if panels:
+        yield Chart(
+            "curves",
+            "Validation loss",
+            f"Validation loss over tokens: {SEEDS} The frame is set by what follows the first third of training.",
+            "tokens",
+            "validation loss (nats)",
+            panels,
+            {column: late_range(curves.values()) for column, curves in panels.items()},
+        )
+
+
+def _layered(judged: Judged) -> Iterator[Chart]:
+    for headline in judged.headlines:
+        panels = _by_column(judged, lambda column, of=headline: profiles(judged, of, column))  # type: ignore[misc]
+        if panels:
+            name = headline.quantity.name
+            title = f"{in_capitals(name)} by layer"
+            yield Chart(f"profile-{slug(name)}", title, f"{title}: {SEEDS}", "layer", name, panels, _whole(panels))
+
+
+def _traced(judged: Judged) -> Iterator[Chart]:
+    for trace in TRACES:
+        panels = _by_column(judged, lambda column, of=trace: trajectories(judged, of.name, column))  # type: ignore[misc]
+        if panels:
+            frames = {column: _of_seeds(judged, trace, column) for column in panels}
+            in_factors = _wide(frames)
+            yield Chart(
+                f"trajectory-{slug(trace.name)}",
+                trace.title,
+                " ".join(filter(None, (f"{trace.title} over steps: {INTERVAL}", trace.remark))),
+                "steps",
+                trace.y_label,
+                panels,
+                {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
+                in_factors,
+            )
+
+
+def _of_blocks(judged: Judged) -> Iterator[Chart]:
+    for quantity in BLOCKS:
+        measure = Measure(quantity, None, n_layers(judged.record, quantity))
+        panels = _by_column(judged, lambda column, of=measure: profiles(judged, of, column))  # type: ignore[misc]
+        if panels:
+            title = in_capitals(quantity.name)
+            frames = {column: _extremes(curves) for column, curves in panels.items()}
+            in_factors = _wide(frames)
+            yield Chart(
+                slug(quantity.name),
+                title,
+                f"{title}, |block(x) - x| / |x|, call by call in order, at the last look: {SEEDS} At its equilibrium a "
+                "block would change nothing. Post is called at each of its evaluations.",
+                "call",
+                "|block(x) - x| / |x|",
+                panels,
+                {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
+                in_factors,
+            )
+
+
+def _by_column(judged: Judged, of: Callable[[str], Curves]) -> dict[str, Curves]:
+    found = {column: of(column) for column in judged.design.columns}
+    return {column: curves for column, curves in found.items() if curves}
+
+
+def _of_seeds(judged: Judged, trace: Trace, column: str) -> Frame:
+    """What the seeds themselves cover: the interval of two seeds may be many times as wide."""
+    outcomes = [outcome for cell in judged.record.column(column) for outcome in cell.outcomes]
+    seen = [value for outcome in outcomes for _, value in trajectory(outcome, trace.name)]
+    finite = [value for value in seen if value is not None and isfinite(value)]
+    return min(finite), max(finite)
+
+
+def _whole(panels: dict[str, Curves]) -> dict[str, Frame]:
+    return {column: _with_margin(*_extremes(curves)) for column, curves in panels.items()}
+
+
+def _extremes(curves: Curves) -> Frame:
+    points = [point for curve in curves.values() for point in curve]
+    return min(point[2] for point in points), max(point[3] for point in points)
+
+
+def _wide(frames: Mapping[str, Frame]) -> bool:
+    lowest, highest = min(low for low, _ in frames.values()), max(high for _, high in frames.values())
+    return lowest > 0 and highest > WIDE * lowest
+
+
+def _with_margin(low: float, high: float, in_factors: bool = False) -> Frame:
+    if in_factors:
+        return low / 1.2, high * 1.2
+    margin = 0.06 * (high - low) or 0.01
+    return low - margin, high + margin

@@ -1,0 +1,71 @@
+"""What FastSlow promises by construction, on the weights that a run ended with (FastSlow, propositions 21 to 23).
+
+    leak     the largest change of a logit before the token that was changed, over all tokens, the gate
+             forced open and the injection ten times what it then is                                        (1)
+    states   how many slow states a block of P tokens reads, at most                                        (2)
+    apart    the largest difference of a logit between the shut gate and the frozen model, at these weights
+             and at those of the start                                                                      (3)
+
+(1) and (3) are 0 and (2) is 1, each exactly, in any precision: what is not there is no rounding error. `echo` is the
+smallest change at the changed token itself, without which (1) would say nothing.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attractor.models import FastSlow
+from attractor.models.language_model import LanguageModel, Place
+from attractor.study.coupling import coupled, gate_at
+from attractor.tasks import Task
+from attractor.train.config import TrainConfig
+
+LENGTH = 67  # tokens looked at: many blocks, and a last one that is not complete
+WIDE_OPEN, COUPLING_SCALE = 10.0, 10.0
+
+
+def structure_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    if not coupled(model):
+        return {}
+    assert isinstance(model, FastSlow)
+    tokens = first_tokens(config.build_task()).to(model.device)
+    start = config.model.build(config.seed).to(model.device).eval()
+    assert isinstance(start, FastSlow)
+    leak, echo = leak_and_echo(model, tokens)
+    apart = max(apart_from_frozen(each, tokens) for each in (model, start))
+    return {"structure": {"leak": leak, "echo": echo, "states": states_per_block(model, tokens), "apart": apart}}
+
+
+def first_tokens(task: Task) -> Tensor:
+    batch = next(iter(task.valid_batches(1, 1)))
+    return torch.from_numpy(batch.inputs[:1, :LENGTH])
+
+
+@torch.no_grad()
+def leak_and_echo(model: FastSlow, tokens: Tensor) -> tuple[float, float]:
+    """(1): row t of the batch has token t changed. Both passes have one shape, so that they round alike."""
+    usual = tokens.expand(tokens.shape[1], -1)
+    other = (usual + 1) % model.config.vocab_size
+    one_changed = torch.where(torch.eye(len(usual), dtype=torch.bool, device=tokens.device), other, usual)
+    with gate_at(model, WIDE_OPEN, COUPLING_SCALE):
+        moved = (model(one_changed)[0] - model(usual)[0]).abs().amax(-1)
+    return float(moved.tril(-1).max()), float(moved.diagonal().min())
+
+
+@torch.no_grad()
+def states_per_block(model: FastSlow, tokens: Tensor) -> int:
+    """(2), for the slow path's reading of the model's own hidden states."""
+    fast, _ = model.hidden(tokens)
+    place = Place(True, None, torch.arange(tokens.shape[1], device=tokens.device), None)
+    injected, _ = model.injected(fast, place, None, 0)
+    return max(len(block.unique(dim=0)) for block in injected[0].split(model.config.pool_factor))
+
+
+@torch.no_grad()
+def apart_from_frozen(model: FastSlow, tokens: Tensor) -> float:
+    """(3) at one set of weights."""
+    frozen = model.config.replace(frozen=True).build(seed=0).to(model.device).eval()
+    frozen.load_state_dict(model.state_dict())
+    with gate_at(model, 0.0):
+        return float((model(tokens)[0] - frozen(tokens)[0]).abs().max())

@@ -1,0 +1,71 @@
+"""What the theory of two timescales says of the weights that a FastSlow ended with, beside those it started from.
+
+    lumpability     of each fast attention map by blocks of P, over batch and heads (`analysis/lumpability.py`)
+    column sums     1' dF/du for Post at u, on one sequence: all 1 where Post is a step of a generator
+    contraction     growth rate of z -> F(z) - z at u: below 1 plain iteration finds Post's equilibrium
+    slow memory     in tokens, call by call; residuals and, under "deq", the share of tokens not solved
+
+All but the column sums on the first sequences of the validation set. FastSlow, section 8 and remarks 25 and 30; what
+is measured is told exactly in `train/vitals.py`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attractor.analysis.lumpability import Lumpability, lumpability_profile
+from attractor.equilibrium.fixed_point import Step
+from attractor.equilibrium.master_equation import column_sums
+from attractor.models.fast_slow import FastSlow
+from attractor.models.language_model import LanguageModel
+from attractor.observe import attention_maps
+from attractor.train.config import TrainConfig
+from attractor.train.hardware import on_device
+from attractor.train.start import load_start
+from attractor.train.vitals import Vitals, in_summary
+
+N_SEQUENCES = 8
+
+
+def timescales_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    if not isinstance(model, FastSlow):
+        return {"timescales": {}}
+    initial = config.model.build(config.seed)
+    assert isinstance(initial, FastSlow)
+    if config.start_folder is not None:
+        load_start(config.start_folder, initial)
+    (batch,) = config.build_task().valid_batches(N_SEQUENCES, 1)
+    tokens, _, _ = on_device(batch, model.device)
+    at_start = measured(initial.to(model.device).eval(), tokens)
+    return {"timescales": measured(model, tokens) | {"at_start": at_start}}
+
+
+@torch.no_grad()
+def measured(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
+    vitals = Vitals(model, partial(model.hidden, tokens))
+    found = vitals.convergence()
+    records = [vitals.look(), *([] if found is None else [found.record])]
+    return in_summary(records) | lumpabilities(model, tokens) | jacobian(model, tokens[:1])
+
+
+def lumpabilities(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
+    """Call by call; the slow maps, which are told by their shape, have no blocks."""
+    maps = [weights for weights in attention_maps(model, tokens) if weights.shape[-1] == tokens.shape[1]]
+    found = [lumpability_profile(weights, model.config.pool_factor) for weights in maps]
+    means = {name: [float(getattr(each, name).mean()) for each in found] for name in Lumpability._fields}
+    return {"lumpability": means}
+
+
+def jacobian(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
+    posts = Vitals(model, partial(model.hidden, tokens)).posts()
+    if not posts:
+        return {}
+    sums = torch.stack([column_sums(_first(step), u) for step, u in posts])
+    return {"column_sums": {"lowest": float(sums.min()), "mean": float(sums.mean()), "largest": float(sums.max())}}
+
+
+def _first(step: Step) -> Callable[[Tensor], Tensor]:
+    return lambda z: step(z, 0)

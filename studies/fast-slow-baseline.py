@@ -1,0 +1,31 @@
+"""FastSlow, table 2: the coupled model against the frozen one, and against two dense models.
+
+The frozen model holds 779,777 parameters as the coupled one does, and uses 402,176 of them: its slow path neither runs
+nor learns. "Trained" counts what learns. The paper's figures are of one seed, and on a text of its own.
+"""
+
+from attractor.evidence.claims import TWO_TIMESCALES
+from attractor.models import SIZES
+from attractor.study import Axis, Published, Study
+from attractor.study.fast_slow import GATE, LOSS, TRAINED, scales
+
+STUDY = Study(
+    title="FastSlow and dense models",
+    question="Does a slow path help, and does the gate to it open?",
+    source="FastSlow, table 2",
+    rows=Axis(
+        "model",
+        {
+            "frozen": {"frozen": True},
+            "coupled": {},
+            "dense-minimind": {"model": SIZES["dense-minimind"]},
+            "dense-gemma": {"model": SIZES["dense-gemma"]},
+        },
+    ),
+    baseline="frozen",
+    quantities=(LOSS, GATE, TRAINED),
+    probes=("coupling",),
+    scales=scales(),
+    published=tuple(Published(row, "", loss, n=1) for row, loss in TWO_TIMESCALES.items()),
+    claims=("F5", "F6"),
+)

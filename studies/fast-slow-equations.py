@@ -1,0 +1,33 @@
+"""FastSlow, theorem 28 and remarks 30 and 31: equilibria of generators, by numbers.
+
+Generators of 12 states, drawn with the seeds of runs of table 2's coupled model, whose weights do not matter for them.
+The columns are told in `study/equations.py`.
+"""
+
+from attractor.study import Axis, Quantity, Study
+from attractor.study.fast_slow import scales
+
+
+def figure(name: str, path: str) -> Quantity:
+    return Quantity(name, f"probes.equations.{path}")
+
+
+STUDY = Study(
+    title="Equilibria of generators",
+    question="Is the equilibrium of a generator its stationary distribution, and does a projector find it?",
+    source="FastSlow, remark 31",
+    rows=Axis("model", {"coupled": {}}),
+    baseline="coupled",
+    control=False,
+    quantities=(
+        figure("error", "error"),
+        figure("|A p|", "residual"),
+        figure("growth", "growth"),
+        figure("sums off 1", "conserved"),
+        figure("random map", "lost"),
+        figure("projector", "projector"),
+    ),
+    probes=("equations",),
+    scales=scales(),
+    claims=("F7",),
+)

@@ -1,0 +1,27 @@
+"""FastSlow, sections 11 and 12: longer sequences of BPE, where the projector may extract a signal.
+
+10M tokens in sequences of 1,024, a quarter of that on a laptop. The gate can open, and the rate is ten times that of
+table 2, since there is a vocabulary of thousands to be learned. A frozen model uses fewer parameters: see the table.
+"""
+
+from attractor.study import Axis, Scale, Study
+from attractor.study.fast_slow import GATE, LOSS, OPEN_RATE, PROJECTOR, TRAINED, WORTH, base
+
+LONG = {"corpus": "encyclopedic-4096", "seq_len": 1024, "lr": 1e-3, "gate_lr": OPEN_RATE, "eval_batches": 32}
+
+STUDY = Study(
+    title="Longer sequences",
+    question="Does the slow path extract a signal at 10M tokens, and does a projector extract more?",
+    source="FastSlow, section 12",
+    rows=Axis("slow path", {"frozen": {"frozen": True, "gate_lr": None}, "linear": {}, "projector": PROJECTOR}),
+    baseline="frozen",
+    quantities=(LOSS, GATE, WORTH, TRAINED),
+    probes=("coupling",),
+    scales={
+        "smoke": Scale(base("smoke", gate_lr=OPEN_RATE), (0, 1)),
+        "laptop": Scale(base("laptop", **LONG, n_steps=610, eval_every=122), (0, 1, 2)),
+        "bench": Scale(base("laptop", **LONG, n_steps=2_441, eval_every=244), (0, 1, 2)),
+        "paper": Scale(base("laptop", **LONG, n_steps=2_441, eval_every=244), (0, 1, 2, 3)),
+    },
+    claims=("F11",),
+)

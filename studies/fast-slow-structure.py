@@ -1,0 +1,28 @@
+"""FastSlow, propositions 21 to 23: what holds by construction, looked for in trained weights.
+
+Every kind of FastSlow that other studies train; the runs are theirs.
+"""
+
+from attractor.evidence.claims import BUILT
+from attractor.study import Axis, Quantity, Study
+from attractor.study.fast_slow import CONSTRAINTS, EQUILIBRIA, LOSS, SLOW_PATHS, open_scales
+
+KINDS = {**EQUILIBRIA, **CONSTRAINTS, **SLOW_PATHS}
+
+STUDY = Study(
+    title="What FastSlow promises by construction",
+    question="Is it causal, is its slow state slow, and is a shut gate no coupling?",
+    source="FastSlow, propositions 21 to 23",
+    rows=Axis("kind", {name: KINDS[name] for name in BUILT}),
+    baseline="single pass",
+    control=False,
+    quantities=(
+        Quantity("earlier logits moved by", "probes.structure.leak", "lower"),
+        Quantity("slow states a block", "probes.structure.states", "lower"),
+        Quantity("shut gate apart from frozen", "probes.structure.apart", "lower"),
+        LOSS,
+    ),
+    probes=("structure",),
+    scales=open_scales(),
+    claims=("F1", "F2", "F3"),
+)

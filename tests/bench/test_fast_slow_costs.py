@@ -1,0 +1,161 @@
+"""What the cost of two timescales is reckoned from: no real timings, which would test the machine."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attractor.bench import costs, two_timescales
+from attractor.bench.prediction import in_words, predictions
+from attractor.errors import InputError
+from attractor.evidence.claims import CLAIMS
+from attractor.evidence.study import Cell, Design, Outcome, Quantity, StudyRecord
+from attractor.models import SIZES, FastSlowConfig
+from attractor.models.timescales import BlockMemory, Continued, Next
+from attractor.train.calibrate import Estimate
+from attractor.train.config import RECIPES, Runtime
+from attractor.train.parts import forward_flops
+
+COUNTED = {"dense": (4.0, 1.6e6), "P=4": (3.25, 1.57e6), "P=8": (3.1, 1.4e6), "P=2": (4.0, 2.2e6)}
+
+
+def record(seconds: dict[str, float], jitter: float = 0.0) -> StudyRecord:
+    design = Design(
+        name="costs",
+        title="Costs",
+        question="How much?",
+        source="none",
+        scale="laptop",
+        rows_name="model",
+        rows=tuple(COUNTED),
+        columns_name="",
+        columns=("",),
+        seeds=(0,),
+        baseline="dense",
+        control=None,
+        budget="tokens",
+        quantities=(Quantity("L_eq", "layer_equivalents"),),
+    )
+    return StudyRecord(design, tuple(cell(row, summary_of(row, each, jitter)) for row, each in seconds.items()))
+
+
+def cell(row: str, summary: dict[str, Any]) -> Cell:
+    return Cell(row, "", {"label": row}, (Outcome(0, row, summary, {}, ()),), ())
+
+
+def summary_of(row: str, seconds: float, jitter: float) -> dict[str, Any]:
+    rounds = tuple(seconds * (1 + jitter * (-1) ** i) for i in range(9))
+    layers, flops = COUNTED[row]
+    return {
+        "layer_equivalents": layers,
+        "forward_flops_per_token": flops,
+        "step_seconds": rounds,
+        "step_cpu_seconds": rounds,
+    }
+
+
+def test_times_that_follow_flops_are_foretold_by_flops_whatever_the_machine() -> None:
+    for machine in (1e-9, 1e-6):
+        exact = predictions(record({row: machine * flops for row, (_, flops) in COUNTED.items()}, jitter=0.01))
+        assert exact["FLOPs"].error == pytest.approx(0, abs=1e-12)  # a jitter alike in all rows
+        assert exact["FLOPs"].order == pytest.approx(1)
+        assert exact["FLOPs"].seconds_per_count == pytest.approx(machine, rel=0.02)
+        assert exact["layers over all positions"].error > 0.05
+        assert exact["layers over all positions"].order < 1
+
+
+def test_times_that_follow_layers_are_foretold_by_layers() -> None:
+    found = record({row: layers for row, (layers, _) in COUNTED.items()})
+    assert in_words(found).splitlines()[-1] == "processor time: layers over all positions is nearer"
+
+
+def test_too_few_rows_are_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match="three timed rows, got 1") as error:
+        predictions(record({"dense": 1.0}))
+    assert "\n" not in str(error.value)
+
+
+def test_what_freezing_saves_is_the_slow_path_and_the_injection() -> None:
+    """In FLOPs exactly, so that the share of time stands beside its forecast."""
+    config = two_timescales.COUPLED
+    parts = forward_flops(config, 64)
+    saved = sum(parts.values()) - sum(forward_flops(config.replace(frozen=True), 64).values())
+    assert saved == pytest.approx(parts["slow path"] + parts["injection"])
+
+
+def test_the_dense_model_differs_from_the_coupled_one_in_nothing_but_the_timescales() -> None:
+    assert two_timescales.DENSE.to_dict() == SIZES["dense-minimind"].replace(mlp="gelu").to_dict()
+    ours, dense = (config.build(seed=0) for config in (two_timescales.COUPLED, two_timescales.DENSE))
+    for block in ours.layers + dense.layers:
+        assert {name: p.shape for name, p in block.named_parameters()} == {
+            name: p.shape for name, p in dense.layers[0].named_parameters()
+        }
+
+
+def test_every_comparison_runs_with_the_gate_open_and_two_equal_cases_are_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock that ticks at each look, all cases take the same time."""
+    monkeypatch.setattr(two_timescales, "TOKENS", 32)
+    small = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24)
+    monkeypatch.setattr(two_timescales, "COUPLED", small)
+    monkeypatch.setattr(two_timescales, "DENSE", SIZES["dense-minimind"].replace(d_model=16, d_ff=24, vocab_size=17))
+    model = two_timescales.opened(small)
+    assert model.get_parameter("injection.gate").item() == two_timescales.OPEN
+    clock = count().__next__
+    assert two_timescales.step_time(16, 3, clock).measured == 1
+    assert two_timescales.slow_share(16, 3, clock).measured == 0
+    assert two_timescales.decoding_speed(2, 6, 3, clock).measured == 1
+
+
+@given(period=st.integers(1, 5), prompt=st.integers(1, 12), more=st.integers(1, 12))
+def test_one_token_more_has_the_blocks_that_a_continued_sequence_has(period: int, prompt: int, more: int) -> None:
+    """Criterion: equal values, positions and memory after every token, from any place in a block."""
+    x = torch.randn(2, prompt + more, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(prompt + more).expand(2, -1)
+    memories = BlockMemory(), BlockMemory()
+    for memory in memories:
+        blocks = Continued(period, positions[:, :prompt], None, 0, memory)
+        blocks.upsample(2 * blocks.pool(x[:, :prompt]))
+    for at in range(prompt, prompt + more):
+        token, device = x[:, at : at + 1], torch.device("cpu")
+        one, other = (
+            Next(period, at, memories[0], device),
+            Continued(period, positions[:, at : at + 1], None, at, memories[1]),
+        )
+        assert one.n_blocks == other.n_blocks
+        assert one.positions.tolist() == other.positions.tolist()
+        means = one.pool(token), other.pool(token)
+        torch.testing.assert_close(*means, atol=1e-15, rtol=0)
+        torch.testing.assert_close(one.upsample(2 * means[0]), other.upsample(2 * means[1]), atol=1e-15, rtol=0)
+
+
+def test_a_timing_has_as_many_seconds_on_a_core_as_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up is not among them; memory is measured elsewhere."""
+    nothing = Estimate("cpu", 1, 2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7)
+    monkeypatch.setattr(costs, "calibrate", lambda config, runtime: nothing)
+    config = RECIPES["fast-slow"].replace(d_model=16, d_ff=24, vocab_size=320, batch_size=1, seq_len=16)
+    (found,) = costs.timings({"coupled": config}, Runtime(device="cpu"), n_rounds=3).values()
+    assert len(found["step_cpu_seconds"]) == len(found["step_seconds"]) == 3
+    assert found["layer_equivalents"] == 3.25
+    assert found["peak_memory_bytes"] == 7
+
+
+@pytest.mark.parametrize(
+    ("speed", "layers", "status"), [(1 / 0.97, 3.25, "holds"), (0.9, 3.25, "fails"), (1.03, 3.5, "fails")]
+)
+def test_the_claim_on_cost_can_come_out_either_way(speed: float, layers: float, status: str) -> None:
+    (claim,) = (claim for claim in CLAIMS if claim.id == "F4")
+    assert claim.rule is not None
+
+    def timed(row: str, speed: float, layers: float, jitter: float) -> Cell:
+        seconds = tuple((1 + jitter * (i % 3 - 1)) / speed for i in range(9))
+        times = {"tokens_per_second": speed, "step_seconds": seconds}
+        return cell(row, times | {"layer_equivalents": layers, "peak_memory_bytes": 1e8})
+
+    rows = [("dense-minimind", 1.0, 4.0, 0.0), ("dense", 1.0, 4.0, 0.0), ("fast-slow", speed, layers, 0.01)]
+    judged = StudyRecord(record({}).design, tuple(timed(*row) for row in rows))
+    assert claim.rule.judge(judged).status == status

@@ -1,0 +1,344 @@
+"""FastSlow: its exact sizes, what its propositions promise, and every choice it offers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attractor.attention import Rope
+from attractor.attention.presets import PRESETS
+from attractor.errors import InputError
+from attractor.models import SIZES, FastSlow, FastSlowConfig, TransformerConfig
+from attractor.models.families import model_config
+from attractor.models.timescales import causal_pool, causal_upsample
+
+SMALL = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24, pool_factor=3, max_seq_len=64)
+METHODS: dict[str, dict[str, Any]] = {
+    "single": {},
+    "passes": {"equilibrium": "passes", "n_iterations": 3},
+    "anderson": {"equilibrium": "anderson", "n_iterations": 4},
+    "deq": {"equilibrium": "deq", "n_iterations": 5},
+    "projector": {"projector_width": 8},
+    "streams": {"streams": 4},
+    "sphere": {"unit_slow_state": True, "projector_width": 8},
+    "decay": {"slow_attention": "decay"},
+}
+
+
+def built(config: FastSlowConfig = SMALL, gate: float = 0.0, dtype: torch.dtype = torch.float64) -> FastSlow:
+    model = config.build(seed=0).to(dtype).eval()
+    assert isinstance(model, FastSlow)
+    with torch.no_grad():
+        model.injection.gate.fill_(gate)
+    return model
+
+
+def tokens(batch: int = 2, length: int = 11, seed: int = 0) -> Tensor:
+    return torch.randint(0, SMALL.vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def logits(model: FastSlow, *args: Any, **kwargs: Any) -> Tensor:
+    with torch.no_grad():
+        return model(*args, **kwargs)[0]
+
+
+def n_parameters(name: str) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in SIZES[name].build().parameters())
+
+
+def test_the_models_of_table_2_have_their_sizes() -> None:
+    assert n_parameters("fast-slow") == 779_777
+    assert n_parameters("dense-minimind") == 1_025_408
+    assert n_parameters("dense-gemma") == 585_504
+    assert SIZES["fast-slow"] == FastSlowConfig()
+    assert FastSlowConfig().layer_equivalents == 3.25
+    assert FastSlowConfig(frozen=True).layer_equivalents == 3.0
+    assert FastSlowConfig(equilibrium="passes", n_iterations=3).layer_equivalents == 7.25
+
+
+# --- proposition 9, word for word -----------------------------------------------------------------------------------
+
+
+def literally(model: FastSlow, ids: Tensor) -> Tensor:
+    """Lines (10) to (18) of the paper, the last norm once, phi applied after the upsampling and masked where it reads
+    nothing."""
+    config, (_, length) = model.config, ids.shape
+    period = config.pool_factor
+    rope = Rope(config.d_model // config.n_heads, config.rope_theta)
+    fast, slow = rope.at(torch.arange(length)), rope.at(torch.arange(-(-length // period)))
+    x = F.embedding(ids, model.embedding.weight)
+    for block in model.blocks_of(model.pre):
+        x, _ = block(x, True, fast)
+    for _ in range(config.n_rounds):
+        y = causal_pool(x, period)
+        for block in model.blocks_of(model.slow):
+            y, _ = block(y, True, slow)
+        phi = model.injection(causal_upsample(y, period, length)[:, period:])
+        x = x + model.injection.gate.tanh() * F.pad(phi, (0, 0, period, 0))[:, :length]
+        for block in model.blocks_of(model.post):
+            x, _ = block(x, True, fast)
+    return F.linear(model.norm(x), model.embedding.weight)
+
+
+@pytest.mark.parametrize("length", [3, 4, 9, 10, 11])
+@pytest.mark.parametrize("changes", [{}, {"n_pre": 2, "n_post": 2, "n_rounds": 3}, {"n_slow": 0, "projector_width": 5}])
+def test_the_forward_pass_is_proposition_9(changes: dict[str, Any], length: int) -> None:
+    model = built(SMALL.replace(**changes), gate=0.7)
+    ids = tokens(length=length)
+    with torch.no_grad():
+        assert torch.allclose(logits(model, ids), literally(model, ids), atol=1e-13)
+
+
+# --- propositions 21, 22 and 23, for every choice -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [8, 9, 10])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_token_is_told_of_its_future_with_the_gate_wide_open(method: str, length: int) -> None:
+    """Proposition 21, by gradients that are exactly zero; the injection is ten times what an open gate lets through."""
+    model = built(SMALL.replace(**METHODS[method]), gate=10.0)
+    with torch.no_grad():
+        model.injection.norm.weight.fill_(10.0)
+    embedded: list[Tensor] = []
+
+    def keep(module: object, args: object, output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    model.embedding.register_forward_hook(keep)
+    out, _ = model(tokens(1, length))
+    for t in range(length):
+        (gradient,) = torch.autograd.grad(out[:, t].square().sum(), embedded[0], retain_graph=True)
+        assert (gradient[:, t + 1 :] == 0).all()
+        assert gradient[:, t].abs().max() > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_slow_state_reaches_a_token_from_the_block_before_and_no_later(method: str) -> None:
+    """With the fast path's own attention shut out, a token depends on tokens of complete blocks and itself."""
+    model = built(SMALL.replace(n_rounds=1, n_pre=0, **METHODS[method]), gate=10.0)
+    with torch.no_grad():
+        for block in model.blocks_of(model.post):
+            block.attention.output.out.weight.zero_()  # type: ignore[union-attr]
+    ids = tokens(1, 11)
+    usual = logits(model, ids)
+    for changed in range(11):
+        other = ids.clone()
+        other[0, changed] = (other[0, changed] + 1) % SMALL.vocab_size
+        moved = (logits(model, other) - usual).abs().amax(-1)[0] > 0
+        block_read_from = (changed // 3 + 1) * 3
+        assert moved.tolist() == [t == changed or t >= block_read_from for t in range(11)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_injection_changes_at_most_once_in_a_block_and_the_first_block_has_none(method: str) -> None:
+    """Proposition 22, and the cold start."""
+    model = built(SMALL.replace(**METHODS[method]), gate=1.0)
+    seen: list[tuple[Tensor, Tensor]] = []
+    usual = model.injected
+
+    def noted(x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+        found = usual(x, *args)
+        seen.append((x, found[0]))
+        return found
+
+    model.injected = noted  # type: ignore[method-assign, assignment]
+    logits(model, tokens(2, 11))
+    assert len(seen) == SMALL.n_rounds
+    for _, injected in seen:
+        assert (injected[:, :3] == 0).all()
+        for start in (3, 6, 9):
+            block = injected[:, start : start + 3]
+            assert torch.equal(block, block[:, :1].expand_as(block))
+            assert block.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_shut_gate_is_the_frozen_model_and_its_slow_path_gets_no_gradient(method: str) -> None:
+    """Proposition 23, and what follows from it for the first step: the gate alone is moved."""
+    config = SMALL.replace(**METHODS[method])
+    coupled, frozen = built(config), built(config.replace(frozen=True))
+    frozen.load_state_dict(coupled.state_dict())
+    ids = tokens()
+    assert torch.equal(logits(coupled, ids), logits(frozen, ids))
+    coupled.train()
+    loss, aux_loss = coupled.loss(ids, ids)
+    (loss + aux_loss).backward()
+    for name, parameter in coupled.named_parameters():
+        of_the_slow_path = name.startswith(("slow.", "injection.")) and name != "injection.gate"
+        assert parameter.grad is not None
+        if "_mixing." not in name:  # while streams are copies, it does not matter how they are mixed
+            assert bool(parameter.grad.any()) != of_the_slow_path, name
+    frozen.train().loss(ids, ids)[0].backward()
+    trained = {name for name, parameter in frozen.named_parameters() if parameter.grad is not None}
+    assert trained == {name for name, p in frozen.named_parameters() if p.requires_grad}
+    assert not any(name.startswith(("slow.", "injection.")) for name in trained)
+
+
+def test_the_gate_opened_changes_what_comes_after_the_first_block() -> None:
+    ids = tokens()
+    moved = (logits(built(gate=1.0), ids) - logits(built(), ids)).abs().amax(-1)
+    assert (moved[:, :3] == 0).all()
+    assert (moved[:, 3:] > 0).all()
+
+
+# --- padding, and decoding from a cache -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_padded_sequence_is_the_sequence(method: str, side: str) -> None:
+    model = built(SMALL.replace(**METHODS[method]), gate=1.0)
+    ids, lengths = tokens(3, 11), [11, 7, 2]
+    real = torch.tensor([[t < n if side == "right" else t >= 11 - n for t in range(11)] for n in lengths])
+    found = logits(model, ids, real=real)
+    for row, n in enumerate(lengths):
+        alone = logits(model, ids[row : row + 1, real[row]])
+        assert torch.allclose(found[row, real[row]], alone[0], atol=1e-11), n
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_decoding_from_a_cache_gives_the_logits_of_the_full_pass(method: str, padded: bool) -> None:
+    model = built(SMALL.replace(**METHODS[method]), gate=1.0)
+    ids = tokens(3, 14)
+    real = torch.ones(3, 14, dtype=torch.bool)
+    if padded:
+        real[1, :2] = real[2, :4] = False
+    whole = logits(model, ids, real=real if padded else None)
+    cache, found, start = model.new_cache(), [], 0
+    for length in (5, 1, 1, 4, 1, 1, 1):
+        now = slice(start, start + length)
+        found.append(logits(model, ids[:, now], cache=cache, real=real[:, now] if padded and start == 0 else None))
+        start += length
+    assert torch.allclose(torch.cat(found, dim=1)[real], whole[real], atol=1e-11)
+
+
+def test_decoding_runs_the_slow_stack_once_in_a_block() -> None:
+    model = built(gate=1.0)
+    calls: list[int] = []
+    model.slow[0].register_forward_pre_hook(lambda module, args: calls.append(args[0].shape[1]))
+    cache, ids = model.new_cache(), tokens(1, 14)
+    for t in range(14):
+        logits(model, ids[:, t : t + 1], cache=cache)
+        assert len(calls) == SMALL.n_rounds * ((t + 1) // 3)
+    assert set(calls) == {1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_generation_is_the_same_with_and_without_a_cache(method: str) -> None:
+    model = built(SMALL.replace(**METHODS[method]), gate=1.0)
+    prompts = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10, 11]]
+    cached = model.generate(prompts, max_new_tokens=9, temperature=0.0)
+    assert torch.equal(cached, model.generate(prompts, max_new_tokens=9, temperature=0.0, use_cache=False))
+
+
+# --- every choice ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow"), [(name, None) for name in PRESETS] + [("standard", name) for name in PRESETS]
+)
+def test_any_mechanism_serves_on_either_path(fast: str, slow: str | None) -> None:
+    model = built(SMALL.replace(attention=fast, slow_attention=slow, d_model=32), gate=1.0)
+    ids = tokens(2, 10)
+    out = logits(model, ids)
+    assert out.isfinite().all()
+    assert torch.allclose(logits(model, ids[:, :7]), out[:, :7], atol=1e-12)
+    assert model_config(model.config.to_dict()) == model.config
+
+
+def test_streams_start_as_the_model_with_one() -> None:
+    one, four = built(gate=1.0), built(SMALL.replace(streams=4), gate=1.0)
+    missing = four.load_state_dict(one.state_dict(), strict=False)
+    assert not missing.unexpected_keys
+    assert torch.allclose(logits(one, tokens()), logits(four, tokens()), atol=1e-12)
+    with torch.no_grad():
+        for name, parameter in four.named_parameters():
+            if name.endswith(("write_weights", "mix_weights")):
+                parameter += torch.linspace(-1, 1, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
+    assert (logits(one, tokens()) - logits(four, tokens())).abs().max() > 1e-3
+
+
+def test_streams_come_apart_in_training() -> None:
+    model = built(SMALL.replace(streams=3), gate=0.5).train()
+    for _ in range(3):
+        model.zero_grad()
+        model.loss(tokens(), tokens(seed=1))[0].backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter -= parameter.grad
+    for name, parameter in model.named_parameters():
+        at_the_entrance = name.startswith(("pre.0.attention", "slow.0.attention"))  # where they are always copies
+        if name.endswith("read_weights"):
+            assert parameter.grad is not None
+            assert bool(parameter.grad.abs().max() > 1e-12) != at_the_entrance, name
+
+
+@pytest.mark.parametrize("method", ["single", "passes", "anderson"])
+def test_the_loss_asks_for_a_fixed_point_in_training_alone(method: str) -> None:
+    ids, config = tokens(), SMALL.replace(**METHODS[method])
+    plain, asked = (built(config.replace(fixed_point_loss=weight), gate=0.5) for weight in (0.0, 0.3))
+    assert float(asked.loss(ids, ids)[1].detach()) == 0
+    assert float(plain.train().loss(ids, ids)[1].detach()) == 0
+    moved: list[Tensor] = []
+    asked.post[0].register_forward_hook(lambda _, args, out: moved.append((out[0] - args[0]).detach()))
+    aux_loss = asked.train().loss(ids, ids)[1]
+    first_of_each_round = [step.square().mean() for step in moved[:: config.solver.n_evaluations]]
+    assert len(first_of_each_round) == 2
+    assert float(aux_loss.detach()) == pytest.approx(0.3 * float(sum(first_of_each_round)), rel=1e-5)
+
+
+def test_the_state_on_the_sphere_is_blind_to_the_size_of_the_slow_state() -> None:
+    ids = tokens()
+
+    def scaled(config: FastSlowConfig) -> Tensor:
+        model = built(config, gate=1.0)
+        usual = model.injection.forward
+        before = logits(model, ids)
+        model.injection.forward = lambda y: usual(7 * y)  # type: ignore[method-assign]
+        return (logits(model, ids) - before).abs().max()
+
+    assert scaled(SMALL.replace(projector_width=8, unit_slow_state=True)) < 1e-12
+    assert scaled(SMALL.replace(projector_width=8)) > 1e-3
+
+
+# --- stored, refused ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_stored_is_what_was_said() -> None:
+    config = FastSlowConfig(slow_attention=PRESETS["decay"], streams=2, projector_width=64, equilibrium="deq")
+    assert config.to_dict()["family"] == "fast-slow"
+    assert model_config(config.to_dict()) == config
+    assert "family" not in TransformerConfig().to_dict()
+    assert model_config(TransformerConfig().to_dict()) == TransformerConfig()
+    with pytest.raises(InputError, match="model family 'fast-show'"):
+        model_config({"family": "fast-show"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"pool_factor": 0}, "pool_factor must be an integer of at least 1, got 0"),
+        ({"pool_factor": 65}, "pool_factor must be at most max_seq_len=64"),
+        ({"n_rounds": 0}, "n_rounds must be an integer of at least 1"),
+        ({"projector_width": 0}, "projector_width must be an integer of at least 1"),
+        ({"n_pre": 0, "n_post": 0}, "n_pre \\+ n_post must be at least 1"),
+        ({"n_slow": -1}, "n_slow must be an integer of at least 0"),
+        ({"streams": 0}, "streams must be"),
+        ({"equilibrium": "aderson"}, "anderson"),
+        ({"equilibrium": "passes", "n_iterations": 0}, "n_iterations must be"),
+        ({"equilibrium": "deq", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under deq"),
+        ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
+        ({"causal": False}, "causal must be True"),
+        ({"slow_attention": "standart"}, "standard"),
+        ({"n_layers": 3}, "n_layers"),
+    ],
+)
+def test_bad_input_names_field_rule_and_value(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        SMALL.replace(**changes)

@@ -1,0 +1,85 @@
+"""Blocks of P tokens: what the definitions say, and the same for sequences that are shifted, padded or continued."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attractor.models.timescales import Aligned, BlockMemory, Continued, causal_pool, causal_upsample
+
+WIDTH = 3
+PERIODS_AND_LENGTHS = [(p, t) for p in (1, 2, 4, 5) for t in (1, 4, 5, 11, 12)]
+
+
+def drawn(batch: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randn(batch, length, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
+def test_a_block_is_the_mean_of_its_tokens_and_the_last_one_of_those_it_has(period: int, length: int) -> None:
+    x = drawn(2, length)
+    blocks = [x[:, start : start + period].mean(1) for start in range(0, length, period)]
+    assert torch.allclose(causal_pool(x, period), torch.stack(blocks, dim=1), atol=1e-15)
+
+
+@pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
+def test_a_token_reads_the_block_before_its_own_and_the_first_block_nothing(period: int, length: int) -> None:
+    y = drawn(2, -(-length // period))
+    up = causal_upsample(y, period, length)
+    for t in range(length):
+        wanted = y[:, t // period - 1] if t >= period else torch.zeros(2, WIDTH, dtype=torch.float64)
+        assert torch.equal(up[:, t], wanted)
+
+
+@pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
+def test_what_is_read_is_all_but_the_last_block(period: int, length: int) -> None:
+    x = drawn(2, length)
+    blocks = Aligned(period, length, x.device)
+    y = blocks.pool(x)
+    assert y.shape[1] == blocks.n_blocks == (length - 1) // period
+    assert torch.equal(y, causal_pool(x, period)[:, : blocks.n_blocks])
+    assert torch.equal(blocks.upsample(y), causal_upsample(causal_pool(x, period), period, length))
+
+
+@given(st.data())
+def test_in_pieces_and_shifted_against_each_other_sequences_have_the_blocks_of_whole_ones(data: st.DataObject) -> None:
+    """Three sequences of their own lengths, padded on the left, in pieces of any length; y -> 2 y stands for the slow
+    path, which looks at nothing else here."""
+    period = data.draw(st.integers(1, 5))
+    lengths = data.draw(st.lists(st.integers(1, 17), min_size=3, max_size=3))
+    longest = max(lengths)
+    x = drawn(3, longest)
+    real = torch.tensor([[t >= longest - n for t in range(longest)] for n in lengths])
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    memory, found, n_positions, start = BlockMemory(), [], 0, 0
+    while start < longest:
+        end = data.draw(st.integers(start + 1, longest))
+        now = slice(start, end)
+        before = real[:, :start].sum(1, keepdim=True)
+        blocks = Continued(period, positions[:, now], real[:, now], before, memory)
+        found.append(blocks.upsample(2 * blocks.pool(x[:, now])))
+        n_positions += blocks.n_blocks
+        start = end
+    up = torch.cat(found, dim=1)
+    for row, n in enumerate(lengths):
+        alone = x[row : row + 1, longest - n :]
+        wanted = causal_upsample(2 * causal_pool(alone, period), period, n)
+        assert torch.allclose(up[row, longest - n :], wanted[0], atol=1e-14)
+    assert memory.real is not None
+    assert memory.real.shape[1] == n_positions
+    assert memory.real.sum(1).tolist() == [n // period for n in lengths]
+
+
+@given(period=st.integers(1, 5), first=st.integers(1, 12), then=st.integers(1, 12))
+def test_without_padding_every_row_completes_the_same_blocks(period: int, first: int, then: int) -> None:
+    x = drawn(2, first + then)
+    positions = torch.arange(first + then).expand(2, -1)
+    memory, found = BlockMemory(), []
+    for before, now in ((0, slice(0, first)), (first, slice(first, first + then))):
+        blocks = Continued(period, positions[:, now], None, before, memory)
+        found.append(blocks.upsample(blocks.pool(x[:, now])))
+        assert blocks.positions.tolist() == list(range(before // period, (now.stop) // period))
+    wanted = causal_upsample(causal_pool(x, period), period, first + then)
+    assert torch.allclose(torch.cat(found, dim=1), wanted, atol=1e-14)
+    assert memory.real is None  # nothing need be told apart

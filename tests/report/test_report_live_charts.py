@@ -1,0 +1,154 @@
+"""Charts of what was looked at while runs trained: from a summary's trajectories to lines, bands, points and pages."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import BASE, shifted, study
+
+from attractor.evidence.statistics import mean_interval
+from attractor.evidence.study import StudyRecord
+from attractor.report.charts import Chart, charts, slug
+from attractor.report.clouds import entropy_against_gate
+from attractor.report.judged import Judged
+from attractor.report.study_report import write_report
+
+STEPS = (50, 100, 150)
+Looks = Mapping[str, Sequence[Sequence[float | None]]]  # by name, of each seed
+
+
+def looked_at(looks: Mapping[str, Looks], **arguments: Any) -> StudyRecord:
+    """A study whose runs have these looks, by row; a seed of None values has null at every step."""
+    losses = {"standard": BASE, "slow": shifted(0.1), "decay": shifted(0.2)}
+    record = study(losses, control=None, **arguments)
+
+    def summary(row: str, number: int, known: dict[str, Any]) -> dict[str, Any]:
+        of_row = looks.get(row, {})
+        traces = {name: [list(x) for x in zip(STEPS, seeds[number], strict=True)] for name, seeds in of_row.items()}
+        return known | ({"trajectories": traces} if traces else {})
+
+    cells = [
+        replace(
+            cell,
+            outcomes=tuple(replace(o, summary=summary(cell.row, n, o.summary)) for n, o in enumerate(cell.outcomes)),
+        )
+        for cell in record.cells
+    ]
+    return replace(record, cells=tuple(cells))
+
+
+def chart(record: StudyRecord, name: str) -> Chart:
+    (found,) = [each for each in charts(Judged(record)) if each.name == f"trajectory-{slug(name)}"]
+    return found
+
+
+GATES = [[0.1, 0.2, 0.3], [0.1, 0.3, 0.5], [-0.1, -0.1, -0.1]]
+
+
+def test_a_gate_is_drawn_as_it_opens_with_the_t_interval_of_its_seeds() -> None:
+    """Criterion: |tanh gamma|, since its sign is free; mean and bounds at each step are those of `mean_interval`."""
+    curve = chart(looked_at({"slow": {"gate": GATES}}), "gate").panels[""]["slow"]
+    assert [point[0] for point in curve] == list(STEPS)
+    for point, *seeds in zip(curve, *GATES, strict=True):
+        expected = mean_interval([abs(value) for value in seeds])
+        assert point[1:] == pytest.approx((expected.mean, expected.low, expected.high))
+
+
+def test_rows_without_looks_have_no_line_and_studies_without_any_no_chart() -> None:
+    record = looked_at({"slow": {"gate": GATES}})
+    assert list(chart(record, "gate").panels[""]) == ["slow"]
+    assert [each.name for each in charts(Judged(record))] == ["curves", "trajectory-gate"]
+    assert [each.name for each in charts(Judged(looked_at({})))] == ["curves"]
+
+
+def test_the_frame_is_that_of_the_seeds_whatever_the_interval() -> None:
+    """Criterion: two seeds 0.02 apart have an interval nine times as wide; all seeds are in the frame, and it ends
+    within a tenth of them."""
+    record = looked_at({"slow": {"gate": [[0.20, 0.20, 0.20], [0.22, 0.22, 0.22], [0.20, 0.20, 0.20]]}})
+    low, high = chart(record, "gate").frames[""]
+    assert 0.198 <= low < 0.20
+    assert 0.22 < high <= 0.222
+
+
+def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
+    """Criterion: a step at which some seed has no number has no point, as in the chart of losses."""
+    alone = study({"standard": BASE[:1]}, control=None, seeds=(0,))
+    cell = alone.cells[0]
+    looks = {"trajectories": {"gate": [[50, 0.5]]}}
+    alone = replace(alone, cells=(replace(cell, outcomes=(replace(cell.outcomes[0], summary=looks),)),))
+    assert chart(alone, "gate").panels[""]["standard"] == [(50, 0.5, 0.5, 0.5)]
+    memory = [[4.0, None, 8.0], [4.0, 5.0, 8.0], [4.0, 5.0, 8.0]]
+    curve = chart(looked_at({"slow": {"slow_memory": memory}}), "slow_memory").panels[""]["slow"]
+    assert [point[0] for point in curve] == [50, 150]
+
+
+@pytest.mark.parametrize(("largest", "in_factors"), [(9.0, False), (900.0, True)])
+def test_logits_that_differ_by_large_factors_are_drawn_in_factors(largest: float, in_factors: bool) -> None:
+    logits = {"standard": {"max_logit": [[3.0, 4.0, largest]] * 3}, "slow": {"max_logit": [[3.0, 3.0, 3.0]] * 3}}
+    found = chart(looked_at(logits), "max_logit")
+    assert found.in_factors == in_factors
+    low, high = found.frames[""]
+    assert 0 < low < 3
+    assert high > largest
+
+
+def test_points_pair_what_was_seen_at_the_same_step() -> None:
+    """Criterion: gates without their sign; a null entropy is left out and shifts nothing."""
+    entropies = [[3.0, 2.0, 1.0], [3.0, None, 1.0], [3.0, 2.0, 1.0]]
+    clouds = entropy_against_gate(Judged(looked_at({"slow": {"gate": GATES, "fast_entropy": entropies}})))
+    assert clouds.keys() == {"fast path"}
+    assert clouds["fast path"]["slow"] == [
+        *((0.1, 3.0), (0.2, 2.0), (0.3, 1.0)),
+        *((0.1, 3.0), (0.5, 1.0)),
+        *((0.1, 3.0), (0.1, 2.0), (0.1, 1.0)),
+    ]
+
+
+def everything() -> StudyRecord:
+    rows = {}
+    for place, row in enumerate(("slow", "decay")):
+        ups = [[0.01 * (seed + 1) * (place + 1) * (n + 1) for n in range(3)] for seed in range(3)]
+        downs = [[3.0 - value for value in values] for values in ups]
+        names = ("slow_memory", "residual", "contraction", "logit_change", "fast_entropy", "slow_entropy")
+        rows[row] = {"gate": ups, **dict.fromkeys(names, downs), "max_logit": [[2.0, 30.0, 900.0]] * 3}
+    record = looked_at(rows)
+    changes = {"timescales": {"fast_change": [3.0, 1.0, 0.5], "slow_change": [1.0, 0.5]}}
+    cells = [
+        replace(cell, outcomes=tuple(replace(o, summary=o.summary | changes) for o in cell.outcomes))
+        if cell.row != "standard"
+        else cell
+        for cell in record.cells
+    ]
+    return replace(record, cells=tuple(cells))
+
+
+NAMES = [
+    *(f"trajectory-{name}" for name in ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")),
+    *("change-by-the-fast-blocks", "change-by-the-slow-blocks"),
+]
+
+
+def test_blocks_are_drawn_call_by_call() -> None:
+    (fast,) = [each for each in charts(Judged(everything())) if each.name == "change-by-the-fast-blocks"]
+    assert fast.of_layers
+    assert [point[:2] for point in fast.panels[""]["decay"]] == [(0, 3.0), (1, 1.0), (2, 0.5)]
+
+
+def test_the_page_and_the_files_show_them_all_from_a_stored_record(tmp_path: Path) -> None:
+    """Criterion: the record as JSON has the same charts; each is drawn, stored for the script and written."""
+    stored = StudyRecord.from_dict(json.loads(json.dumps(everything().to_dict())))
+    assert charts(Judged(stored)) == charts(Judged(everything()))
+    written = write_report(stored, tmp_path, formats=("svg",))
+    page = written.read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    kept = {each["name"]: each for each in json.loads(data)["charts"]}
+    assert list(kept) == ["curves", *NAMES]
+    assert kept["trajectory-max-logit"]["factors"]
+    assert kept["trajectory-gate"]["x_unit"] == "steps"
+    figures = {path.stem for path in (written.parent / "figures").iterdir()}
+    assert figures == {"curves", "differences", *NAMES, "entropy-gate"}
+    assert all(f'id="figure-{name}"' in page for name in figures)

@@ -1,0 +1,187 @@
+"""FastSlow's studies: what their probes find in weights, planted faults included, and which runs they share."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.evidence.claims import BUILT
+from attractor.models import SIZES, FastSlow, FastSlowConfig
+from attractor.models.timescales import Aligned, causal_upsample
+from attractor.study import load_study, structure
+from attractor.study.coupling import coupling_of_run, gate_at
+from attractor.study.equations import equations_of_run
+from attractor.study.fast_slow import CONSTRAINTS, EQUILIBRIA, SLOW_PATHS
+from attractor.study.structure import structure_of_run
+from attractor.study.study import Study
+from attractor.train.config import TrainConfig
+
+STUDIES = Path(__file__).parents[2] / "studies"
+KINDS = {**EQUILIBRIA, **CONSTRAINTS, **SLOW_PATHS}
+SMALL = FastSlowConfig(d_model=16, n_heads=4, d_ff=24)
+
+
+@pytest.fixture(scope="module")
+def small(base: TrainConfig) -> TrainConfig:
+    return base.replace(model=SMALL)
+
+
+def grown(config: TrainConfig) -> FastSlow:
+    """Weights as large as training makes them, and a gate half open."""
+    model = config.model.build(seed=3).eval()
+    assert isinstance(model, FastSlow)
+    with torch.no_grad():
+        model.embedding.weight.mul_(20)
+        model.injection.gate.fill_(0.5)
+    return model
+
+
+# --- what holds by construction -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_every_kind_keeps_its_promises_to_the_bit(small: TrainConfig, kind: str) -> None:
+    config = small.replace(**KINDS[kind])
+    found = structure_of_run(grown(config), config)["structure"]
+    assert found.pop("echo") > 0.01
+    assert found == {"leak": 0.0, "states": 1, "apart": 0.0}
+
+
+def test_a_slow_path_that_is_read_too_early_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_early(self: Aligned, y: Tensor) -> Tensor:
+        return causal_upsample(y, self.period, self.length).roll(-self.period, 1)
+
+    monkeypatch.setattr(Aligned, "upsample", too_early)
+    assert structure_of_run(grown(small), small)["structure"]["leak"] > 0.01
+
+
+def test_a_slow_state_that_changes_within_a_block_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drifting(self: Aligned, y: Tensor) -> Tensor:
+        up = causal_upsample(y, self.period, self.length)
+        return up * torch.linspace(1, 2, self.length).unsqueeze(-1)
+
+    monkeypatch.setattr(Aligned, "upsample", drifting)
+    assert structure_of_run(grown(small), small)["structure"]["states"] == small.model.pool_factor  # type: ignore[attr-defined]
+
+
+def test_a_gate_that_does_not_shut_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "gate_at", lambda *how: nullcontext())
+    assert structure_of_run(grown(small), small)["structure"]["apart"] > 0.01
+
+
+def test_models_without_a_live_slow_path_have_nothing_to_promise(base: TrainConfig, small: TrainConfig) -> None:
+    frozen = small.replace(frozen=True)
+    assert structure_of_run(grown(frozen), frozen) == {}
+    assert structure_of_run(base.model.build(0), base) == {}
+
+
+# --- what is in use -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "frozen", "n_trained"),
+    [
+        ("fast-slow", True, 402_176),
+        ("fast-slow", False, 779_777),
+        ("dense-minimind", None, 1_025_408),
+        ("dense-gemma", None, 585_504),
+    ],
+)
+def test_what_table_2_trains(base: TrainConfig, size: str, frozen: bool | None, n_trained: int) -> None:
+    """A frozen model holds as many parameters as a coupled one, and trains about half of them."""
+    config = base.replace(model=SIZES[size]).replace(**({} if frozen is None else {"frozen": frozen}))
+    found = coupling_of_run(config.model.build(0), config)["coupling"]
+    assert found["trained_parameters"] == n_trained
+    assert ("worth" in found) == (frozen is False)
+
+
+def test_the_worth_of_the_slow_path_is_what_shutting_the_gate_costs(small: TrainConfig) -> None:
+    """The loss is computed by hand here, over the same batches: all have one length, so the mean is over batches."""
+    model = grown(small)
+
+    def loss() -> float:
+        batches = list(small.build_task().valid_batches(small.batch_size, small.eval_batches))
+        with torch.no_grad():
+            found = [model.loss(torch.from_numpy(b.inputs), torch.from_numpy(b.targets))[0] for b in batches]
+        return float(torch.stack(found).mean())
+
+    worth = coupling_of_run(model, small)["coupling"]["worth"]
+    as_trained = loss()
+    with gate_at(model, 0.0):
+        shut = loss()
+    assert abs(worth) > 0.01
+    assert worth == pytest.approx(shut - as_trained, abs=1e-4)
+    assert loss() == as_trained
+    with torch.no_grad():
+        model.injection.gate.zero_()
+    assert coupling_of_run(model, small)["coupling"]["worth"] == 0
+
+
+def test_a_gate_held_open_is_as_it_was_afterwards(small: TrainConfig) -> None:
+    model = grown(small)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ZeroDivisionError), gate_at(model, 10.0, 10.0):  # noqa: PT012
+        assert model.injection.gate.item() == 10
+        assert torch.equal(model.injection.norm.weight, 10 * before["injection.norm.weight"])
+        raise ZeroDivisionError
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: TrainConfig) -> None:
+    with torch.no_grad():  # as probes are called
+        found = equations_of_run(grown(small), small.replace(seed=2))["equations"]
+    assert found["error"] < 1e-12
+    assert found["residual"] < 1e-12
+    assert found["growth"] < 0
+    assert found["conserved"] < 1e-14 < 0.01 < found["lost"]
+    assert found["projector"] < 0.05
+
+
+# --- the studies ----------------------------------------------------------------------------------------------------
+
+
+def configs(name: str, scale: str) -> list[TrainConfig]:
+    return [config for _, config in load(name).configs(scale, 0)]
+
+
+def load(name: str) -> Study:
+    return load_study(STUDIES / f"fast-slow-{name}.py")
+
+
+@pytest.fixture
+def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Corpora above smoke are not here; the paper's vocabulary is that of bytes."""
+    monkeypatch.setattr("attractor.study.study.fitted", lambda config, given: config)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "bench", "paper"])
+@pytest.mark.usefixtures("without_data")
+def test_structure_is_looked_for_in_runs_that_other_studies_make(scale: str) -> None:
+    others = [config for name in ("equilibrium", "constraints", "decay") for config in configs(name, scale)]
+    assert all(config in others for config in configs("structure", scale))
+    assert set(load("structure").scales[scale].seeds) <= set(load("decay").scales[scale].seeds)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "bench", "paper"])
+@pytest.mark.usefixtures("without_data")
+def test_studies_of_table_2_and_of_its_gate_share_their_runs(scale: str) -> None:
+    table, gate = ({row: c for (row, _), c in load(name).configs(scale, 0)} for name in ("baseline", "gate"))
+    assert (table["frozen"], table["coupled"], table["uniform"]) == (gate["frozen"], gate["gate 1e-4"], gate["uniform"])
+    assert configs("equations", scale) == [table["coupled"]]
+    rates = [gate[f"gate 1e-{n}"].gate_lr or gate[f"gate 1e-{n}"].lr for n in (4, 3, 2, 1)]
+    assert rates == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+    assert configs("equilibrium", scale)[0] == gate["gate 1e-2"]
+
+
+@pytest.mark.usefixtures("without_data")
+def test_the_papers_runs_have_its_recipe() -> None:
+    for scale in ("laptop", "paper"):
+        (coupled,) = configs("equations", scale)
+        assert coupled.model == SIZES["fast-slow"]
+        assert coupled.n_steps * coupled.tokens_per_step == 665_600
+        assert (coupled.lr, coupled.batch_size, coupled.seq_len) == (1e-4, 4, 256)
+    long = configs("long", "paper")[0]
+    assert long.n_steps * long.tokens_per_step == pytest.approx(10e6, rel=1e-3)
+    assert long.seq_len == 1024

@@ -1,0 +1,82 @@
+"""The probe of two timescales: models whose numbers are known, beside those of the start."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from attractor.models import FastSlow, FastSlowConfig
+from attractor.study.timescales import N_SEQUENCES, jacobian, timescales_of_run
+from attractor.train.config import TrainConfig
+from attractor.train.vitals import Vitals
+
+MODEL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
+
+
+@pytest.fixture
+def fast_slow(base: TrainConfig) -> TrainConfig:
+    return base.replace(model=MODEL)
+
+
+def built(config: TrainConfig, gamma: float = 1.0) -> FastSlow:
+    model = config.model.build(config.seed)
+    assert isinstance(model, FastSlow)
+    with torch.no_grad():
+        model.injection.gate.fill_(gamma)
+    return model.eval()
+
+
+def test_a_run_that_learned_nothing_is_where_it_started(fast_slow: TrainConfig) -> None:
+    found = timescales_of_run(built(fast_slow, gamma=0.0), fast_slow)["timescales"]
+    assert found.pop("at_start") == found
+    names = {"gate", "slow_memory", "residual", "contraction", "lumpability", "column_sums"}
+    assert found.keys() >= names
+    assert len(found["lumpability"]["defect"]) == len(found["fast_change"]) == 3  # Pre, and Post in two rounds
+
+
+def test_a_post_that_does_nothing_is_a_step_of_a_generator(fast_slow: TrainConfig) -> None:
+    """Criterion: its Jacobian is the identity, so all columns sum to 1; those of a random Post do not."""
+    model = built(fast_slow)
+    with torch.no_grad():
+        for block in model.blocks_of(model.post):
+            block.attention.output.out.weight.zero_()
+            block.mlp.down.weight.zero_()
+    found = timescales_of_run(model, fast_slow)["timescales"]
+    assert found["column_sums"] == {"lowest": 1.0, "mean": 1.0, "largest": 1.0}
+    assert found["contraction"] == found["residual"] == 0
+    start = found["at_start"]["column_sums"]
+    assert start["lowest"] < 0.9 < 1.1 < start["largest"]
+
+
+def test_column_sums_are_those_of_the_whole_jacobian(fast_slow: TrainConfig) -> None:
+    """Criterion: the Jacobian formed as a matrix, its sums over all that one entry moves, at u of each round."""
+    model = built(fast_slow)
+    tokens = torch.randint(320, (1, 9), generator=torch.Generator().manual_seed(0))
+    sums = []
+    for step, u in Vitals(model, partial(model.hidden, tokens)).posts():
+        formed = torch.autograd.functional.jacobian(lambda z, step=step: step(z, 0), u.detach())
+        sums.append(formed.reshape(u.numel(), u.numel()).sum(0))
+    expected = torch.cat(sums)
+    found = jacobian(model, tokens)["column_sums"]
+    wanted = [float(x) for x in (expected.min(), expected.mean(), expected.max())]
+    assert [found[name] for name in ("lowest", "mean", "largest")] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_maps_of_the_fast_path_alone_are_held_against_the_blocks(fast_slow: TrainConfig) -> None:
+    """Criterion: uniform causal attention sends what leaves a block to the same blocks, so that defect (4) is 0, and
+    what there is lies on the diagonal."""
+    config = fast_slow.replace(attention="uniform")
+    found = timescales_of_run(built(config), config)["timescales"]["lumpability"]
+    assert found["of_departures"] == pytest.approx([0.0] * 3, abs=1e-6)
+    assert min(found["defect"]) > 0.01
+
+
+def test_under_deq_unsolved_tokens_are_a_share(fast_slow: TrainConfig) -> None:
+    config = fast_slow.replace(equilibrium="deq", n_iterations=2)
+    found = timescales_of_run(built(config), config)["timescales"]
+    assert 0 < found["deq_unsolved"] <= 1
+    assert (found["deq_unsolved"] * 2 * N_SEQUENCES * config.seq_len) % 1 == pytest.approx(0, abs=1e-6)
+
+
+def test_other_models_have_one_timescale(base: TrainConfig) -> None:
+    assert timescales_of_run(base.model.build(0), base) == {"timescales": {}}

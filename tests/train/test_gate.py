@@ -1,0 +1,92 @@
+"""FastSlow's gate learns at a rate of its own, on the schedule of the run, and never decays."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attractor.errors import InputError
+from attractor.models import FastSlowConfig
+from attractor.train.config import TrainConfig
+from attractor.train.loop import train
+from attractor.train.optimizer import build_optimizer, optimizer_groups, set_rate
+from attractor.train.stacked_loop import stackable
+
+MODEL = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
+
+
+@pytest.fixture
+def fast_slow(config: TrainConfig) -> TrainConfig:
+    return config.replace(model=MODEL, lr=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_gate_alone_is_in_a_group_with_its_own_rate(fast_slow: TrainConfig, optimizer: str) -> None:
+    config = fast_slow.replace(optimizer=optimizer, gate_lr=0.05)
+    model = config.model.build(0)
+    built = build_optimizer(model, config)
+    set_rate(built, 0.5e-3)  # half way through a warm-up
+    of_the_gate = [group for group in built.param_groups if group["params"][0] is model.get_parameter("injection.gate")]
+    assert len(of_the_gate) == 1
+    assert of_the_gate[0]["lr"] == pytest.approx(0.025)
+    assert of_the_gate[0]["weight_decay"] == 0
+    assert len(of_the_gate[0]["params"]) == 1
+    others = [group for group in built.param_groups if group is not of_the_gate[0]]
+    assert {group["lr"] for group in others} == {0.5e-3}
+    n_grouped = sum(p.numel() for group in built.param_groups for p in group["params"])
+    assert n_grouped == sum(p.numel() for p in model.parameters())
+    assert "gates at 0.05" in {group["name"].split(",")[0] for group in optimizer_groups(model, config)}
+
+
+def test_a_gate_cannot_pass_the_sum_of_its_rates(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    """AdamW moves a parameter by about its rate at most: with the run's rate a gate stays shut, whatever it would
+    learn. The first step has a gradient for the gate alone, which is never zero."""
+    gates = {}
+    for name, rate in {"own": 0.5, "the run's": None}.items():
+        config = fast_slow.replace(gate_lr=rate, schedule="constant", warmup_steps=0)
+        train(config, tmp_path / name)
+        model = config.model.build(0)
+        newest = max((tmp_path / name / "checkpoints").glob("step-*"))
+        model.load_state_dict(load_file(newest / "model.safetensors"))
+        gates[name] = abs(float(model.get_parameter("injection.gate").detach()))
+    assert 0 < gates["the run's"] <= 1.1 * 12 * 1e-3
+    assert 12 * 1e-3 < gates["own"] <= 1.1 * 12 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"gate_lr": 0.0}, "gate_lr must be positive"),
+        (
+            {"gate_lr": 0.1, "frozen": True},
+            "gate_lr must be None for a model of the family fast-slow, which has no gate",
+        ),
+        ({"pool_factor": 16}, "pool_factor must be below seq_len=16, got 16"),
+        ({"pool_factor": 20}, "pool_factor must be below seq_len=16, got 20"),
+    ],
+)
+def test_bad_input(fast_slow: TrainConfig, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        fast_slow.replace(**changes)
+
+
+def test_a_model_without_a_gate_has_no_rate_for_one(config: TrainConfig) -> None:
+    with pytest.raises(InputError, match="gate_lr must be None for a model of the family transformer"):
+        config.replace(gate_lr=0.1)
+
+
+def test_what_is_stacked_and_what_not(fast_slow: TrainConfig) -> None:
+    assert stackable(fast_slow) is None
+    assert "rate of their own" in (stackable(fast_slow.replace(gate_lr=0.1)) or "")
+    assert "not trained" in (stackable(fast_slow.replace(frozen=True)) or "")
+    assert "vmap" in (stackable(fast_slow.replace(equilibrium="deq")) or "")
+
+
+def test_the_gate_of_a_frozen_model_stays_shut(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    config = fast_slow.replace(frozen=True)
+    train(config, tmp_path)
+    model = config.model.build(0)
+    assert not any(p.requires_grad for name, p in model.named_parameters() if name.startswith(("slow", "injection")))
+    assert torch.equal(model.get_parameter("injection.gate"), torch.zeros(1))

@@ -1,0 +1,268 @@
+"""Vitals of a FastSlow: models whose numbers are known, and runs that are the same to the bit whoever looks."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attractor.errors import RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.models import FastSlow, FastSlowConfig
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import train
+from attractor.train.stacked_loop import Seed, train_together
+from attractor.train.telemetry import MOST_LOOKS, trajectories
+from attractor.train.vitals import Vitals, in_summary
+
+SMALL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64, pool_factor=3)
+LENGTH = 26  # nine blocks, of which eight are read
+LOOKING = Runtime(device="cpu", log_every=5, telemetry_every=4)
+
+
+def vitals_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False) -> Vitals:
+    """Of a model with its gate open, whose Post does nothing under `identity`."""
+    model = config.build(seed=0)
+    assert isinstance(model, FastSlow)
+    with torch.no_grad():
+        model.injection.gate.fill_(math.atanh(gate))
+        if identity:
+            for block in model.blocks_of(model.post):
+                block.attention.output.out.weight.zero_()
+                block.mlp.down.weight.zero_()
+    tokens = torch.randint(320, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    return Vitals(model, lambda: model.hidden(tokens))
+
+
+@pytest.mark.parametrize(("method", "n_evaluations"), [("single", 1), ("passes", 3), ("anderson", 3), ("deq", 3)])
+def test_every_call_is_told_and_the_first_residual_is_what_post_changes(method: str, n_evaluations: int) -> None:
+    """Criterion: Pre, then Post at each evaluation of each round; a round's first residual is what Post made of u."""
+    config = SMALL.replace(equilibrium=method, n_iterations=3, n_rounds=2, n_pre=2, n_slow=3)
+    look = vitals_of(config).look()
+    assert look["gate"] == pytest.approx(0.5)
+    assert len(look["fast_change"]) == len(look["fast_entropy"]) == 2 + 2 * n_evaluations
+    assert len(look["slow_change"]) == len(look["slow_entropy"]) == len(look["slow_memory"]) == 2 * 3
+    assert [len(trace) for trace in look["residual"]] == [n_evaluations] * 2
+    firsts = look["fast_change"][2::n_evaluations]
+    assert [trace[0] for trace in look["residual"]] == pytest.approx(firsts, rel=1e-5)
+    assert min(firsts) > 0.01
+
+
+def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
+    """Criterion: log(t + 1) nats over t >= 1, and t / 2 positions back, in blocks of three tokens."""
+    look = vitals_of(SMALL.replace(attention="uniform")).look()
+    n_blocks = (LENGTH - 1) // 3
+    for name, length in (("fast_entropy", LENGTH), ("slow_entropy", n_blocks)):
+        expected = sum(math.log(t + 1) for t in range(1, length)) / (length - 1)
+        assert look[name] == pytest.approx([expected] * len(look[name]), rel=1e-5)
+    assert look["slow_memory"] == pytest.approx([3 * (1 + (n_blocks - 1) / 4)] * 4, rel=1e-5)
+
+
+def test_a_slow_state_that_decays_holds_what_it_starts_with() -> None:
+    """Criterion: 256 positions of three tokens, in every call: the decay starts as the same for every input."""
+    look = vitals_of(SMALL.replace(slow_attention="decay")).look()
+    assert look["slow_memory"] == pytest.approx([3 * 256.0] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_post_that_does_nothing_is_at_its_equilibrium(streams: int) -> None:
+    """Criterion: all of its distances are 0, and iteration forgets at once; Pre's are not."""
+    vitals = vitals_of(SMALL.replace(equilibrium="deq", n_iterations=3, streams=streams), identity=True)
+    look = vitals.look()
+    if streams == 1:  # several streams are mixed even where nothing is added
+        assert look["residual"] == [[0.0] * 3] * 2
+        assert look["fast_change"][1:] == [0.0] * 6
+    assert look["fast_change"][0] > 0.01
+    found = vitals.convergence()
+    assert found is not None
+    if streams == 1:
+        assert found.record == {"contraction": 0.0, "deq_unsolved": 0.0}
+        assert found.warning is None
+
+
+def test_a_post_that_stretches_is_told_with_a_count_under_deq_alone() -> None:
+    """Criterion: branches made ten times as large: no token is solved, and what is said has count and residual."""
+    for method in ("single", "deq"):
+        vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=2))
+        with torch.no_grad():
+            for weight in vitals.model.residual_outputs():
+                weight.mul_(10)
+        found = vitals.convergence()
+        assert found is not None
+        assert found.growth > 1
+        assert (found.warning is None) == (method == "single")
+    assert (found.n_unsolved, found.n_tokens) == (4 * LENGTH, 4 * LENGTH)  # two sequences, two rounds
+    assert found.record["deq_unsolved"] == 1
+    assert f"{4 * LENGTH} of {4 * LENGTH} tokens" in (found.warning or "")
+    assert f"{found.largest_residual:.2g}" in (found.warning or "")
+
+
+def test_what_is_not_there_is_not_told() -> None:
+    frozen = vitals_of(SMALL.replace(frozen=True)).look()
+    assert frozen.keys() == {"gate", "fast_change", "fast_entropy", "residual"}
+    without_post = vitals_of(SMALL.replace(n_post=0))
+    assert "residual" not in without_post.look()
+    assert without_post.convergence() is None
+
+
+@pytest.mark.parametrize("method", ["single", "deq"])
+def test_looking_leaves_no_trace(method: str) -> None:
+    """Criterion: random state, modes, hooks and gradients as before; the same numbers when looked at again."""
+    vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=4 if method == "deq" else 1))
+    model = vitals.model
+    model.activation_checkpointing = True
+    model.train()
+    model.pre.eval()  # a mode of its own
+    random, modes = torch.get_rng_state(), [module.training for module in model.modules()]
+    seen = [(vitals.look(), vitals.convergence()) for _ in range(2)]
+    assert seen[0] == seen[1]
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+# --- in a run -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fast_slow(config: TrainConfig) -> TrainConfig:
+    return config.replace(model=SMALL, gate_lr=0.1)
+
+
+def vital(folder: Path) -> list[dict[str, Any]]:
+    return [r for r in RunFolder.open(folder).metrics() if "gate" in r or "contraction" in r]
+
+
+@pytest.mark.parametrize("changes", [{"dropout": 0.1}, {"equilibrium": "deq"}])
+def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
+    fast_slow: TrainConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Criterion: weights as a file, and every loss; looks at steps 4, 8 and 12, convergence at the evaluations."""
+    config = fast_slow.replace(**changes)
+    summary = train(config, tmp_path / "with", LOOKING)
+    train(config, tmp_path / "without", replace(LOOKING, telemetry_every=None))
+    one, other = (tmp_path / run / "checkpoints/step-00000012" for run in ("with", "without"))
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    losses = [
+        [r["loss"] for r in RunFolder.open(tmp_path / run).metrics() if "loss" in r] for run in ("with", "without")
+    ]
+    assert losses[0] == losses[1]
+    assert vital(tmp_path / "without") == []
+    records = vital(tmp_path / "with")
+    assert [r["step"] for r in records if "gate" in r] == [4, 8, 12]
+    assert [r["step"] for r in records if "contraction" in r] == [5, 10, 12]
+    gates = [r["gate"] for r in records if "gate" in r]
+    assert summary["timescales"]["gate"] == gates[-1]
+    assert summary["timescales"]["gate_largest"] == max(map(abs, gates)) > 0
+    assert [step for step, _ in summary["trajectories"]["gate"]] == [4, 8, 12]
+    assert summary["trajectories"].keys() >= {"slow_memory", "fast_entropy", "slow_entropy", "residual", "max_logit"}
+
+
+def test_the_looks_of_a_resumed_run_are_those_of_an_uninterrupted_one(
+    fast_slow: TrainConfig, tmp_path: Path, interrupt_during: Callable
+) -> None:
+    fast_slow = fast_slow.replace(dropout=0.1)
+    train(fast_slow, tmp_path / "whole", LOOKING)
+    interrupt_during([5, 9])
+    for _ in range(2):
+        with pytest.raises(RunInterrupted):
+            train(fast_slow, tmp_path / "parts", LOOKING)
+    train(fast_slow, tmp_path / "parts", LOOKING)
+    assert vital(tmp_path / "parts") == vital(tmp_path / "whole")
+    summaries = [RunFolder.open(tmp_path / run).summary() or {} for run in ("parts", "whole")]
+    assert summaries[0]["timescales"] == summaries[1]["timescales"]
+
+
+def test_stacked_runs_see_what_each_would_see_alone(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the same records at the same steps, to the rounding that weights of a stack differ by."""
+    configs = [config.replace(model=SMALL, seed=seed) for seed in (0, 1)]
+    tasks = [each.build_task() for each in configs]
+    together = [
+        Seed(each, RunFolder.create(tmp_path / f"stacked-{each.seed}", each.identity(task)), task, LOOKING, Silent())
+        for each, task in zip(configs, tasks, strict=True)
+    ]
+    assert not train_together(together)
+    for each in configs:
+        train(each, tmp_path / f"alone-{each.seed}", LOOKING)
+        stacked, alone = (vital(tmp_path / f"{how}-{each.seed}") for how in ("stacked", "alone"))
+        assert [r["step"] for r in stacked] == [r["step"] for r in alone] == [4, 5, 8, 10, 12, 12]
+        for one, other in zip(stacked, alone, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                assert list(flat(one[name])) == pytest.approx(list(flat(other[name])), rel=2e-2, abs=1e-4), name
+
+
+def flat(value: Any) -> Iterator[float]:
+    for part in value if isinstance(value, Sequence) else [value]:
+        yield from flat(part) if isinstance(part, Sequence) else [part]
+
+
+def test_a_deq_that_does_not_converge_is_said_once_and_training_goes_on(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: three evaluations, one note; it names the first of them and the next step."""
+    notes: list[str] = []
+
+    class Listening(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    config = fast_slow.replace(equilibrium="deq", n_iterations=2)
+    summary = train(config, tmp_path, LOOKING, Listening())
+    (note,) = [note for note in notes if "deq" in note]
+    assert note.startswith("step 5: deq does not converge: ")
+    assert "n_iterations" in note
+    assert summary["steps"] == 12
+    assert summary["timescales"]["deq_unsolved"] > 0
+
+
+def test_a_run_without_looks_has_nothing_to_tell() -> None:
+    assert in_summary([{"step": 1, "loss": 2.0}]) == {}
+    assert trajectories([{"step": 1, "loss": 2.0}]) == {}
+
+
+def test_what_was_not_finite_is_left_out_and_hides_nothing_else() -> None:
+    """Criterion: null is what a record holds of an infinite number; the other numbers of the look stay."""
+    look = {"step": 4, "gate": -0.25, "slow_memory": [8.0, None], "residual": [[3.0, 0.5], [1.0, 0.25]]}
+    assert in_summary([{"step": 2, "gate": 0.5}, look]) == {"gate": -0.25, "gate_largest": 0.5, "residual": 0.375}
+    found = trajectories([{"step": 2, "gate": 0.5}, look])
+    assert found == {"gate": [(2, 0.5), (4, -0.25)], "residual": [(4, 0.375)]}
+
+
+@pytest.mark.parametrize("n_looks", [1, MOST_LOOKS, MOST_LOOKS + 1, 1000])
+def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -> None:
+    records = [{"step": 50 * n, "gate": 1 / 3, "max_logit": [[1.0, n], [0.0, 2.0]]} for n in range(1, n_looks + 1)]
+    found = trajectories(records)
+    steps = [step for step, _ in found["gate"]]
+    assert steps == [step for step, _ in found["max_logit"]]
+    assert steps[-1] == 50 * n_looks
+    assert len(steps) <= MOST_LOOKS
+    assert len(steps) >= min(n_looks, MOST_LOOKS // 2)
+    assert len({after - before for before, after in pairwise(steps)}) <= 1
+    assert found["gate"][0][1] == 0.3333
+    assert found["max_logit"][-1][1] == max(n_looks, 2)
+
+
+def test_tensorboard_shows_them(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: of a call its number, of a round the largest of its evaluations."""
+    pytest.importorskip("tensorboard", reason="needs the extra 'tensorboard': pip install 'attractor[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(fast_slow.replace(equilibrium="anderson"), tmp_path, replace(LOOKING, tensorboard=True))
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    for look in (r for r in vital(tmp_path) if "gate" in r):
+        at_step = {
+            tag: event.value
+            for tag in events.Tags()["scalars"]
+            for event in events.Scalars(tag)
+            if event.step == look["step"]
+        }
+        assert at_step["gate"] == pytest.approx(look["gate"])
+        for call, memory in enumerate(look["slow_memory"]):
+            assert at_step[f"slow_memory/{call}"] == pytest.approx(memory)
+        for number, trace in enumerate(look["residual"]):
+            assert at_step[f"residual/{number}"] == pytest.approx(max(trace))
