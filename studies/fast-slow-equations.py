@@ -1,7 +1,8 @@
 """FastSlow, theorem 28 and remarks 30 and 31: equilibria of generators, by numbers.
 
-Generators of 12 states, drawn with the seeds of runs of table 2's coupled model, whose weights do not matter for them.
-The columns are told in `study/equations.py`.
+Generators of 12 states, drawn with the seeds of runs of table 2's coupled model, whose weights do not matter for them
+(`study/equations.py`); and what remark 30 expects of a block that is really trained, on those weights: the column sums
+of its Jacobian, how far it is from a contraction, and how far its attention is from lumpable (`study/timescales.py`).
 """
 
 from attractor.study import Axis, Quantity, Study
@@ -10,6 +11,10 @@ from attractor.study.fast_slow import scales
 
 def figure(name: str, path: str) -> Quantity:
     return Quantity(name, f"probes.equations.{path}")
+
+
+def of_post(name: str, path: str) -> Quantity:
+    return Quantity(name, f"probes.timescales.{path}")
 
 
 STUDY = Study(
@@ -26,8 +31,12 @@ STUDY = Study(
         figure("sums off 1", "conserved"),
         figure("random map", "lost"),
         figure("projector", "projector"),
+        of_post("Post's smallest sum", "column_sums.lowest"),
+        of_post("Post's largest sum", "column_sums.largest"),
+        of_post("contraction of Post", "contraction"),
+        of_post("lumpability defect", "lumpability.defect"),
     ),
-    probes=("equations",),
+    probes=("equations", "timescales"),
     scales=scales(),
     claims=("F7",),
 )

@@ -1,4 +1,4 @@
-"""What a step under QuacK holds beyond the optimizer's own: the query and key weights once more, and next to nothing."""
+"""What a step under QuacK holds beyond the optimizer's own: the query and key weights once more, and little else."""
 
 import weakref
 from typing import Any
@@ -16,7 +16,7 @@ MODEL = TransformerConfig(vocab_size=16, d_model=256, n_heads=4, n_layers=3, d_f
 
 
 class NewTensors(TorchDispatchMode):
-    """Bytes of the storages that come into being and are still alive, and their peak. Changing one in place makes none."""
+    """Bytes of the storages that came into being and are alive, and their peak. In place, none comes into being."""
 
     def __init__(self, known: list[Tensor]) -> None:
         super().__init__()

@@ -58,9 +58,9 @@ def test_reasons_are_told_of_what_was_run() -> None:
 
 
 def test_claims_asked_for_come_with_their_rule() -> None:
-    text = printed(entries(), "C5", "F1")
+    text = printed(entries(), "C5", "J1")
     assert "rule: validation loss: coupled-euler below mlp-only (margin 0.014 nats)" in text
-    assert "F1: causality with the gate forced open" in text
+    assert "J1: normalisation keeps" in text
     assert "not run: no study of ours asks this yet" in text
     assert "C6" not in text
     with pytest.raises(InputError, match="unknown claim 'C55'"):

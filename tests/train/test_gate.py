@@ -72,6 +72,13 @@ def test_bad_input(fast_slow: TrainConfig, changes: dict[str, Any], named: str) 
         fast_slow.replace(**changes)
 
 
+def test_a_field_of_another_family_is_named_as_such(fast_slow: TrainConfig, config: TrainConfig) -> None:
+    with pytest.raises(InputError, match="n_layers must be left out with a model of the family fast-slow"):
+        fast_slow.replace(n_layers=3)
+    with pytest.raises(InputError, match="n_rounds must be left out with a model of the family transformer"):
+        config.replace(n_rounds=3)
+
+
 def test_a_model_without_a_gate_has_no_rate_for_one(config: TrainConfig) -> None:
     with pytest.raises(InputError, match="gate_lr must be None for a model of the family transformer"):
         config.replace(gate_lr=0.1)

@@ -123,13 +123,9 @@ def measure(
     ]
 
 
-def main() -> None:
-    """`python -m attractor.bench.two_timescales`: on one thread, by the wall clock and by the processor's time."""
+def main(n_rounds: int) -> None:
+    """On one thread, by the wall clock and by the processor's time, which other work on the machine disturbs less."""
     torch.set_num_threads(1)
     for name, clock in {"wall clock": time.perf_counter, "processor time": time.process_time}.items():
-        for each in measure(clock=clock):
+        for each in measure(n_rounds=n_rounds, clock=clock):
             print(f"{name}, {each}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

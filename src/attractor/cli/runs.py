@@ -65,6 +65,7 @@ class Bench:
     precision: Annotated[tuple[str, ...], arg(help="fp32, bf16 or both")] = ("fp32", "bf16")
     rounds: Annotated[int, arg(help="measured steps of each case")] = 15
     decode: Annotated[int, arg(help="tokens of the decoding benchmark; 0 leaves it out")] = 256
+    two_timescales: Annotated[bool, arg(help="time FastSlow on a CPU instead, against dense layers")] = False
     device: str = Runtime.device
     out: Annotated[Path | None, arg(help="a JSON file for every measured second")] = None
 
@@ -244,6 +245,11 @@ def bench(args: Bench, console: Console) -> None:
             raise unknown("precision", precision, PRECISIONS)
     require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)
+    if args.two_timescales:
+        from attractor.bench import two_timescales
+
+        two_timescales.main(args.rounds)
+        return
     device = resolve_device(args.device)
     bench_all(args.presets or tuple(PRESETS), args.precision, args.rounds, args.decode, device, console, args.out)
 

@@ -73,7 +73,7 @@ def _cells(low: float, middle: float, high: float, method: str, field: str) -> d
     return {(method, name): {field: value} for name, value in zip(NAMES, (low, middle, high), strict=True)}
 
 
-# What studies/logit-control-grid.py found, cell by cell. The threshold of 30 was the better one, or neither was reached.
+# What studies/logit-control-grid.py found, cell by cell. Of the thresholds 30 was better, or neither was reached.
 TUNED: dict[str, dict[tuple[str, str], dict[str, float]]] = {
     "laptop": {
         **_cells(10.0, 1.0, 0.01, "MHA QuacK", "quack"),

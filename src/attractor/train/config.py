@@ -9,7 +9,7 @@ from typing import Any, Self
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.fields import later, stored_fields
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
@@ -135,6 +135,7 @@ class TrainConfig:
         own, of_model, of_task = ({f.name for f in fields(part)} for part in (self, model, task))
         for key in changes:
             if key not in own | of_model | of_task:
+                refuse_field_of_another_family(key, model)
                 raise unknown("training field", key, own | of_model | of_task)
 
         def given(names: set[str]) -> dict[str, Any]:
@@ -161,6 +162,15 @@ class TrainConfig:
         if "betas" in values:
             values["betas"] = tuple(values["betas"])
         return cls(**values)
+
+
+def refuse_field_of_another_family(name: str, model: ModelConfig) -> None:
+    for family, kind in FAMILIES.items():
+        if name in {f.name for f in fields(kind)}:
+            raise InputError(
+                f"{name} must be left out with a model of the family {model.family}, since it is a field of the family "
+                f"{family}; leave it out, or give a size of that family"
+            )
 
 
 def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
