@@ -38,7 +38,17 @@ def test_the_command_line_loads_reports_only_when_it_reports() -> None:
     assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
 
 
-@pytest.mark.parametrize("room", ["evidence", "report", "study", "tasks", "train"])
+def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -> None:
+    """A promised name; a model that stands on fixed points needs none of it."""
+    assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")
+    assert "scipy" in modules_after(
+        "import attractor; attractor.equilibrium.master_equation.random_generator(3, seed=0)"
+    )
+    with pytest.raises(AttributeError, match="has no attribute 'equation'"):
+        _ = attractor.equilibrium.equation
+
+
+@pytest.mark.parametrize("room", ["equilibrium", "evidence", "report", "study", "tasks", "train"])
 def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
     found = getattr(attractor, room)
     assert isinstance(found, ModuleType)

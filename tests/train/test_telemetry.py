@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted
@@ -186,9 +187,6 @@ def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest
 
 def test_tensorboard_holds_the_numbers_of_the_metrics(config: TrainConfig, tmp_path: Path) -> None:
     """Criterion: read back, every number of every record stands under its name at its step, and nothing else."""
-    pytest.importorskip("tensorboard", reason="needs the extra 'tensorboard': pip install 'attractor[tensorboard]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     train(config, tmp_path, replace(TELEMETRY, tensorboard=True))
     expected = {}
     for record in RunFolder.open(tmp_path).metrics():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attractor.errors import RunInterrupted
 from attractor.evidence.run import RunFolder
@@ -249,9 +250,6 @@ def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -
 
 def test_tensorboard_shows_them(fast_slow: TrainConfig, tmp_path: Path) -> None:
     """Criterion: of a call its number, of a round the largest of its evaluations."""
-    pytest.importorskip("tensorboard", reason="needs the extra 'tensorboard': pip install 'attractor[tensorboard]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     train(fast_slow.replace(equilibrium="anderson"), tmp_path, replace(LOOKING, tensorboard=True))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     for look in (r for r in vital(tmp_path) if "gate" in r):

@@ -140,6 +140,11 @@ class Run:
 
         return forward
 
+    @cached_property
+    def vitals(self) -> Vitals | None:
+        """Of a model with two timescales."""
+        return Vitals(self.model, self.through_probe) if isinstance(self.model, FastSlow) else None
+
     def build_probe(self) -> "LogitProbe":
         from attractor.control.probe import LogitProbe
 
@@ -251,17 +256,17 @@ class Run:
     def look(self) -> None:
         """What is seen on the probe."""
         self.look_at_logits()
-        if isinstance(self.model, FastSlow):
+        if self.vitals is not None:
             with unsharded(self.model):
-                found = Vitals(self.model, self.through_probe).look()
+                found = self.vitals.look()
             self.record({"step": self.state.step, "tokens": self.state.tokens, **found})
 
     def look_at_convergence(self) -> None:
         """Whether a FastSlow comes to the equilibrium that it is to compute."""
-        if self.runtime.telemetry_every is None or not isinstance(self.model, FastSlow):
+        if self.runtime.telemetry_every is None or self.vitals is None:
             return
         with unsharded(self.model):
-            found = Vitals(self.model, self.through_probe).convergence()
+            found = self.vitals.convergence()
         if found is None:
             return
         self.record({"step": self.state.step, "tokens": self.state.tokens, **found.record})

@@ -148,7 +148,8 @@ class Seed(Run):
         super().look()
 
     def look_at_convergence(self) -> None:
-        self.stack.hand_back(self.row)
+        if self.vitals is not None:
+            self.stack.hand_back(self.row)
         super().look_at_convergence()
 
     def evaluation(self, part: str) -> Evaluation:
