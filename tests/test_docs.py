@@ -123,7 +123,7 @@ RECIPES = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MUL
 STEP = re.compile(
     r"^(?:Create `(?P<new>[^`]+)`[^\n]*:"
     r"|In `(?P<below_file>[^`]+)`, below `(?P<line>[^`]+)`, add:"
-    r"|In `(?P<in_file>[^`]+)`, replace `(?P<old>[^`]+)` by:)\n\n```python\n(?P<code>.*?)^```$"
+    r"|In `(?P<in_file>[^`]+)`, replace `(?P<old>[^`]+)` by:)\n\n```(?:python)?\n(?P<code>.*?)^```$"
     r"|^```sh\n(?P<commands>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
