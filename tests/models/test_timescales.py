@@ -1,12 +1,14 @@
 """Blocks of P tokens: what the definitions say, and the same for sequences that are shifted, padded or continued."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attractor.models.timescales import Aligned, BlockMemory, Continued, causal_pool, causal_upsample
+from attractor.models.timescales import Aligned, BlockMemory, Continued, Next, causal_pool, causal_upsample
 
 WIDTH = 3
 PERIODS_AND_LENGTHS = [(p, t) for p in (1, 2, 4, 5) for t in (1, 4, 5, 11, 12)]
@@ -35,11 +37,11 @@ def test_a_token_reads_the_block_before_its_own_and_the_first_block_nothing(peri
 @pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
 def test_what_is_read_is_all_but_the_last_block(period: int, length: int) -> None:
     x = drawn(2, length)
-    blocks = Aligned(period, length, x.device)
-    y = blocks.pool(x)
+    blocks, nothing = Aligned(period, length, x.device), BlockMemory()
+    y = blocks.pool(x, nothing)
     assert y.shape[1] == blocks.n_blocks == (length - 1) // period
     assert torch.equal(y, causal_pool(x, period)[:, : blocks.n_blocks])
-    assert torch.equal(blocks.upsample(y), causal_upsample(causal_pool(x, period), period, length))
+    assert torch.equal(blocks.upsample(y, nothing), causal_upsample(causal_pool(x, period), period, length))
 
 
 @given(st.data())
@@ -52,34 +54,37 @@ def test_in_pieces_and_shifted_against_each_other_sequences_have_the_blocks_of_w
     x = drawn(3, longest)
     real = torch.tensor([[t >= longest - n for t in range(longest)] for n in lengths])
     positions = (real.cumsum(1) - 1).clamp(min=0)
-    memory, found, n_positions, start = BlockMemory(), [], 0, 0
+    memory, seen, found, start = BlockMemory(), None, [], 0
     while start < longest:
         end = data.draw(st.integers(start + 1, longest))
         now = slice(start, end)
         before = real[:, :start].sum(1, keepdim=True)
-        blocks = Continued(period, positions[:, now], real[:, now], before, memory)
-        found.append(blocks.upsample(2 * blocks.pool(x[:, now])))
-        n_positions += blocks.n_blocks
-        start = end
+        blocks = Continued(period, positions[:, now], real[:, now], before, seen)
+        found.append(blocks.upsample(2 * blocks.pool(x[:, now], memory), memory))
+        seen, start = blocks.seen, end
     up = torch.cat(found, dim=1)
     for row, n in enumerate(lengths):
         alone = x[row : row + 1, longest - n :]
         wanted = causal_upsample(2 * causal_pool(alone, period), period, n)
         assert torch.allclose(up[row, longest - n :], wanted[0], atol=1e-14)
-    assert memory.real is not None
-    assert memory.real.shape[1] == n_positions
-    assert memory.real.sum(1).tolist() == [n // period for n in lengths]
+    assert seen is not None
+    assert seen.sum(1).tolist() == [n // period for n in lengths]
 
 
-@given(period=st.integers(1, 5), first=st.integers(1, 12), then=st.integers(1, 12))
-def test_without_padding_every_row_completes_the_same_blocks(period: int, first: int, then: int) -> None:
-    x = drawn(2, first + then)
-    positions = torch.arange(first + then).expand(2, -1)
+@given(period=st.integers(1, 5), first=st.integers(1, 12), then=st.integers(0, 12), singly=st.integers(0, 12))
+def test_without_padding_every_row_completes_the_same_blocks(period: int, first: int, then: int, singly: int) -> None:
+    """Two pieces, and then one token after another."""
+    ends = [first, *([first + then] if then else [])]
+    ends += range(ends[-1] + 1, ends[-1] + singly + 1)
+    x = drawn(2, ends[-1])
+    positions = torch.arange(ends[-1]).expand(2, -1)
     memory, found = BlockMemory(), []
-    for before, now in ((0, slice(0, first)), (first, slice(first, first + then))):
-        blocks = Continued(period, positions[:, now], None, before, memory)
-        found.append(blocks.upsample(blocks.pool(x[:, now])))
-        assert blocks.positions.tolist() == list(range(before // period, (now.stop) // period))
-    wanted = causal_upsample(causal_pool(x, period), period, first + then)
+    for before, end in pairwise([0, *ends]):
+        now = slice(before, end)
+        alone = before >= first + then
+        blocks = Next(period, before, x.device) if alone else Continued(period, positions[:, now], None, before)
+        found.append(blocks.upsample(2 * blocks.pool(x[:, now], memory), memory))
+        assert blocks.positions.tolist() == list(range(before // period, end // period))
+        assert blocks.seen is None  # nothing need be told apart
+    wanted = causal_upsample(2 * causal_pool(x, period), period, ends[-1])
     assert torch.allclose(torch.cat(found, dim=1), wanted, atol=1e-14)
-    assert memory.real is None  # nothing need be told apart

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attractor.evidence.claims import BUILT
 from attractor.models import SIZES, FastSlow, FastSlowConfig
-from attractor.models.timescales import Aligned, causal_upsample
+from attractor.models.timescales import Aligned, BlockMemory, causal_upsample
 from attractor.study import load_study, structure
 from attractor.study.coupling import coupling_of_run, gate_at
 from attractor.study.equations import equations_of_run
@@ -50,7 +50,7 @@ def test_every_kind_keeps_its_promises_to_the_bit(small: TrainConfig, kind: str)
 
 
 def test_a_slow_path_that_is_read_too_early_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_early(self: Aligned, y: Tensor) -> Tensor:
+    def too_early(self: Aligned, y: Tensor, _: BlockMemory) -> Tensor:
         return causal_upsample(y, self.period, self.length).roll(-self.period, 1)
 
     monkeypatch.setattr(Aligned, "upsample", too_early)
@@ -58,7 +58,7 @@ def test_a_slow_path_that_is_read_too_early_is_found(small: TrainConfig, monkeyp
 
 
 def test_a_slow_state_that_changes_within_a_block_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drifting(self: Aligned, y: Tensor) -> Tensor:
+    def drifting(self: Aligned, y: Tensor, _: BlockMemory) -> Tensor:
         up = causal_upsample(y, self.period, self.length)
         return up * torch.linspace(1, 2, self.length).unsqueeze(-1)
 

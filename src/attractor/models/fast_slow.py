@@ -28,7 +28,7 @@ from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel, ModelCache, Place
 from attractor.models.mlp import PlainMLP
 from attractor.models.streams import StreamedBlock
-from attractor.models.timescales import Aligned, BlockMemory, Continued, Next
+from attractor.models.timescales import Aligned, BlockMemory, Blocks, Continued, Next
 from attractor.tap import listening, tap
 
 KV_HEADS = 2  # the paper's, of four
@@ -131,7 +131,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
 
 class RoundCache:
-    """One round's: of the slow layers, of Post at each of its evaluations, and of the block in progress."""
+    """One round's: of the slow layers, of Post at each of its evaluations, and of its blocks."""
 
     def __init__(self, config: FastSlowConfig) -> None:
         self.slow = [Cache() for _ in range(config.n_slow)]
@@ -144,6 +144,7 @@ class FastSlowCache(ModelCache):
         super().__init__()
         self.pre = [Cache() for _ in range(config.n_pre)]
         self.rounds = [RoundCache(config) for _ in range(config.n_rounds)]
+        self.seen_blocks: Tensor | None = None  # B K, where sequences are shifted against each other
 
 
 class FastSlow(LanguageModel):
@@ -187,40 +188,47 @@ class FastSlow(LanguageModel):
         past = cast(FastSlowCache | None, cache)
         x = self.spread(x)
         x, losses = self.stacked(self.pre, x, place.mask, place.rotation, None if past is None else past.pre)
-        gate = self.gate.to(x.dtype)
+        slow_place = None if self.config.frozen else self.slow_place(x, place, past)
         for index in range(self.config.n_rounds):
             its_past = None if past is None else past.rounds[index]
-            if not self.config.frozen:
-                injected, of_slow = self.injected(self.joined(x), place, its_past, 0 if past is None else past.length)
-                x, losses = x + self.spread(gate * injected), losses + of_slow
+            if slow_place is not None:
+                injected, of_slow = self.injected(self.joined(x), *slow_place, its_past)
+                x, losses = x + self.spread(injected), losses + of_slow
             x, of_post = self.relaxed(x, place, its_past)
             losses = losses + of_post
         return self.joined(x), torch.stack(losses).sum()
 
-    def injected(self, x: Tensor, place: Place, past: RoundCache | None, before: int) -> tuple[Tensor, list[Tensor]]:
-        """Norm(phi(up(y))), and the slow path's auxiliary losses."""
-        blocks = self.blocks(x, place, past, before)
-        y = blocks.pool(x)
+    def slow_place(self, x: Tensor, place: Place, past: FastSlowCache | None) -> tuple[Blocks, Rotation | None]:
+        """Where the slow path stands, the same in all rounds."""
+        period, (batch, length) = self.config.pool_factor, x.shape[:2]
+        blocks: Blocks
+        if past is None and place.real is None:
+            blocks = Aligned(period, length, x.device)
+        elif past is not None and place.real is None and length == 1:
+            blocks = Next(period, past.length, x.device)
+        else:
+            positions, now = place.positions.expand(batch, -1), None
+            before: Tensor | int = 0 if past is None else past.length
+            if place.real is not None:
+                earlier, now = place.real[:, :-length], place.real[:, -length:]
+                before = earlier.sum(1, keepdim=True)
+            blocks = Continued(period, positions, now, before, None if past is None else past.seen_blocks)
+            if past is not None:
+                past.seen_blocks = blocks.seen
+        turned = None if self.slow_rope is None or not blocks.n_blocks else self.slow_rope.at(blocks.positions)
+        return blocks, turned
+
+    def injected(
+        self, x: Tensor, blocks: Blocks, rotation: Rotation | None, past: RoundCache | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """tanh(gamma) Norm(phi(up(y))), and the slow path's auxiliary losses."""
+        memory, caches = (BlockMemory(), None) if past is None else (past.blocks, past.slow)
+        y = blocks.pool(x, memory)
         losses: list[Tensor] = []
         if blocks.n_blocks:
-            rotation = None if self.slow_rope is None else self.slow_rope.at(blocks.positions)
-            caches = None if past is None else past.slow
             y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)
-            y = self.injection(tap("slow", self.joined(y)))
-        return blocks.upsample(y), losses
-
-    def blocks(self, x: Tensor, place: Place, past: RoundCache | None, before: int) -> Aligned | Continued | Next:
-        period, (batch, length) = self.config.pool_factor, x.shape[:2]
-        if past is None and place.real is None:
-            return Aligned(period, length, x.device)
-        memory = BlockMemory() if past is None else past.blocks
-        if place.real is None and length == 1:
-            return Next(period, before, memory, x.device)
-        positions = place.positions.expand(batch, -1)
-        if place.real is None:
-            return Continued(period, positions, None, before, memory)
-        seen, now = place.real[:, :-length], place.real[:, -length:]
-        return Continued(period, positions, now, seen.sum(1, keepdim=True), memory)
+            y = self.gate.to(x.dtype) * self.injection(tap("slow", self.joined(y)))
+        return blocks.upsample(y, memory), losses
 
     def relaxed(self, u: Tensor, place: Place, past: RoundCache | None) -> tuple[Tensor, list[Tensor]]:
         """Post, carried towards its equilibrium as far as the method goes, and its auxiliary losses."""

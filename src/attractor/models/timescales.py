@@ -12,7 +12,7 @@ more, of sequences that stand at the same place, is what decoding asks for again
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attractor.attention.mask import lower_triangle
@@ -36,8 +36,22 @@ def causal_upsample(y: Float[Tensor, "B K D"], period: int, length: int) -> Floa
     return late[:, :n_blocks].repeat_interleave(period, dim=1)[:, :length]
 
 
+class BlockMemory:
+    """What decoding keeps of one round's blocks: the one in progress, and what the last complete one gave."""
+
+    def __init__(self) -> None:
+        self.begun: list[Tensor] = []  # B 1 D each; their sum is the block's so far
+        self.last: Tensor | None = None  # B 1 D
+
+    def sum(self) -> Tensor:
+        return torch.cat(self.begun, dim=1).sum(1, keepdim=True)
+
+    def last_like(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0], 1, y.shape[-1]) if self.last is None else self.last
+
+
 class Aligned:
-    """The blocks of whole sequences: all begin at the first position."""
+    """The blocks of whole sequences: all begin at the first position, and nothing need be remembered."""
 
     def __init__(self, period: int, length: int, device: torch.device) -> None:
         self.period, self.length = period, length
@@ -45,21 +59,11 @@ class Aligned:
         self.mask: bool | Tensor = True
         self.positions = torch.arange(self.n_blocks, device=device)
 
-    def pool(self, x: Tensor) -> Tensor:
+    def pool(self, x: Tensor, _: BlockMemory) -> Tensor:
         return causal_pool(x[:, : self.n_blocks * self.period], self.period)
 
-    def upsample(self, y: Tensor) -> Tensor:
+    def upsample(self, y: Tensor, _: BlockMemory) -> Tensor:
         return causal_upsample(y, self.period, self.length)
-
-
-class BlockMemory:
-    """What decoding keeps of one round's blocks: the sum over the one in progress, what the last complete one gave,
-    and, where sequences are shifted against each other, which places of the slow cache are a sequence's own."""
-
-    def __init__(self) -> None:
-        self.sum: Tensor | None = None  # B D
-        self.last: Tensor | None = None  # B D
-        self.real: Tensor | None = None  # B K
 
 
 class Continued:
@@ -67,11 +71,12 @@ class Continued:
     numbers of blocks; a row with fewer has places that nothing attends to and nothing reads."""
 
     def __init__(
-        self, period: int, positions: Tensor, real: Tensor | None, before: Tensor | int, memory: BlockMemory
+        self, period: int, positions: Tensor, real: Tensor | None, before: Tensor | int, seen: Tensor | None = None
     ) -> None:
-        """positions: B T, counted without padding; real: B T, None where all are; before: tokens in the past, B 1."""
+        """positions: B T, counted without padding; real: B T, None where all are; before: tokens in the past, B 1;
+        seen: which places of the slow cache are a sequence's own, B K."""
         batch, length = positions.shape
-        self.period, self.memory, self.batch = period, memory, batch
+        self.period, self.batch = period, batch
         first = before // period  # blocks that were complete before
         n_now = length if real is None else real.sum(1, keepdim=True)
         done = (before + n_now) // period - first
@@ -83,56 +88,56 @@ class Continued:
         self.slots = positions // period - first
         self.reads = self.slots.clamp(min=0, max=self.n_blocks)
         self.mask: bool | Tensor = True
+        self.seen = seen  # and the new ones; None where the sequences are not shifted against each other
         if real is not None:
             self.slots = torch.where(real, self.slots, self.places)
             self.reads = torch.where(real, self.reads, 0)
             complete = own < self.done
-            seen = complete if memory.real is None else torch.cat([memory.real, complete], dim=1)
-            memory.real = seen
-            causal = lower_triangle(self.n_blocks, seen.shape[1], positions.device)
-            self.mask = seen[:, None, None, :] & causal
+            self.seen = complete if seen is None else torch.cat([seen, complete], dim=1)
+            causal = lower_triangle(self.n_blocks, self.seen.shape[1], positions.device)
+            self.mask = self.seen[:, None, None, :] & causal
 
-    def pool(self, x: Tensor) -> Tensor:
+    def pool(self, x: Tensor, memory: BlockMemory) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         sums = wide.new_zeros(self.batch, self.places + 1, x.shape[-1])
         sums = sums.scatter_add(1, self.slots.unsqueeze(-1).expand_as(x), wide)
-        if self.memory.sum is not None:
-            sums = torch.cat([sums[:, :1] + self.memory.sum.unsqueeze(1), sums[:, 1:]], dim=1)
-        self.memory.sum = _row(sums, self.done)
+        if memory.begun:
+            sums = torch.cat([sums[:, :1] + memory.sum(), sums[:, 1:]], dim=1)
+        memory.begun = [_row(sums, self.done)]
         return (sums[:, : self.n_blocks] / self.period).to(x.dtype)
 
-    def upsample(self, y: Tensor) -> Tensor:
-        last = y.new_zeros(self.batch, y.shape[-1]) if self.memory.last is None else self.memory.last
-        given = torch.cat([last.unsqueeze(1), y], dim=1)  # what the token's block reads, by the block's place
-        self.memory.last = _row(given, self.done)
-        return given.gather(1, self.reads.unsqueeze(-1).expand(-1, -1, y.shape[-1]))
+    def upsample(self, y: Tensor, memory: BlockMemory) -> Tensor:
+        given = torch.cat([memory.last_like(y), y], dim=1)  # what the token's block reads, by the block's place
+        memory.last = _row(given, self.done)
+        return _row(given, self.reads)
 
 
 class Next:
-    """One token more: it adds to the block in progress, and may complete it. As `Continued` would have it."""
+    """One token more: it is kept until its block is complete, and only then anything is computed."""
 
     mask: bool | Tensor = True
+    seen: Tensor | None = None
 
-    def __init__(self, period: int, before: int, memory: BlockMemory, device: torch.device) -> None:
-        self.period, self.memory, self.device = period, memory, device
-        self.index = before // period
+    def __init__(self, period: int, before: int, device: torch.device) -> None:
+        self.period = period
         self.n_blocks = int((before + 1) % period == 0)
+        self.positions = torch.full((self.n_blocks,), before // period, device=device)
 
-    @property
-    def positions(self) -> Tensor:
-        return torch.full((self.n_blocks,), self.index, device=self.device)
+    def pool(self, x: Tensor, memory: BlockMemory) -> Tensor:
+        memory.begun.append(x.to(torch.promote_types(x.dtype, torch.float32)))
+        if not self.n_blocks:
+            return x[:, :0]
+        total, memory.begun = memory.sum(), []
+        return (total / self.period).to(x.dtype)
 
-    def pool(self, x: Tensor) -> Tensor:
-        token = x[:, 0].to(torch.promote_types(x.dtype, torch.float32))
-        total = token if self.memory.sum is None else self.memory.sum + token
-        self.memory.sum = None if self.n_blocks else total
-        return (total / self.period).to(x.dtype).unsqueeze(1) if self.n_blocks else x[:, :0]
-
-    def upsample(self, y: Tensor) -> Tensor:
-        last = y.new_zeros(y.shape[0], y.shape[-1]) if self.memory.last is None else self.memory.last
-        self.memory.last = y[:, 0] if self.n_blocks else last
-        return last.unsqueeze(1)
+    def upsample(self, y: Tensor, memory: BlockMemory) -> Tensor:
+        last = memory.last_like(y)
+        memory.last = y if self.n_blocks else last
+        return last
 
 
-def _row(x: Float[Tensor, "B K D"], index: Tensor) -> Float[Tensor, "B D"]:
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1])).squeeze(1)
+Blocks = Aligned | Continued | Next
+
+
+def _row(x: Float[Tensor, "B K D"], index: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

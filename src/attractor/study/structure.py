@@ -58,7 +58,8 @@ def states_per_block(model: FastSlow, tokens: Tensor) -> int:
     """(2), for the slow path's reading of the model's own hidden states."""
     fast, _ = model.hidden(tokens)
     place = Place(True, None, torch.arange(tokens.shape[1], device=tokens.device), None)
-    injected, _ = model.injected(fast, place, None, 0)
+    with gate_at(model, WIDE_OPEN):
+        injected, _ = model.injected(fast, *model.slow_place(fast, place, None), None)
     return max(len(block.unique(dim=0)) for block in injected[0].split(model.config.pool_factor))
 
 
