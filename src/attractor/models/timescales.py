@@ -44,7 +44,8 @@ class BlockMemory:
         self.last: Tensor | None = None  # B 1 D
 
     def sum(self) -> Tensor:
-        return torch.cat(self.begun, dim=1).sum(1, keepdim=True)
+        wide = torch.promote_types(self.begun[0].dtype, torch.float32)
+        return torch.cat(self.begun, dim=1).sum(1, keepdim=True, dtype=wide)
 
     def last_like(self, y: Tensor) -> Tensor:
         return y.new_zeros(y.shape[0], 1, y.shape[-1]) if self.last is None else self.last
@@ -119,12 +120,16 @@ class Next:
     seen: Tensor | None = None
 
     def __init__(self, period: int, before: int, device: torch.device) -> None:
-        self.period = period
+        self.period, self.device = period, device
         self.n_blocks = int((before + 1) % period == 0)
-        self.positions = torch.full((self.n_blocks,), before // period, device=device)
+        self.index = before // period
+
+    @property
+    def positions(self) -> Tensor:
+        return torch.full((self.n_blocks,), self.index, device=self.device)
 
     def pool(self, x: Tensor, memory: BlockMemory) -> Tensor:
-        memory.begun.append(x.to(torch.promote_types(x.dtype, torch.float32)))
+        memory.begun.append(x)
         if not self.n_blocks:
             return x[:, :0]
         total, memory.begun = memory.sum(), []

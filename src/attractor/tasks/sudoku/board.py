@@ -1,7 +1,8 @@
 """Boards as arrays, and their candidates as bit masks.
 
-A board is size x size integers with size = box^2; 0 is blank. Its candidates are a uint16 mask for each cell, with bit
-d - 1 for digit d, in arrays of shape (cells, boards): with boards last, an operation on a cell runs over all of them.
+A board is size x size integers, 0 is blank; a box has as many cells as a row. Its candidates are a uint16 mask for each
+cell, with bit d - 1 for digit d, in arrays of shape (cells, boards): with boards last, an operation on a cell runs over
+all of them.
 """
 
 from math import isqrt
@@ -10,7 +11,8 @@ import numpy as np
 
 from attractor.errors import InputError
 
-SIZES = (4, 9, 16)
+BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3), 16: (4, 4)}  # rows and columns of a box
+SIZES = tuple(BOXES)
 
 
 def as_boards(boards: np.ndarray) -> np.ndarray:
@@ -30,9 +32,10 @@ def check_size(size: int) -> None:
         raise InputError(f"size must be one of {', '.join(map(str, SIZES))}, got {size}")
 
 
-def box_of(masks: np.ndarray) -> int:
-    """The side of a box, from the number of cells, which is its fourth power."""
-    return isqrt(isqrt(len(masks)))
+def in_boxes(size: int) -> tuple[int, int, int, int]:
+    """Cells as (band, row in band, stack, column in stack): the lengths of these axes."""
+    rows, columns = BOXES[size]
+    return size // rows, rows, size // columns, columns
 
 
 def candidates(boards: np.ndarray) -> np.ndarray:
@@ -46,7 +49,7 @@ def candidates(boards: np.ndarray) -> np.ndarray:
 
 def digits(masks: np.ndarray) -> np.ndarray:
     """Boards n x size x size of masks (cells, boards) that have one bit each."""
-    size = box_of(masks) ** 2
+    size = isqrt(len(masks))
     # The bits below a single bit are as many as its index.
     return (np.bitwise_count(masks - np.uint16(1)).T.astype(np.int64) + 1).reshape(-1, size, size)
 
@@ -54,8 +57,7 @@ def digits(masks: np.ndarray) -> np.ndarray:
 def is_solved(grids: np.ndarray) -> np.ndarray:
     """Which grids have every digit in every row, column and box."""
     n, size = len(grids), grids.shape[1]
-    box = isqrt(size)
-    boxes = grids.reshape(n, box, box, box, box).swapaxes(2, 3).reshape(n, size, size)
+    boxes = grids.reshape(n, *in_boxes(size)).swapaxes(2, 3).reshape(n, size, size)
     every = np.arange(1, size + 1)
     units = np.stack([grids, grids.swapaxes(1, 2), boxes], axis=1)
     return np.asarray((np.sort(units, axis=-1) == every).all(axis=(1, 2, 3)))

@@ -12,47 +12,50 @@ in a unit, or one cell is the only place of two digits.
 """
 
 from functools import cache
+from itertools import product
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from attractor.tasks.sudoku.board import box_of
+from attractor.tasks.sudoku.board import in_boxes
 
 EVERY_CELL = (0, 1, 2, 3)
 Kind = tuple[list[Any], Any]
 
 
 @cache
-def _unit_kinds(box: int) -> list[Kind]:
+def _unit_kinds(n_bands: int, rows_in_band: int, n_stacks: int, columns_in_stack: int) -> list[Kind]:
     """Rows, columns and boxes on the axes (band, row in band, stack, column in stack, board).
 
     For each kind: the cell at each place of all its units, and how an array of its units spreads over the cells again.
     """
-    places = [(i, j) for i in range(box) for j in range(box)]
     whole = slice(None)
-    rows = [(whole, whole, i, j) for i, j in places], np.s_[:, :, None, None]
-    columns = [(i, j) for i, j in places], np.s_[None, None]
+    rows = [(whole, whole, *c) for c in product(range(n_stacks), range(columns_in_stack))], np.s_[:, :, None, None]
+    columns = list(product(range(n_bands), range(rows_in_band))), np.s_[None, None]
+    places = product(range(rows_in_band), range(columns_in_stack))
     boxes = [(whole, i, whole, j) for i, j in places], np.s_[:, None, :, None]
     return [rows, columns, boxes]
 
 
 def propagate(masks: np.ndarray, hidden: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Masks (cells, boards) after one round of (2), and of (3) if `hidden`; which boards are dead, which changed."""
-    box = box_of(masks)
-    old = masks.reshape(box, box, box, box, -1)
-    new, dead = _naked_singles(old, box)
+    size = isqrt(len(masks))
+    old = masks.reshape(*in_boxes(size), -1)
+    kinds = _unit_kinds(*in_boxes(size))
+    new, dead = _naked_singles(old, kinds)
     if hidden:
-        new, no_place = _hidden_singles(new, box)
+        new, no_place = _hidden_singles(new, kinds, size)
         dead |= no_place
     return new.reshape(masks.shape), dead, (new != old).any(axis=EVERY_CELL)
 
 
-def _naked_singles(masks: np.ndarray, box: int) -> tuple[np.ndarray, np.ndarray]:
+def _naked_singles(masks: np.ndarray, kinds: list[Kind]) -> tuple[np.ndarray, np.ndarray]:
     is_single = masks & (masks - np.uint16(1)) == 0
     singles = masks * is_single
     taken = np.zeros_like(masks)
     taken_twice = np.zeros_like(masks)
-    for members, spread in _unit_kinds(box):
+    for members, spread in kinds:
         once, twice = _once_twice(singles, members)
         taken |= once[spread]
         taken_twice |= twice[spread]
@@ -60,11 +63,11 @@ def _naked_singles(masks: np.ndarray, box: int) -> tuple[np.ndarray, np.ndarray]
     return masks, (masks == 0).any(axis=EVERY_CELL)
 
 
-def _hidden_singles(masks: np.ndarray, box: int) -> tuple[np.ndarray, np.ndarray]:
-    everything = np.uint16((1 << box * box) - 1)
+def _hidden_singles(masks: np.ndarray, kinds: list[Kind], size: int) -> tuple[np.ndarray, np.ndarray]:
+    everything = np.uint16((1 << size) - 1)
     dead = np.zeros(masks.shape[-1], dtype=bool)
     lonely = np.zeros_like(masks)
-    for members, spread in _unit_kinds(box):
+    for members, spread in kinds:
         once, twice = _once_twice(masks, members)
         dead |= (once != everything).any(axis=(0, 1))
         lonely |= (once & ~twice)[spread]
