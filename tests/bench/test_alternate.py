@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attractor.bench.alternate import Timing, alternate
 
@@ -41,3 +43,11 @@ def test_spread_is_the_middle_half_of_the_rounds() -> None:
     timing = Timing(seconds=(1.0, 1.0, 1.0, 1.0, 1.0), baseline=(0.1, 0.9, 1.0, 1.1, 9.0))
     assert timing.ratio == 1.0
     assert timing.spread == (0.9, 1.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12))
+def test_the_ratio_lies_within_the_spread(rounds: list[tuple[float, float]]) -> None:
+    seconds, baseline = zip(*rounds, strict=True)
+    timing = Timing(seconds, baseline)
+    low, high = timing.spread
+    assert low <= timing.ratio <= high

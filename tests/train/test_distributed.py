@@ -35,13 +35,13 @@ RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)
 PRESETS = ("standard", "coupled-euler", "coupled-hamiltonian", "differential", "gated")
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"attention": name} for name in PRESETS},
-    "accumulated": {"accumulation": 2},
+    "accumulated": {"accumulation": 2, "ema": 0.9},
     "uneven": {"accumulation": 2, "attention": "coupled-euler"},
     "recomputed": {"activation_checkpointing": True, "attention": "coupled-euler"},
     "untied": {"tied_embeddings": False, "precision": "fp16"},
     "two timescales": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64), "gate_lr": 0.1},
     "two timescales, frozen": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64, frozen=True)},
-    "interrupted": {},
+    "interrupted": {"ema": 0.9},
 }
 
 

@@ -25,8 +25,8 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """The ratio of the medians."""
-        return median(self.baseline) / median(self.seconds)
+        """The middle one of the rounds' ratios."""
+        return median(self.ratios)
 
     @property
     def spread(self) -> tuple[float, float]:

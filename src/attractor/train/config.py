@@ -53,6 +53,7 @@ class TrainConfig:
     qk_rate: float | None = later(None)  # query and key weights at this multiple of the rate; None: at the rate
     qk_clip: float | None = later(None)  # the largest logit that QK-clip leaves; None: off
     gate_lr: float | None = later(None)  # of FastSlow's gate, on the same schedule; None: lr
+    ema: float | None = later(None)  # decay of an average of the weights, which is validated and kept; None: none
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
     precision: str = "fp32"
     activation_checkpointing: bool = False
@@ -74,6 +75,7 @@ class TrainConfig:
         )
         require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)", self.betas)
         require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", self.weight_decay)
+        require(self.ema is None or 0 <= self.ema < 1, "ema", "at least 0 and below 1, or None", self.ema)
         require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
         require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
         try:

@@ -30,6 +30,7 @@ from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch, Task
 from attractor.train import checkpoint
+from attractor.train.average import Average
 from attractor.train.checkpoint import TrainState
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display, Silent
@@ -124,6 +125,7 @@ class Run:
         self.loss = self.world.spread(self.model, self.runtime.parallel, config.compile)
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer)
+        self.average = None if config.ema is None else Average(self.model, config.ema)
         half = AUTOCAST.get(config.precision)
         self.autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, half) if half else nullcontext()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
@@ -205,6 +207,8 @@ class Run:
         finite = bool(torch.isfinite(loss + norm))
         if finite:
             self.scaler.step(self.optimizer)
+            if self.average is not None:
+                self.average.update(state.step)
             state.bad_steps = 0
             self.watch_for_spikes(float(loss))
         else:
@@ -296,7 +300,8 @@ class Run:
 
     def evaluation(self, part: str) -> Evaluation:
         micro_batch = self.config.batch_size // self.config.accumulation
-        with unsharded(self.model):
+        averaged = nullcontext() if self.average is None else self.average.in_place()
+        with averaged, unsharded(self.model):
             return evaluate(self.model, self.task, micro_batch, self.config.eval_batches, self.autocast, part)
 
     def evaluations(self) -> dict[str, Evaluation]:
@@ -337,8 +342,10 @@ class Run:
         if self.saved_step == self.state.step:  # as the best so far
             return
         keep = self.world.is_first
-        weights = gathered(self.model.state_dict(), keep)
+        means, trained = ({}, {}) if self.average is None else (self.average.means, self.average.trained)
+        weights = gathered(self.model.state_dict() | means, keep)
         tensors = {
+            "trained": gathered({name: parameter.detach() for name, parameter in trained.items()}, keep),
             "optimizer": gathered(self.optimizer.state_dict(), keep),
             "scaler": self.scaler.state_dict(),
             "interventions": self.interventions.state_dict(),
@@ -358,6 +365,8 @@ class Run:
         path = self.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, self.display.note))
         if path is not None:
             tensors, self.state = checkpoint.load_checkpoint(path, self.model, self.device)
+            if self.average is not None:
+                self.average.go_on_from(tensors["trained"])
             load_optimizer(self.optimizer, tensors["optimizer"])
             self.scaler.load_state_dict(tensors["scaler"])
             self.interventions.load_state_dict(tensors.get("interventions", {}))  # older checkpoints have none

@@ -1,0 +1,50 @@
+"""An exponential moving average of the weights, which a run may validate and keep in place of the weights themselves.
+
+    e <- d e + (1 - d) w  after step t,   d = min(decay, (1 + t) / (10 + t)),   e = w before the first      (1)
+
+The smaller d of the first steps lets go of the start, which a short run would otherwise carry to its end. A step that
+is skipped, because it was not finite, changes nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from attractor.train.distributed import placed_as
+
+
+class Average:
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.trained = dict(model.named_parameters())
+        self.means = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """(1), after step number `step`, from 0."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.means.values()), list(self.trained.values()), 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """For a while, the model's weights are the means."""
+        kept = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self._give(self.means)
+        try:
+            yield
+        finally:
+            self._give(kept)
+
+    @torch.no_grad()
+    def go_on_from(self, trained: dict[str, Tensor]) -> None:
+        """From a checkpoint: the model has just been given its means, and these are its weights."""
+        for name, parameter in self.trained.items():
+            self.means[name].copy_(parameter)
+        self._give({name: placed_as(tensor, self.trained[name]) for name, tensor in trained.items()})
+
+    @torch.no_grad()
+    def _give(self, weights: dict[str, Tensor]) -> None:
+        for name, parameter in self.trained.items():
+            parameter.copy_(weights[name])

@@ -1,0 +1,101 @@
+"""The average of a run's weights: its formula, what stands in for what, and that a run goes on from its own weights."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from attractor.errors import InputError, RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.train.average import Average
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import Run, train
+from attractor.train.stacked_loop import stackable
+
+
+def test_it_is_the_weighted_mean_of_all_weights_since_the_start() -> None:
+    """Written out: e_n = sum_t w_t (1 - d_t) prod_{s > t} d_s + w_start prod d_s; in fp64."""
+    model = nn.Linear(3, 2).double()
+    average = Average(model, decay=0.8)
+    seen = [model.weight.detach().clone()]
+    for step in range(60):
+        with torch.no_grad():
+            model.weight.add_(torch.randn_like(model.weight))
+        average.update(step)
+        seen.append(model.weight.detach().clone())
+    decays = [min(0.8, (1 + step) / (10 + step)) for step in range(60)]
+    assert decays[0] == 0.1
+    assert decays[-1] == 0.8
+    shares = [1.0, *(1 - decay for decay in decays)]
+    for step, decay in enumerate(decays, start=1):
+        shares[:step] = [share * decay for share in shares[:step]]
+    assert sum(shares) == pytest.approx(1)
+    wanted = sum(share * weights for share, weights in zip(shares, seen, strict=True))
+    torch.testing.assert_close(average.means["weight"], wanted)
+
+
+def test_in_place_for_a_while_and_every_weight_is_back_afterwards_bit_for_bit() -> None:
+    model = nn.Linear(3, 2)
+    average = Average(model, decay=0.9)
+    nn.init.normal_(model.weight)
+    trained = model.weight.detach().clone()
+    with average.in_place():
+        assert torch.equal(model.weight, average.means["weight"])
+        assert not torch.equal(model.weight, trained)
+    assert torch.equal(model.weight, trained)
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    path = max((folder / "checkpoints").glob("step-*"))
+    stored = torch.load(path / "optimizer.pt", weights_only=True)
+    return {"weights": load_file(path / "model.safetensors"), "trained": stored["trained"], "states": stored}
+
+
+def test_what_is_stored_and_validated_is_the_average(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    averaged, plain = config.replace(ema=0.9), config
+    summary, _ = train(averaged, tmp_path / "averaged", runtime), train(plain, tmp_path / "plain", runtime)
+    found, usual = newest(tmp_path / "averaged"), newest(tmp_path / "plain")
+    assert usual["trained"] == {}
+    for name, weights in usual["weights"].items():
+        assert torch.equal(found["trained"][name], weights)  # the average changes nothing in training
+        assert not torch.equal(found["weights"][name], weights)
+    run = Run(averaged, RunFolder.open(tmp_path / "averaged"), averaged.build_task(), runtime, display=None)  # type: ignore[arg-type]
+    run.model.load_state_dict(found["weights"])
+    run.average = None
+    assert run.evaluation("valid").loss == summary["valid_loss"]
+
+
+def test_an_average_without_memory_is_the_run_itself(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    summaries = [train(config.replace(ema=ema), tmp_path / str(ema), runtime) for ema in (0.0, None)]
+    assert summaries[0]["valid_loss"] == summaries[1]["valid_loss"]
+    weights = [newest(tmp_path / name)["weights"] for name in ("0.0", "None")]
+    assert all(torch.equal(weights[0][name], tensor) for name, tensor in weights[1].items())
+
+
+def test_resumed_is_uninterrupted(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Callable[[Iterable[int]], None]
+) -> None:
+    config = config.replace(ema=0.9)
+    train(config, tmp_path / "whole", runtime)
+    interrupt_during([3, 7])
+    for _ in range(2):
+        with pytest.raises(RunInterrupted):
+            train(config, tmp_path / "pieces", runtime)
+    train(config, tmp_path / "pieces", runtime)
+    whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
+    for kind in ("weights", "trained"):
+        assert whole[kind].keys() == pieces[kind].keys()
+        assert all(torch.equal(tensor, pieces[kind][name]) for name, tensor in whole[kind].items())
+
+
+def test_what_it_cannot_be(config: TrainConfig) -> None:
+    for decay in (-0.1, 1.0, float("nan")):
+        with pytest.raises(InputError, match="ema must be at least 0 and below 1, or None"):
+            config.replace(ema=decay)
+    without_dropout = config.replace(dropout=0.0)
+    assert stackable(without_dropout) is None
+    assert stackable(without_dropout.replace(ema=0.9)) == "an average of the weights is that of one model"
