@@ -31,7 +31,7 @@ def test_a_run_that_learned_nothing_is_where_it_started(fast_slow: TrainConfig) 
     assert found.pop("at_start") == found
     names = {"gate", "slow_memory", "residual", "contraction", "lumpability", "column_sums"}
     assert found.keys() >= names
-    assert len(found["lumpability"]["defect"]) == len(found["fast_change"]) == 3  # Pre, and Post in two rounds
+    assert len(found["lumpability"]["by_call"]["defect"]) == len(found["fast_change"]) == 3  # Pre, and Post in two rounds
 
 
 def test_a_post_that_does_nothing_is_a_step_of_a_generator(fast_slow: TrainConfig) -> None:
@@ -66,7 +66,7 @@ def test_maps_of_the_fast_path_alone_are_held_against_the_blocks(fast_slow: Trai
     """Criterion: uniform causal attention sends what leaves a block to the same blocks, so that defect (4) is 0, and
     what there is lies on the diagonal."""
     config = fast_slow.replace(attention="uniform")
-    found = timescales_of_run(built(config), config)["timescales"]["lumpability"]
+    found = timescales_of_run(built(config), config)["timescales"]["lumpability"]["by_call"]
     assert found["of_departures"] == pytest.approx([0.0] * 3, abs=1e-6)
     assert min(found["defect"]) > 0.01
 

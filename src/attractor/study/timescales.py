@@ -11,6 +11,7 @@ is measured is told exactly in `train/vitals.py`.
 
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -52,11 +53,11 @@ def measured(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
 
 
 def lumpabilities(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
-    """Call by call; the slow maps, which are told by their shape, have no blocks."""
+    """Call by call, and the mean defect; the slow maps, which are told by their shape, have no blocks."""
     maps = [weights for weights in attention_maps(model, tokens) if weights.shape[-1] == tokens.shape[1]]
     found = [lumpability_profile(weights, model.config.pool_factor) for weights in maps]
-    means = {name: [float(getattr(each, name).mean()) for each in found] for name in Lumpability._fields}
-    return {"lumpability": means}
+    by_call = {name: [float(getattr(each, name).mean()) for each in found] for name in Lumpability._fields}
+    return {"lumpability": {"defect": fmean(by_call["defect"]), "by_call": by_call}}
 
 
 def jacobian(model: FastSlow, tokens: Tensor) -> dict[str, Any]:

@@ -165,10 +165,10 @@ class Run:
             state.step += 1
             state.tokens += config.batch_size * config.seq_len
             self.report_step(record)
-            every = self.runtime.telemetry_every
-            if every is not None and state.step % every == 0:
-                self.look()
             at_end = state.step == config.n_steps
+            every = self.runtime.telemetry_every
+            if every is not None and (state.step % every == 0 or at_end):
+                self.look()
             if state.step % config.eval_every == 0 or at_end:
                 self.validate()
             if state.bad_steps >= config.max_bad_steps:

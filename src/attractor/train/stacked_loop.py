@@ -236,7 +236,8 @@ class Together:
         while self.step < config.n_steps and self.alive:
             self.take_step()
             interrupted, at_end = stop.signal_number, self.step == config.n_steps
-            look = runtime.telemetry_every is not None and self.step % runtime.telemetry_every == 0
+            every = runtime.telemetry_every
+            look = every is not None and (self.step % every == 0 or at_end)
             validate = self.step % config.eval_every == 0 or at_end
             save = self.step % runtime.save_every == 0 or at_end or interrupted is not None
             if not (look or validate or save or self.step % runtime.log_every == 0):
