@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "equilibrium": set(),
     "evidence": {"files"},
     "corpus": {"files", "numerals"},
-    "tasks": {"corpus"},
+    "tasks": {"corpus", "fields"},
     "attention": {"tap", "kernels", "fields"},
     "observe": {"tap"},
     "models": {"attention", "equilibrium", "tap", "kernels", "fields"},

@@ -1,5 +1,7 @@
 """Made boards: one solution, the wanted givens, and each a function of the seed and its index."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -8,12 +10,14 @@ from attractor.tasks.sudoku import add_givens, count_solutions, generate
 from attractor.tasks.sudoku.board import is_solved
 from attractor.tasks.sudoku.digging import FEWEST_GIVENS
 
+DIGESTS = {4: "12b4805405c61526", 6: "165550065aef7302", 9: "ccdeb8c49d54d1ac", 16: "df782056b9d7a536"}
+
 
 def n_givens_of(boards: np.ndarray) -> np.ndarray:
     return np.count_nonzero(boards, axis=(1, 2))
 
 
-@pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (40, 25, 9), (4, 81, 9), (4, 120, 16)])
+@pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (40, 10, 6), (40, 25, 9), (4, 81, 9), (4, 120, 16)])
 def test_boards_have_the_wanted_givens_and_one_solution(n: int, n_givens: int, size: int) -> None:
     boards, solutions = generate(n, n_givens, seed=0, size=size)
     assert boards.shape == solutions.shape == (n, size, size)
@@ -32,6 +36,15 @@ def test_a_board_depends_on_the_seed_and_its_index_alone(monkeypatch: pytest.Mon
     assert np.array_equal(narrow, many)
     other, _ = generate(3, 25, seed=8)
     assert not (other == few).all(axis=(1, 2)).any()
+
+
+@pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (6, 14), (9, 28), (16, 150)])
+def test_the_boards_of_a_seed_never_change(size: int, n_givens: int) -> None:
+    """A resumed run draws its data anew."""
+    digest = hashlib.sha256()
+    for drawn in generate(3, n_givens, seed=3, size=size):
+        digest.update(drawn.astype(np.uint8).tobytes())
+    assert digest.hexdigest()[:16] == DIGESTS[size]
 
 
 def test_of_a_range_every_number_of_givens_occurs() -> None:
@@ -57,7 +70,7 @@ def test_numbers_of_givens_that_digging_cannot_give_are_refused(n_givens: int | 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"size": 8}, "size must be one of 4, 9, 16, got 8"), ({"n": -1}, "n must"), ({"seed": -1}, "seed must")],
+    [({"size": 8}, "size must be one of 4, 6, 9, 16, got 8"), ({"n": -1}, "n must"), ({"seed": -1}, "seed must")],
 )
 def test_other_bad_arguments_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):

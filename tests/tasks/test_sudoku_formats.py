@@ -68,8 +68,9 @@ def test_a_format_is_read(name: str, unique: bool, tmp_path: Path) -> None:
     assert np.array_equal(puzzles.solutions, SOLUTIONS)
 
 
-def test_boards_of_size_sixteen_are_read(tmp_path: Path) -> None:
-    boards, solutions = generate(2, 160, seed=1, size=16)
+@pytest.mark.parametrize(("size", "n_givens"), [(4, 8), (6, 14), (16, 160)])
+def test_boards_of_other_sizes_are_read(size: int, n_givens: int, tmp_path: Path) -> None:
+    boards, solutions = generate(2, n_givens, seed=1, size=size)
     path = tmp_path / "large.txt"
     path.write_text("\n".join("".join(".123456789abcdefg"[d] for d in board.ravel()) for board in boards))
     assert np.array_equal(read(path).solutions, solutions)

@@ -22,13 +22,14 @@ def board_of(text: str) -> np.ndarray:
 
 
 def backtrack(board: np.ndarray) -> int:
-    """The number of solutions of a 4 x 4 board, by trying everything."""
+    """The number of solutions of a board of size 4 or 6, by trying everything; both have boxes of two rows."""
     blanks = np.argwhere(board == 0)
     if not len(blanks):
         return int(is_solved(board[None])[0])
     row, column = blanks[0]
-    box = board[row // 2 * 2 :, column // 2 * 2 :][:2, :2]
-    free = set(range(1, 5)) - set(board[row]) - set(board[:, column]) - set(box.ravel())
+    size, width = len(board), len(board) // 2
+    box = board[row // 2 * 2 :, column // width * width :][:2, :width]
+    free = set(range(1, size + 1)) - set(board[row]) - set(board[:, column]) - set(box.ravel())
     count = 0
     for digit in free:
         board[row, column] = digit
@@ -42,6 +43,18 @@ def backtrack(board: np.ndarray) -> int:
 def test_solutions_are_counted_as_backtracking_counts_them(cells: list[list[int]]) -> None:
     boards = np.array(cells).reshape(-1, 4, 4)
     assert count_solutions(boards, limit=300).tolist() == [backtrack(board.copy()) for board in boards]
+
+
+def test_boxes_of_two_rows_and_three_columns_are_counted_as_backtracking_counts_them() -> None:
+    boards, _ = generate(20, 12, seed=0, size=6)
+    random = np.random.default_rng(0)
+    boards = boards * (random.random(boards.shape) < 0.9)  # several solutions
+    row, column, digit = random.integers(0, 6, (3, 10))
+    boards[np.arange(10), row, column] = digit + 1  # often none
+    counts = [backtrack(board.copy()) for board in boards]
+    assert count_solutions(boards, limit=10_000).tolist() == counts
+    assert min(counts) == 0
+    assert max(counts) > 1
 
 
 @pytest.mark.parametrize("limit", [1, 2, 17, 288, 289])
@@ -61,7 +74,7 @@ def test_a_hard_board_is_solved() -> None:
     assert np.array_equal(solution[board > 0], board[board > 0])
 
 
-@pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (9, 26), (16, 130)])
+@pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (6, 12), (9, 26), (16, 130)])
 def test_the_solution_of_a_batch_is_that_of_each_board(size: int, n_givens: int) -> None:
     boards, solutions = generate(6, n_givens, seed=1, size=size)
     assert np.array_equal(solve(boards), solutions)

@@ -1,27 +1,28 @@
 """Canonical grids: the same for all disguises of a grid, and for nothing else."""
 
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from math import isqrt
 
 import numpy as np
 import pytest
 
 from attractor.errors import InputError
-from attractor.tasks.sudoku import canonical, count_distinct, generate
-from attractor.tasks.sudoku.board import is_solved
+from attractor.tasks.sudoku import canonical, canonical_puzzles, count_distinct, count_solutions, generate, solve
+from attractor.tasks.sudoku.board import BOXES, is_solved
 
 
 def disguise(grid: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The grid under a random element of the symmetry group."""
+    """The grid, or the board with blanks, under a random element of the symmetry group."""
     size = len(grid)
-    box = isqrt(size)
+    height, width = BOXES[size]
 
-    def lines() -> np.ndarray:
-        return np.concatenate([band * box + random.permutation(box) for band in random.permutation(box)])
+    def lines(in_band: int) -> np.ndarray:
+        bands = random.permutation(size // in_band)
+        return np.concatenate([band * in_band + random.permutation(in_band) for band in bands])
 
-    if random.integers(2):
+    if height == width and random.integers(2):
         grid = grid.T
-    return np.concatenate([[0], 1 + random.permutation(size)])[grid[lines()][:, lines()]]
+    return np.concatenate([[0], 1 + random.permutation(size)])[grid[lines(height)][:, lines(width)]]
 
 
 def cyclic(size: int) -> np.ndarray:
@@ -31,7 +32,7 @@ def cyclic(size: int) -> np.ndarray:
     return (box * (rows % box) + rows // box + columns) % size + 1
 
 
-@pytest.mark.parametrize(("size", "n"), [(4, 30), (9, 100), (16, 10)])
+@pytest.mark.parametrize(("size", "n"), [(4, 30), (6, 100), (9, 100), (16, 10)])
 def test_a_disguise_does_not_change_the_canonical_grid(size: int, n: int) -> None:
     _, grids = generate(n, size**2, seed=0, size=size)
     random = np.random.default_rng(0)
@@ -46,7 +47,7 @@ def test_the_canonical_grid_of_a_symmetric_one_is_the_same_too() -> None:
     assert count_distinct(disguises) == 1
 
 
-@pytest.mark.parametrize("size", [4, 9])
+@pytest.mark.parametrize("size", [4, 6, 9])
 def test_a_canonical_grid_is_a_grid_and_its_own(size: int) -> None:
     forms = canonical(generate(50, size**2, seed=3, size=size)[1])
     assert is_solved(forms).all()
@@ -60,6 +61,31 @@ def test_all_grids_of_size_four_are_two_sudokus() -> None:
     grids = candidates[is_solved(candidates)]
     assert len(grids) == 288
     assert count_distinct(grids) == 2
+
+
+def test_all_grids_of_size_six_are_forty_nine_sudokus() -> None:
+    """Counted in the literature: 28,200,960 grids, 49 classes.
+
+    Of 6! relabellings one makes the first row 1 to 6; of 6 orders of the second stack, each with a relabelling that
+    keeps the first row, one begins the second row with 4 5 6; of 8 orders of the rows below, one is sorted by the first
+    column within bands and by bands.
+    """
+    rows = np.array(list(permutations(range(1, 7))), dtype=np.int8)
+    above = {3: [2], 4: [2], 5: [4]}  # rows that begin with a lower digit
+    grids = rows[None, :1]
+    for r in range(1, 6):
+        grids = np.concatenate([np.repeat(grids, len(rows), axis=0), np.tile(rows, (len(grids), 1))[:, None]], axis=1)
+        fits = (grids[:, :r] != grids[:, r:]).all(axis=(1, 2))
+        fits &= (grids[:, above.get(r, []), 0] < grids[:, r:, 0]).all(axis=1)
+        if r == 1:
+            fits &= (grids[:, 1, :3] == [4, 5, 6]).all(axis=1)
+        if r % 2:
+            halves = grids[:, r - 1 :].reshape(-1, 2, 2, 3)
+            fits &= (halves[:, 0, :, :, None] != halves[:, 1, :, None, :]).all(axis=(1, 2, 3))
+        grids = grids[fits]
+    assert is_solved(grids).all()
+    assert len(grids) * 720 * 6 * 8 == 28_200_960
+    assert count_distinct(grids) == 49
 
 
 def test_a_thousand_boards_permuted_from_a_few_are_not_a_thousand() -> None:
@@ -100,5 +126,57 @@ def test_a_grid_with_too_many_symmetries_is_refused_at_once() -> None:
         canonical(grid[None])
 
 
+# --- puzzles --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "n_givens", "n"), [(4, 6, 40), (6, 12, 60), (9, 30, 40), (16, 140, 3)])
+def test_a_disguise_does_not_change_the_canonical_puzzle(size: int, n_givens: int, n: int) -> None:
+    boards, solutions = generate(n, n_givens, seed=7, size=size)
+    random = np.random.default_rng(0)
+    forms = canonical_puzzles(boards, solutions)
+    assert (np.count_nonzero(forms, axis=(1, 2)) == n_givens).all()
+    assert np.array_equal(solve(forms), canonical(solutions))
+    disguised = np.stack([disguise(board, random) for board in boards])
+    assert np.array_equal(canonical_puzzles(disguised, solve(disguised)), forms)
+
+
+def test_symmetries_of_a_grid_do_not_change_its_canonical_puzzles() -> None:
+    """A symmetric grid reaches its canonical grid in many ways; the givens decide between them."""
+    random = np.random.default_rng(3)
+    grid = cyclic(9)
+    board = grid * (random.random(grid.shape) < 0.6)
+    disguised = np.stack([disguise(board, random) for _ in range(40)])
+    assert len(np.unique(canonical_puzzles(disguised, solve(disguised)), axis=0)) == 1
+
+
+def test_all_puzzles_of_four_givens_are_thirteen() -> None:
+    """Exact in both directions, as for grids: 25,728 boards of size 4 with four givens have one solution."""
+    grids = np.array(
+        [
+            [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]],
+            [[1, 2, 3, 4], [3, 4, 1, 2], [2, 3, 4, 1], [4, 1, 2, 3]],
+        ]
+    )
+    orbits = [96, 192]
+    assert count_distinct(grids) == 2
+    places = np.zeros((1820, 16), dtype=int)
+    np.put_along_axis(places, np.array(list(combinations(range(16), 4))), 1, axis=1)
+    n_boards, n_puzzles = 0, 0
+    for grid, orbit in zip(grids, orbits, strict=True):
+        boards = places.reshape(-1, 4, 4) * grid
+        boards = boards[count_solutions(boards) == 1]
+        n_boards += orbit * len(boards)
+        n_puzzles += len(np.unique(canonical_puzzles(boards, np.broadcast_to(grid, boards.shape)), axis=0))
+    assert (n_boards, n_puzzles) == (25_728, 13)
+
+
+def test_solutions_of_other_boards_are_refused() -> None:
+    boards, solutions = generate(3, 40, seed=6)
+    for wrong in (solutions[:2], solutions[::-1]):
+        with pytest.raises(InputError, match="solutions must be one for each of 3 boards and repeat its givens"):
+            canonical_puzzles(boards, wrong)
+
+
 def test_no_grids_have_no_canonical_grids() -> None:
-    assert canonical(np.empty((0, 9, 9), dtype=int)).shape == (0, 9, 9)
+    nothing = np.empty((0, 9, 9), dtype=int)
+    assert canonical(nothing).shape == canonical_puzzles(nothing, nothing).shape == (0, 9, 9)

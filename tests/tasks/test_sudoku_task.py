@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from attractor.errors import InputError
-from attractor.tasks.sudoku import Sudoku, SudokuTask, boards_right, canonical, generate, lowest_energy, repeat_starts
+from attractor.tasks.sudoku import (
+    Sudoku,
+    SudokuTask,
+    boards_right,
+    canonical,
+    canonical_puzzles,
+    generate,
+    lowest_energy,
+    repeat_starts,
+)
 from attractor.tasks.sudoku.data import load_sets
 
 SMALL = Sudoku(n_boards=40, n_valid_boards=10, ood_givens=(28, 30))
@@ -22,6 +31,10 @@ def write(path: Path, boards: np.ndarray, solutions: np.ndarray) -> str:
 def cells_of(task: SudokuTask, part: str) -> tuple[np.ndarray, np.ndarray]:
     batches = list(task.valid_batches(4, part=part))
     return np.concatenate([b.inputs for b in batches]), np.concatenate([b.targets for b in batches])
+
+
+def pair_of(task: SudokuTask, part: str) -> tuple[np.ndarray, np.ndarray]:
+    return task.sets.valid[part].boards, task.sets.valid[part].solutions
 
 
 def test_training_scores_every_cell_and_validation_every_blank() -> None:
@@ -116,6 +129,60 @@ def test_validation_can_be_cut_short() -> None:
     assert [len(batch.inputs) for batch in task.valid_batches(4)] == [4, 4, 2]
 
 
+# --- other sizes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [4, 6, 9, 16])
+def test_a_task_has_the_cells_and_digits_of_its_size(size: int) -> None:
+    config = Sudoku(board_size=size, n_boards=6, n_valid_boards=2, ood_puzzles="")
+    task = config.build(size * size, seed=0)
+    assert task.demands["vocab_size"] == size + 1
+    assert task.n_tokens == len(task.sets.train) * size * size
+    inputs, targets, _ = task.train_batch(0, 4)
+    assert inputs.shape == targets.shape == (4, size * size)
+    assert set(np.unique(targets)) == set(range(1, size + 1))
+    assert cells_of(task, "valid")[0].shape == (2, size * size)
+    with pytest.raises(InputError, match=f"seq_len must be {size * size}"):
+        config.build(size * size + 1, seed=0)
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_sizes_with_few_grids_share_no_puzzle_up_to_symmetry(size: int) -> None:
+    task = Sudoku(board_size=size, n_boards=400, n_valid_boards=100).build(size * size, seed=0)
+    train, *held_out = (
+        {puzzle.tobytes() for puzzle in canonical_puzzles(part.boards, part.solutions)}
+        for part in (task.sets.train, *task.sets.valid.values())
+    )
+    assert len(task.sets.train) + task.sets.n_left_out == 400
+    assert len(task.sets.train) > 200
+    for part in held_out:
+        assert part
+        assert not train & part
+    n_givens = {name: np.count_nonzero(part.boards, axis=(1, 2)) for name, part in task.sets.valid.items()}
+    assert n_givens["ood"].max() < n_givens["valid"].min()
+
+
+def test_disguises_in_files_are_left_out_at_size_six_by_puzzle(tmp_path: Path) -> None:
+    boards, solutions = generate(20, 14, seed=17, size=6)
+    twins, twin_solutions = boards[:, ::-1, ::-1], solutions[:, ::-1, ::-1]
+    path = write(tmp_path / "six.csv", np.concatenate([boards, twins]), np.concatenate([solutions, twin_solutions]))
+    task = Sudoku(board_size=6, puzzles=path, ood_puzzles="", n_valid_boards=6).build(36, seed=0)
+    assert len(task.sets.valid["valid"]) == 6
+    held_out = len(np.unique(canonical_puzzles(*pair_of(task, "valid")), axis=0))
+    assert task.sets.n_left_out == 2 * held_out - 6
+
+
+def test_other_sizes_were_added_without_touching_the_first() -> None:
+    """What runs were stored before there were sizes has its name, and its data."""
+    config = Sudoku(n_boards=3, n_valid_boards=2, givens=(40, 50), ood_givens=(36, 39))
+    assert "board_size" not in config.to_dict()
+    task = config.build(81, seed=0)
+    assert task.fingerprint == "4db659a5dddaf77304bc466aabc60885d8d6b2480325caf5ebf5597f1f7110ab"
+    assert task.name == "sudoku:generated"
+    other = replace(config, board_size=16, givens=None, ood_givens=None)
+    assert Sudoku.from_dict({name: x for name, x in other.to_dict().items() if name != "kind"}) == other
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +251,7 @@ def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"but 0{81} has several"):
         Sudoku(puzzles=few, ood_puzzles=several, n_valid_boards=1).build(81, seed=0)
     small = write(tmp_path / "small.csv", *generate(4, 8, seed=0, size=4))
-    with pytest.raises(InputError, match=r"must be 9 x 9 for this task, but 'small.csv' has 4 x 4"):
+    with pytest.raises(InputError, match=r"must be 9 x 9 for this task, but 'small.csv' has 4 x 4; .* board_size=4"):
         Sudoku(puzzles=small, n_valid_boards=1).build(81, seed=0)
     with pytest.raises(InputError, match=r"boards with at most 20 givens, but '.*few.csv' has none"):
         Sudoku(puzzles=few, ood_puzzles=few, n_valid_boards=1, ood_givens=(17, 20)).build(81, seed=0)
@@ -207,6 +274,8 @@ def test_a_config_survives_its_json() -> None:
         ({"n_valid_boards": -1}, "n_valid_boards must be at least 1"),
         ({"givens": (42, 31)}, "givens must be two numbers from 17 to 81"),
         ({"ood_givens": (10, 31)}, "ood_givens must be two numbers from 17 to 81"),
+        ({"board_size": 6, "givens": (7, 9)}, "givens must be two numbers from 8 to 36"),
+        ({"board_size": 8}, "board_size must be one of 4, 6, 9, 16, got 8"),
         ({"puzzles": ""}, "puzzles must be 'generated' or name files"),
     ],
 )

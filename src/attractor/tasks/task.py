@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 
 from attractor.errors import unknown
+from attractor.fields import stored_fields
 
 
 class Batch(NamedTuple):
@@ -88,7 +89,7 @@ class TaskConfig(ABC):
     def build(self, seq_len: int, seed: int) -> Task: ...
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind} | {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": self.kind} | stored_fields(self)
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:

@@ -13,6 +13,7 @@ from attractor.errors import InputError
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3), 16: (4, 4)}  # rows and columns of a box
 SIZES = tuple(BOXES)
+FEWEST_KNOWN = {4: 4, 6: 8, 9: 17, 16: 55}  # givens that have left one solution; at size 16 fewer are not ruled out
 
 
 def as_boards(boards: np.ndarray) -> np.ndarray:
@@ -27,9 +28,9 @@ def as_boards(boards: np.ndarray) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def check_size(size: int) -> None:
+def check_size(size: int, field: str = "size") -> None:
     if size not in SIZES:
-        raise InputError(f"size must be one of {', '.join(map(str, SIZES))}, got {size}")
+        raise InputError(f"{field} must be one of {', '.join(map(str, SIZES))}, got {size}; give one of them")
 
 
 def in_boxes(size: int) -> tuple[int, int, int, int]:

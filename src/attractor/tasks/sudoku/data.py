@@ -1,8 +1,10 @@
 """Boards for training, for validation, and out of distribution, held apart by canonical grid.
 
 Two boards whose solutions are symmetric to one another are one sudoku in disguise (`symmetry`), so no canonical grid of
-a validation set occurs in training. Boards of files are taken in the order of a hash of their cells, each once, those
-for validation first: what is held out depends neither on the order in the files nor on how many are trained on.
+a validation set occurs in training. Sizes 4 and 6 have only 2 and 49 such grids: there it is the canonical puzzle that
+does not occur, and training may have seen a held-out board's solution, but from other givens. Boards of files are taken
+in the order of a hash of their cells, each once, those for validation first: what is held out depends neither on the
+order in the files nor on how many are trained on.
 """
 
 import hashlib
@@ -16,17 +18,18 @@ from attractor.errors import InputError
 from attractor.tasks.sudoku.digging import add_givens, generate
 from attractor.tasks.sudoku.formats import files_at, read
 from attractor.tasks.sudoku.solver import count_solutions
-from attractor.tasks.sudoku.symmetry import canonical
+from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
 
 GENERATED = "generated"
-IN_DISTRIBUTION = (31, 42)  # givens, as in the literature
-OUT_OF_DISTRIBUTION = (24, 30)
+IN_DISTRIBUTION = {4: (6, 9), 6: (14, 20), 9: (31, 42), 16: (130, 150)}  # givens, for size 9 as in the literature
+OUT_OF_DISTRIBUTION = {4: (4, 5), 6: (9, 12), 9: (24, 30), 16: (115, 125)}
+HELD_OUT_BY_PUZZLE = (4, 6)
 TRAIN, VALID, OOD = range(3)  # seeds of the boards: data are the same for every run, a run's seed only orders them
 
 
 @dataclass(frozen=True)
 class Boards:
-    """Boards and their solutions, n x 9 x 9 each."""
+    """Boards and their solutions, n x size x size each."""
 
     boards: np.ndarray
     solutions: np.ndarray
@@ -45,7 +48,7 @@ class Sets:
 
     train: Boards
     valid: dict[str, Boards]
-    n_left_out: int  # training boards whose canonical grid is in a validation set
+    n_left_out: int  # training boards that are symmetric to one in a validation set
     n_malformed: int  # lines of files
     fingerprint: str
 
@@ -56,6 +59,7 @@ class Sets:
 
 @lru_cache(maxsize=4)
 def load_sets(
+    size: int,
     puzzles: str,
     ood_puzzles: str,
     n_boards: int,
@@ -66,10 +70,10 @@ def load_sets(
     """The sets for these fields of the task's config."""
     n_malformed = 0
     if puzzles == GENERATED:
-        train = _generated(n_boards, givens or IN_DISTRIBUTION, TRAIN)
-        valid = {"valid": _generated(n_valid_boards, givens or IN_DISTRIBUTION, VALID)}
+        train = _generated(size, n_boards, givens or IN_DISTRIBUTION[size], TRAIN)
+        valid = {"valid": _generated(size, n_valid_boards, givens or IN_DISTRIBUTION[size], VALID)}
     else:
-        found, n_malformed = _from_files(puzzles, givens, n_valid_boards + n_boards, TRAIN)
+        found, n_malformed = _from_files(size, puzzles, givens, n_valid_boards + n_boards, TRAIN)
         if len(found) <= n_valid_boards:
             raise InputError(
                 f"puzzles must give more boards than n_valid_boards={n_valid_boards}, "
@@ -78,35 +82,37 @@ def load_sets(
         places = np.arange(len(found))
         train, valid = found.take(places[n_valid_boards:]), {"valid": found.take(places[:n_valid_boards])}
     if ood_puzzles == GENERATED:
-        valid["ood"] = _generated(n_valid_boards, ood_givens or OUT_OF_DISTRIBUTION, OOD)
+        valid["ood"] = _generated(size, n_valid_boards, ood_givens or OUT_OF_DISTRIBUTION[size], OOD)
     elif ood_puzzles:
-        valid["ood"], n_more = _from_files(ood_puzzles, ood_givens, n_valid_boards, OOD)
+        valid["ood"], n_more = _from_files(size, ood_puzzles, ood_givens, n_valid_boards, OOD)
         n_malformed += n_more
 
-    held_out = {grid for part in valid.values() for grid in _canonical_bytes(part)}
-    kept = train.take(np.array([grid not in held_out for grid in _canonical_bytes(train)]))
+    held_out = {form for part in valid.values() for form in _canonical_bytes(part)}
+    kept = train.take(np.array([form not in held_out for form in _canonical_bytes(train)]))
     if not len(kept):
         raise InputError(
             f"puzzles must give other sudokus than those held out, but all {len(train)} boards for training are "
-            "symmetric to boards for validation; add files"
+            "symmetric to boards for validation; add files or raise n_boards"
         )
     return Sets(kept, valid, len(train) - len(kept), n_malformed, _fingerprint([kept, *valid.values()]))
 
 
-def _generated(n: int, givens: tuple[int, int], seed: int) -> Boards:
-    return Boards(*generate(n, givens, seed))
+def _generated(size: int, n: int, givens: tuple[int, int], seed: int) -> Boards:
+    return Boards(*generate(n, givens, seed, size))
 
 
-def _from_files(sources: str, givens: tuple[int, int] | None, n: int, seed: int) -> tuple[Boards, int]:
+def _from_files(size: int, sources: str, givens: tuple[int, int] | None, n: int, seed: int) -> tuple[Boards, int]:
     """At most n different boards and the number of malformed lines.
 
     With a range of givens, boards that have more are passed over, and cells of the solution fill up the others.
     """
     found = [read(file, unique=False) for file in files_at(sources)]
     for part in found:
-        if part.boards.shape[1] != 9:
-            size = part.boards.shape[1]
-            raise InputError(f"puzzles must be 9 x 9 for this task, but '{part.path.name}' has {size} x {size}")
+        if (found_size := part.boards.shape[1]) != size:
+            raise InputError(
+                f"puzzles must be {size} x {size} for this task, but '{part.path.name}' has {found_size} x "
+                f"{found_size}; name other files or give board_size={found_size}"
+            )
     boards, solutions = (np.concatenate([getattr(part, name) for part in found]) for name in ("boards", "solutions"))
     if givens:
         sparse = np.count_nonzero(boards, axis=(1, 2)) <= givens[1]
@@ -134,7 +140,11 @@ def _in_order_of_hash(boards: np.ndarray) -> np.ndarray:
 
 
 def _canonical_bytes(boards: Boards) -> list[bytes]:
-    return [grid.tobytes() for grid in canonical(boards.solutions)]
+    if boards.boards.shape[1] in HELD_OUT_BY_PUZZLE:
+        forms = canonical_puzzles(boards.boards, boards.solutions)
+    else:
+        forms = canonical(boards.solutions)
+    return [form.tobytes() for form in forms]
 
 
 def _fingerprint(parts: Sequence[Boards]) -> str:

@@ -1,26 +1,30 @@
 """One grid for all that are the same sudoku: relabelled, transposed, with bands, stacks, rows or columns exchanged.
 
+Where boxes are no squares, as at size 6, transposing would change them: it is none of the symmetries there.
+
 Two rows r, s of a band give a permutation of the digits, from what stands in r to what stands in s in the same column.
 Exchanging columns leaves it, and relabelling conjugates it, so its cycle type belongs to the pair of rows. Let sigma
 be a fixed permutation of a type and C its centraliser.
 
-    (1)  of the types in a grid and its transpose, take the one with the fewest (pairs of rows) x |C|
+    (1)  of the types in a grid and, if it may be, its transpose, take the one with the fewest (pairs of rows) x |C|
     (2)  for each pair of this type, the relabellings that make its permutation sigma are C after any one of them
     (3)  each, with r on top, leaves one order of everything else: columns by their digit in row r (stacks by the
          least), rows by their digit in the first column (bands by the least)
 
 The canonical grid is the least of the grids that (3) gives. The symmetries only permute the pairs and relabellings that
-are tried, so equivalent grids have the same canonical grid, and it is equivalent to them: the form is exact.
+are tried, so equivalent grids have the same canonical grid, and it is equivalent to them: the form is exact. A puzzle
+adds where its givens stand: of the ways to its canonical grid, which all are among those tried, one puts the givens
+into the least places.
 """
 
 from functools import cache
 from itertools import groupby, permutations, product
-from math import factorial, isqrt
+from math import factorial
 
 import numpy as np
 
 from attractor.errors import InputError
-from attractor.tasks.sudoku.board import as_boards, is_solved
+from attractor.tasks.sudoku.board import BOXES, as_boards, is_solved
 
 GRIDS_AT_ONCE = 512
 TRIALS_AT_ONCE = 1 << 14
@@ -34,27 +38,50 @@ def count_distinct(grids: np.ndarray) -> int:
 
 def canonical(grids: np.ndarray) -> np.ndarray:
     """The canonical grids of full grids (n x size x size): equal where those are equivalent, and only there."""
-    grids = as_boards(grids)
-    wrong = np.flatnonzero(~is_solved(grids))
-    if wrong.size:
-        raise InputError(f"grids must be full and keep the rules, but grid {wrong[0]} is not; solve it first")
+    grids = _full(grids)
     chunks = [_canonical(grids[i : i + GRIDS_AT_ONCE]) for i in range(0, len(grids), GRIDS_AT_ONCE)]
     return np.concatenate(chunks) if chunks else grids.copy()
 
 
-def _canonical(grids: np.ndarray) -> np.ndarray:
+def canonical_puzzles(boards: np.ndarray, solutions: np.ndarray) -> np.ndarray:
+    """The canonical puzzles of boards that have these solutions: equal where one is the other in disguise."""
+    boards, grids = as_boards(boards), _full(solutions)
+    if boards.shape != grids.shape or (boards != grids)[boards > 0].any():
+        raise InputError(
+            f"solutions must be one for each of {len(boards)} boards and repeat its givens; solve gives them"
+        )
+    size = boards.shape[1]
+    chunks = [
+        _canonical(grids[i : i + GRIDS_AT_ONCE], boards[i : i + GRIDS_AT_ONCE] > 0)
+        for i in range(0, len(grids), GRIDS_AT_ONCE)
+    ]
+    both = np.concatenate(chunks) if chunks else np.zeros((0, 2 * size, size), dtype=np.int64)
+    return both[:, :size] * both[:, size:]
+
+
+def _full(grids: np.ndarray) -> np.ndarray:
+    grids = as_boards(grids)
+    wrong = np.flatnonzero(~is_solved(grids))
+    if wrong.size:
+        raise InputError(f"grids must be full and keep the rules, but grid {wrong[0]} is not; solve it first")
+    return grids
+
+
+def _canonical(grids: np.ndarray, given: np.ndarray | None = None) -> np.ndarray:
+    """Canonical grids, n x size x size, with the places of givens below each if there are any: n x 2 size x size."""
     n, size = len(grids), grids.shape[1]
-    box = isqrt(size)
-    both = np.stack([grids, grids.swapaxes(1, 2)], axis=1).astype(np.uint8) - np.uint8(1)  # digits 0 .. size - 1
-    pairs = [(band * box + r, band * box + s) for band in range(box) for r, s in permutations(range(box), 2)]
-    frames = np.array([(transposed, r, s) for transposed in (0, 1) for r, s in pairs])
+    height, _ = BOXES[size]
+    both = _with_transpose(grids).astype(np.uint8) - np.uint8(1)  # digits 0 .. size - 1
+    places = None if given is None else _with_transpose(given).astype(np.uint8)
+    pairs = [(band + r, band + s) for band in range(0, size, height) for r, s in permutations(range(height), 2)]
+    frames = np.array([(transposed, r, s) for transposed in range(both.shape[1]) for r, s in pairs])
     upper, lower = both[:, frames[:, 0], frames[:, 1]], both[:, frames[:, 0], frames[:, 2]]
     moves = np.empty_like(upper)
     np.put_along_axis(moves, upper.astype(np.int64), lower, axis=-1)
     lengths, labels = _cycles(moves)
     types = _pack(np.sort(lengths - 1, axis=-1)[..., ::-1])
 
-    least = np.full((n, size), np.iinfo(np.uint64).max, dtype=np.uint64)
+    least = np.full((n, size if places is None else 2 * size), np.iinfo(np.uint64).max, dtype=np.uint64)
     grid, frame = np.nonzero(types == _cheapest(types, size)[:, None])  # (1)
     for code in np.unique(types[grid, frame]):
         cases = np.flatnonzero(types[grid, frame] == code)
@@ -65,8 +92,20 @@ def _canonical(grids: np.ndarray) -> np.ndarray:
             g, f = grid[cases[case]], frame[cases[case]]
             relabelling = np.take_along_axis(centraliser[element], labels[g, f], axis=1)  # (2)
             transposed, r, _ = frames[f].T
-            _keep_least(least, g, _pack(_arrange(both[g, transposed], relabelling, r)))
-    return _unpack(least, size).astype(np.int64) + 1
+            digits, rows, columns = _arrange(both[g, transposed], relabelling, r)
+            forms = [_pack(digits)]
+            if places is not None:
+                forms.append(_pack(_reordered(places[g, transposed], rows, columns)))
+            _keep_least(least, g, np.concatenate(forms, axis=1))
+    unpacked = _unpack(least, size).astype(np.int64)
+    unpacked[:, :size] += 1
+    return unpacked
+
+
+def _with_transpose(grids: np.ndarray) -> np.ndarray:
+    """Each grid, n x 1 x size x size; and its transpose, n x 2 x size x size, if boxes are squares."""
+    height, width = BOXES[grids.shape[1]]
+    return np.stack([grids, grids.swapaxes(1, 2)] if height == width else [grids], axis=1)
 
 
 def _cycles(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,22 +180,27 @@ def _centraliser(lengths: tuple[int, ...]) -> np.ndarray:
     return np.array(elements, dtype=np.uint8)
 
 
-def _arrange(grids: np.ndarray, relabelling: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The relabelled grids in the order of (3)."""
+def _arrange(grids: np.ndarray, relabelling: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The relabelled grids in the order of (3), and that order of rows and columns."""
+    height, width = BOXES[grids.shape[1]]
     n = len(grids)
     each = np.arange(n)
     digits = np.take_along_axis(relabelling, grids.reshape(n, -1).astype(np.int64), axis=1).reshape(grids.shape)
-    digits = np.take_along_axis(digits, _order(digits[each, r])[:, None, :], axis=2)
-    first_column = digits[:, :, 0].astype(np.int64)
+    columns = _order(digits[each, r], width)
+    first_column = digits[each, :, columns[:, 0]].astype(np.int64)
     first_column[each, r] = -1
-    return np.take_along_axis(digits, _order(first_column)[:, :, None], axis=1)
+    rows = _order(first_column, height)
+    return _reordered(digits, rows, columns), rows, columns
 
 
-def _order(keys: np.ndarray) -> np.ndarray:
+def _reordered(grids: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(np.take_along_axis(grids, columns[:, None, :], axis=2), rows[:, :, None], axis=1)
+
+
+def _order(keys: np.ndarray, n_in_band: int) -> np.ndarray:
     """Lines sorted by key within their bands, and the bands by their least key."""
-    box = isqrt(keys.shape[1])
-    banded = keys.reshape(len(keys), box, box)
-    within = np.argsort(banded, axis=2) + np.arange(0, box * box, box)[:, None]
+    banded = keys.reshape(len(keys), -1, n_in_band)
+    within = np.argsort(banded, axis=2) + np.arange(0, keys.shape[1], n_in_band)[:, None]
     bands = np.argsort(banded.min(axis=2), axis=1)
     return np.take_along_axis(within, bands[:, :, None], axis=1).reshape(keys.shape)
 

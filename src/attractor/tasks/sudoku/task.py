@@ -1,4 +1,4 @@
-"""Sudoku as a sequence of 81 cells: read the givens, write the whole grid; a board counts when every blank is right.
+"""Sudoku as a sequence of cells: read the givens, write the whole grid; a board counts when every blank is right.
 
 Tokens are digits, 0 a blank. In training every cell of the solution is scored; in validation only blanks are, so that
 the accuracy of a board and of its cells is that of what was asked. The model must see all cells: it may not be causal.
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attractor.errors import InputError
+from attractor.fields import later
 from attractor.tasks.epochs import Epochs
+from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
 from attractor.tasks.sudoku.data import GENERATED, load_sets
 from attractor.tasks.task import Batch, TaskConfig
 
-N_CELLS = 81
 NOT_SCORED = -100
 
 
@@ -26,27 +27,32 @@ class Sudoku(TaskConfig):
     ood_puzzles: str = GENERATED  # for validation out of distribution, likewise; empty: none
     n_boards: int = 9000  # for training, at most
     n_valid_boards: int = 1000  # in each validation set, at most
-    givens: tuple[int, int] | None = None  # fewest and most; None: as files have them, 31 to 42 where generated
-    ood_givens: tuple[int, int] | None = None  # None: as files have them, 24 to 30 where generated
+    givens: tuple[int, int] | None = None  # fewest and most; None: as files have them, IN_DISTRIBUTION where generated
+    ood_givens: tuple[int, int] | None = None  # None: as files have them, OUT_OF_DISTRIBUTION where generated
+    board_size: int = later(9)  # rows of a board: 4, 6, 9 or 16
 
     def __post_init__(self) -> None:
+        check_size(self.board_size, "board_size")
+        fewest = FEWEST_KNOWN[self.board_size]
         for name in ("n_boards", "n_valid_boards"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}; give a number of boards")
         for name in ("givens", "ood_givens"):
             pair = getattr(self, name)
-            if pair is not None and (len(pair) != 2 or not 17 <= pair[0] <= pair[1] <= N_CELLS):
-                raise InputError(f"{name} must be two numbers from 17 to {N_CELLS}, the fewest first, got {pair}")
+            if pair is not None and (len(pair) != 2 or not fewest <= pair[0] <= pair[1] <= self.seq_len):
+                raise InputError(
+                    f"{name} must be two numbers from {fewest} to {self.seq_len}, the fewest first, got {pair}"
+                )
         if not self.puzzles:
             raise InputError(f"puzzles must be '{GENERATED}' or name files, got nothing; give one of them")
 
     @property
     def seq_len(self) -> int:
-        return N_CELLS
+        return self.board_size**2
 
     def build(self, seq_len: int, seed: int) -> "SudokuTask":
-        if seq_len != N_CELLS:
-            raise InputError(f"seq_len must be {N_CELLS}, the cells of a board, got {seq_len}; leave it out")
+        if seq_len != self.seq_len:
+            raise InputError(f"seq_len must be {self.seq_len}, the cells of a board, got {seq_len}; leave it out")
         return SudokuTask(self, seed)
 
 
@@ -56,7 +62,10 @@ class SudokuTask:
     metric = "board_accuracy"
 
     def __init__(self, config: Sudoku, seed: int) -> None:
+        size, self.n_cells = config.board_size, config.seq_len
+        self.name = f"sudoku:{config.puzzles}" if size == 9 else f"sudoku {size} x {size}:{config.puzzles}"
         self.sets = load_sets(
+            size,
             config.puzzles,
             config.ood_puzzles,
             config.n_boards,
@@ -64,16 +73,15 @@ class SudokuTask:
             config.givens,
             config.ood_givens,
         )
-        self.name = f"sudoku:{config.puzzles}"
-        self.demands = {"vocab_size": 10, "causal": False, "n_classes": None}
-        self.n_tokens = len(self.sets.train) * N_CELLS
+        self.demands = {"vocab_size": size + 1, "causal": False, "n_classes": None}
+        self.n_tokens = len(self.sets.train) * self.n_cells
         self.fingerprint = self.sets.fingerprint
         self.valid_sets = tuple(self.sets.valid)
         self._epochs = Epochs(len(self.sets.train), seed)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         boards = self.sets.train.take(self._epochs.examples(step * batch_size, batch_size))
-        return Batch(boards.boards.reshape(-1, N_CELLS), boards.solutions.reshape(-1, N_CELLS))
+        return Batch(boards.boards.reshape(-1, self.n_cells), boards.solutions.reshape(-1, self.n_cells))
 
     def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         boards = self.sets.valid[part]
@@ -81,7 +89,7 @@ class SudokuTask:
         for first in range(0, n_taken, batch_size):
             some = boards.take(np.arange(first, min(first + batch_size, n_taken)))
             blanks_only = np.where(some.boards > 0, NOT_SCORED, some.solutions)
-            yield Batch(some.boards.reshape(-1, N_CELLS), blanks_only.reshape(-1, N_CELLS))
+            yield Batch(some.boards.reshape(-1, self.n_cells), blanks_only.reshape(-1, self.n_cells))
 
     def measure(self, targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
         """`board_accuracy`, the share of boards with every blank right, and `cell_accuracy`, that of blanks."""
@@ -102,7 +110,7 @@ class SudokuTask:
 
 
 def boards_right(targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Which boards have every scored cell right; both n x 81, or any other shape with boards first."""
+    """Which boards have every scored cell right; both n x cells, or any other shape with boards first."""
     right = (predictions == targets) | (targets == NOT_SCORED)
     return np.asarray(right.reshape(len(right), -1).all(axis=1))
 
