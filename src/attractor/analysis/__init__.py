@@ -1,22 +1,69 @@
 """Measures: of tensors and of maps, never of applications."""
 
+from attractor.analysis.eigenvalues import (
+    Eigenvalues,
+    eigenvalues,
+    estimate_eigenvalues,
+    largest_imaginary_part,
+    leading_eigenvalues,
+    spectral_radius,
+)
 from attractor.analysis.entropy import attention_entropy
+from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
+from attractor.analysis.jacobian import Jacobian, jacobian
 from attractor.analysis.lumpability import Lumpability, lumpability_defect, lumpability_profile
+from attractor.analysis.lyapunov import LyapunovEstimate, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
+from attractor.analysis.parts import (
+    OscillatoryShare,
+    antisymmetric_norm,
+    antisymmetric_part,
+    oscillatory_share,
+    quadratic_form,
+    symmetric_extremes,
+    symmetric_part,
+)
 from attractor.analysis.rank import SpectralProfile, effective_rank, spectral_profile
+from attractor.analysis.singular_values import NormEstimate, estimate_jacobian_norm, jacobian_norm
 from attractor.analysis.sink import sink_mass
+from attractor.analysis.tangent import sphere_tangent
 
 __all__ = [
+    "Eigenvalues",
+    "FiniteTime",
+    "Jacobian",
     "Lumpability",
+    "LyapunovEstimate",
+    "NormEstimate",
+    "OscillatoryShare",
     "SpectralProfile",
+    "antisymmetric_norm",
+    "antisymmetric_part",
     "attention_entropy",
     "decay_length",
     "distance_holding",
     "effective_memory",
     "effective_rank",
+    "eigenvalues",
+    "estimate_eigenvalues",
+    "estimate_jacobian_norm",
+    "finite_time",
+    "finite_time_exponents",
+    "jacobian",
+    "jacobian_norm",
+    "largest_imaginary_part",
+    "leading_eigenvalues",
     "lumpability_defect",
     "lumpability_profile",
+    "lyapunov",
+    "lyapunov_spectrum",
     "mean_distance",
+    "oscillatory_share",
+    "quadratic_form",
     "sink_mass",
     "spectral_profile",
+    "spectral_radius",
+    "sphere_tangent",
+    "symmetric_extremes",
+    "symmetric_part",
 ]

@@ -1,7 +1,23 @@
-"""Models: a Transformer whose attention is any mechanism, and FastSlow, which has two timescales."""
+"""Models: a Transformer whose attention is any mechanism, FastSlow, which has two timescales, and recurrent ones."""
 
+from attractor.models.akorn import AKOrN, AKOrNConfig
 from attractor.models.families import FAMILIES, SIZES
 from attractor.models.fast_slow import FastSlow, FastSlowConfig
+from attractor.models.itrsa import ItrSA, ItrSAConfig
+from attractor.models.itrsa_prenorm import PreNormItrSA, PreNormItrSAConfig
 from attractor.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["FAMILIES", "SIZES", "FastSlow", "FastSlowConfig", "Transformer", "TransformerConfig"]
+__all__ = [
+    "FAMILIES",
+    "SIZES",
+    "AKOrN",
+    "AKOrNConfig",
+    "FastSlow",
+    "FastSlowConfig",
+    "ItrSA",
+    "ItrSAConfig",
+    "PreNormItrSA",
+    "PreNormItrSAConfig",
+    "Transformer",
+    "TransformerConfig",
+]

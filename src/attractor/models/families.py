@@ -3,12 +3,21 @@
 from typing import Any
 
 from attractor.errors import unknown
+from attractor.models.akorn import AKOrNConfig
 from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlowConfig
+from attractor.models.itrsa import ItrSAConfig
+from attractor.models.itrsa_prenorm import PreNormItrSAConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig
 
-KINDS: tuple[type[ModelConfig[LanguageModel]], ...] = (TransformerConfig, FastSlowConfig)
+KINDS: tuple[type[ModelConfig[LanguageModel]], ...] = (
+    TransformerConfig,
+    FastSlowConfig,
+    ItrSAConfig,
+    PreNormItrSAConfig,
+    AKOrNConfig,
+)
 FAMILIES = {kind.family: kind for kind in KINDS}
 FAMILY = "family"  # where a config is stored; one without it is a Transformer's
 
@@ -49,4 +58,8 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "fast-slow": FastSlowConfig(),
     "dense-minimind": _dense(d_model=128, mlp="swiglu"),
     "dense-gemma": _dense(d_model=96, mlp="geglu", norms_per_block=4),
+    # Jacobians, section 6: Sudoku, 16 iterations, 512 channels, 8 heads; oscillators of 4 channels.
+    "itrsa": ItrSAConfig(),
+    "itrsa-prenorm": PreNormItrSAConfig(),
+    "akorn": AKOrNConfig(),
 }

@@ -6,6 +6,7 @@ A family is a core: `through` carries the hidden states from the embedding to th
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -41,6 +42,7 @@ class Place(NamedTuple):
     rotation: Rotation | None
     positions: Tensor  # T, or B T where sequences are shifted against each other
     real: Tensor | None  # B S with those of the cache before them; None: nothing is padding
+    tokens: Tensor | None = None  # B T, where there are any: a state can be carried on without
 
 
 class LanguageModel(nn.Module, ABC):
@@ -55,12 +57,11 @@ class LanguageModel(nn.Module, ABC):
         self.positions = LearnedPositions(config.max_seq_len, config.d_model) if learned else None
         self.dropout = nn.Dropout(config.dropout)
         self.build_core()
-        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.norm: nn.Module = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
-        width = self.layers[0].attention.rope_width
-        self.rope = Rope(width, config.rope_theta) if not learned and width else None
+        self.rope = Rope(self.rope_width, config.rope_theta) if not learned and self.rope_width else None
 
     # --- what a family is -----------------------------------------------------------------------------------------
 
@@ -70,7 +71,8 @@ class LanguageModel(nn.Module, ABC):
     @property
     @abstractmethod
     def layers(self) -> list[Block]:
-        """Every block that has weights of its own, in the order in which they are first used."""
+        """Every block that has weights of its own, in the order in which they are first used. Where weights are shared
+        out over processes, each is gathered when it is its turn."""
 
     @abstractmethod
     def through(self, x: Float[Tensor, "B T D"], place: Place, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
@@ -133,15 +135,18 @@ class LanguageModel(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor]:
         """The core's output, normalised."""
         place = self._place(tokens, cache, real)
-        x = self.embedding(tokens)
-        if self.positions is not None:
-            x = x + self.positions(place.positions)
-        x, aux_loss = self.through(self.dropout(x), place, cache)
+        x, aux_loss = self.through(self.embedded(tokens, place), place, cache)
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.norm(x), aux_loss
 
-    def run(self, block: Block, x: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+    def embedded(self, tokens: Int[Tensor, "B T"], place: Place) -> Float[Tensor, "B T D"]:
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions(place.positions)
+        return self.dropout(x)
+
+    def run(self, block: Callable[..., tuple[Tensor, Tensor]], x: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
         """One block, recomputed in the backward pass where that is asked for."""
         # A tap inside a checkpointed block would be passed twice, and change what the block saves.
         if self.activation_checkpointing and self.training and not listening():
@@ -168,7 +173,12 @@ class LanguageModel(nn.Module, ABC):
             mask = real[:, None, None, :].expand(-1, 1, length, -1)
             if self.config.causal:
                 mask = mask & lower_triangle(length, past + length, tokens.device)
-        return Place(mask, None if self.rope is None else self.rope.at(positions), positions, real)
+        return Place(mask, None if self.rope is None else self.rope.at(positions), positions, real, tokens)
+
+    @property
+    def rope_width(self) -> int:
+        """What RoPE turns; 0 where attention has nothing to turn."""
+        return self.layers[0].attention.rope_width
 
     @property
     def device(self) -> torch.device:

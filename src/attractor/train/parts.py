@@ -20,7 +20,9 @@ from attractor.attention.config import STAGES
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 
-FAST, SLOW = "blocks|pre|post", "slow"  # the stacks of blocks, by their names in a model
+# The stacks of blocks, by their names in a model; a recurrent one has a single block, or attention without any.
+FAST, SLOW = r"(?:(?:blocks|pre|post)\.\d+\.|block\.|)", r"slow\.\d+\."
+OF_ENERGY = ("query", "key", "turn", "strength")  # what makes queries, keys, values and output at once
 PARTS = ("embedding", "positions", *STAGES, "mlp", "norms", "slow path", "injection", "readout")
 OF_TWO_TIMESCALES = ("slow path", "injection")  # parts of FastSlow alone
 BACKWARD = 2  # (3)
@@ -34,13 +36,14 @@ def without_data(config: ModelConfig[LanguageModel]) -> LanguageModel:
 
 def part_of(name: str) -> str:
     """The part that a parameter belongs to. Norms of queries and keys are the coupling's."""
-    if inside := re.match(rf"({FAST})\.\d+\.attention\.(\w+)", name):
-        return inside[2] if inside[2] in STAGES else "couple"
-    if re.match(rf"({FAST})\.\d+\.mlp\.", name):
+    if inside := re.match(rf"{FAST}attention\.(\w+)", name):
+        return "project" if inside[1] in OF_ENERGY else inside[1] if inside[1] in STAGES else "couple"
+    if re.match(rf"{FAST}mlp\.", name):
         return "mlp"
     first = name.split(".")[0]
     whole = {"embedding": "embedding", "positions": "positions", "head": "readout"}
-    whole |= {SLOW: "slow path", "injection": "injection"}
+    whole |= {"slow": "slow path", "injection": "injection"}
+    whole |= {"stimulation": "embedding", "convolution": "couple", "oscillators": "couple", "lengths": "readout"}
     return whole.get(first, "norms")
 
 
@@ -66,7 +69,7 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     counted = _counted(config, seq_len)
 
     def inside(stacks: str, pattern: str) -> int:
-        return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.({stacks})\.\d+\.{pattern}", name))
+        return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))
 
     def scores(stacks: str, length: int) -> float:
         by_weights = inside(stacks, r"attention\.score\.\w+")  # a linear map inside the stage knows no pairs
@@ -74,6 +77,8 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
         return by_weights + (inside(stacks, r"attention\.score") - by_weights) * seen
 
     flops: dict[str, float] = {stage: inside(FAST, rf"attention\.{stage}") for stage in STAGES}
+    flops["project"] += inside(FAST, "attention") - sum(flops.values())  # of attention that has no such stages
+    flops["couple"] += inside("", "convolution")
     flops["mlp"] = inside(FAST, "mlp")
     n_slow = config.slow_length(seq_len)
     if n_slow:

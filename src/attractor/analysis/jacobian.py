@@ -1,0 +1,171 @@
+"""The Jacobian of a step at a state, as an operator: J v and J' u for whole blocks of directions, never the matrix.
+
+    J = dstep/dx,    with a tangent space  P(step(x)) J P(x)                                                (1)
+
+J v is forward mode, vectorised over the directions; where an operation has no forward rule, it is reverse mode twice,
+
+    g(u) = J' u  is linear in u,  J v = (dg/du)' v                                                          (2)
+
+one direction after the other, and so is J' u where it cannot be vectorised. Attention runs in its plain form, which
+has both rules. One direction is taken to need as much memory as the step keeps for its own backward pass, and as many
+go at once as `max_bytes` holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attractor.analysis.state import Step, image_of, require_finite, start_of
+from attractor.analysis.tangent import Tangent
+from attractor.errors import InputError
+
+ONE_GIB = 2**30
+
+
+class Jacobian:
+    """Acts like a matrix on directions of the state's own shape (`jvp`, `vjp`), or on columns (`times`)."""
+
+    def __init__(
+        self, step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, max_bytes: int = ONE_GIB
+    ) -> None:
+        self.step, self.x, self.tangent = step, start_of(x, batched), tangent
+        self.image = image_of(step, self.x)
+        require_finite(self.image.unsqueeze(0), 1, batched)
+        self.n_samples = x.shape[0] if batched else 1
+        self.dim = x.numel() // self.n_samples
+        self.batched = batched
+        self.n_at_once = max(1, max_bytes // kept_bytes(step, self.x))
+        load_forward_mode()
+        self._refused: set[str] = set()  # what this step cannot do vectorised; copies share what one has found out
+
+    def at(self, x: Tensor, image: Tensor) -> Jacobian:
+        """The same map, linearised at another state whose image is known."""
+        moved = copy.copy(self)
+        moved.x, moved.image = x, image
+        return moved
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """J v, for one direction of the state's shape or for a block of them with one more dimension in front."""
+        if v.shape == self.x.shape:
+            return self.jvp(v.unsqueeze(0)).squeeze(0)
+        self._require_block(v)
+        return self._project(self.image, self._forward(self._project(self.x, v)))
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """J' u, likewise."""
+        if u.shape == self.x.shape:
+            return self.vjp(u.unsqueeze(0)).squeeze(0)
+        self._require_block(u)
+        return self._project(self.x, self._backward(self._project(self.image, u)))
+
+    def times(self, columns: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        return self._columns(self.jvp(self._directions(columns)))
+
+    def transposed_times(self, columns: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        return self._columns(self.vjp(self._directions(columns)))
+
+    def dense(self) -> Float[Tensor, "B n n"]:
+        """The matrix itself."""
+        return self.times(torch.eye(self.dim, dtype=self.x.dtype, device=self.x.device).expand(self.n_samples, -1, -1))
+
+    def random_columns(self, n_columns: int, seed: int) -> Float[Tensor, "B n k"]:
+        """Gaussian directions within the tangent space: the same on each device, and torch's own state untouched."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(self.n_samples, self.dim, n_columns, dtype=self.x.dtype, generator=generator)
+        return self.onto_tangent(drawn.to(self.x.device))
+
+    def onto_tangent(self, columns: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Projected, at x."""
+        return self._columns(self._project(self.x, self._directions(columns)))
+
+    def result(self, by_sample: Tensor) -> Tensor:
+        """Without the dimension of samples, where there is but one state."""
+        return by_sample if self.batched else by_sample.squeeze(0)
+
+    def _project(self, x: Tensor, v: Tensor) -> Tensor:
+        return v if self.tangent is None else self.tangent(x, v)
+
+    def _require_block(self, v: Tensor) -> None:
+        if v.shape[1:] != self.x.shape or v.dtype != self.x.dtype:
+            raise InputError(
+                f"directions must have the state's shape {tuple(self.x.shape)}, or one dimension more in front, and "
+                f"its dtype {self.x.dtype}, got {tuple(v.shape)} and {v.dtype}; make them like the state"
+            )
+
+    def _directions(self, columns: Tensor) -> Tensor:
+        return columns.movedim(-1, 0).reshape(-1, *self.x.shape)
+
+    def _columns(self, directions: Tensor) -> Tensor:
+        return directions.reshape(-1, self.n_samples, self.dim).movedim(0, -1)
+
+    def _forward(self, v: Tensor) -> Tensor:
+        if "forward" not in self._refused:
+            try:
+                with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+                    return torch.func.vmap(self._pushed, chunk_size=self.n_at_once)(v)
+            except RuntimeError:  # of which "no forward rule" and "cannot be vectorised" are kinds
+                self._refused.add("forward")
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            x = self.x.clone().requires_grad_()
+            u = torch.zeros_like(x, requires_grad=True)
+            (g,) = torch.autograd.grad(self.step(x), x, u, create_graph=True)
+            return torch.stack([_gradient(g, u, each) for each in v])  # (2)
+
+    def _pushed(self, v: Tensor) -> Tensor:
+        return torch.func.jvp(self.step, (self.x,), (v,))[1]
+
+    def _backward(self, u: Tensor) -> Tensor:
+        if "backward" not in self._refused:
+            try:
+                with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+                    pull = torch.func.vjp(self.step, self.x)[1]
+                    return torch.func.vmap(pull, chunk_size=self.n_at_once)(u)[0]
+            except RuntimeError:
+                self._refused.add("backward")
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            x = self.x.clone().requires_grad_()
+            y = self.step(x)
+            return torch.stack([_gradient(y, x, each) for each in u])
+
+
+def _gradient(y: Tensor, x: Tensor, u: Tensor) -> Tensor:
+    return torch.autograd.grad(y, x, u, retain_graph=True, materialize_grads=True)[0]
+
+
+@cache
+def load_forward_mode() -> None:
+    """At its first use torch compiles rules by a means that it calls deprecated: no concern of whoever uses them."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        forward_ad.make_dual(torch.zeros(1), torch.zeros(1))
+
+
+def kept_bytes(step: Step, x: Tensor) -> int:
+    """What one step keeps for its backward pass, weights and other things that do not depend on x left out."""
+    kept = {0: x.nbytes}
+
+    def note(saved: Tensor) -> Tensor:
+        owner = saved if saved._base is None else saved._base
+        if not owner.is_leaf:
+            kept[owner.untyped_storage().data_ptr()] = owner.nbytes
+        return saved
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved)
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), hooks:
+        y = step(x.clone().requires_grad_())  # held here, so that no two storages share an address
+    del y
+    return sum(kept.values())
+
+
+def jacobian(step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None) -> Tensor:
+    """The matrix itself, a row for each number that comes out: n x n, or B x n x n. It pushes n directions."""
+    operator = Jacobian(step, x, batched, tangent)
+    return operator.result(operator.dense())

@@ -1,0 +1,77 @@
+"""What is a state, what may a step make of it, and the orbit that starts there.
+
+All of x is one state, whatever its shape; with `batched`, dimension 0 counts samples that do not influence one another.
+A step maps a state to a state of the same shape and dtype, and is the same map each time it is called (`model.eval()`).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attractor.errors import InputError
+
+Step = Callable[[Tensor], Tensor]
+
+
+def start_of(x: Tensor, batched: bool) -> Tensor:
+    """The state without its history, if it is one."""
+    if x.dtype not in (torch.float32, torch.float64):
+        raise InputError(f"x must be of dtype float32 or float64, got {x.dtype}; spectra need the digits: x.float()")
+    if batched and x.ndim < 2:
+        raise InputError(
+            f"x must have a dimension of samples and at least one more, got shape {tuple(x.shape)}; "
+            "leave out batched=True if all of x is one state"
+        )
+    if x.numel() == 0:
+        raise InputError(f"x must hold at least one number, got shape {tuple(x.shape)}; give a state")
+    x = x.detach()
+    require_finite(x.unsqueeze(0), 0, batched)
+    return x
+
+
+def image_of(step: Step, x: Tensor) -> Tensor:
+    """step(x), by those operations whose derivatives are known in both modes."""
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        y = step(x)
+    if not isinstance(y, Tensor):
+        raise InputError(f"step must return a tensor, got {type(y).__name__}; return the next state alone")
+    for what, found, kept in (("shape", tuple(y.shape), tuple(x.shape)), ("dtype", y.dtype, x.dtype)):
+        if found != kept:
+            raise InputError(f"step must keep the {what} {kept}, got {found}; return the next state as it came in")
+    return y
+
+
+def orbit(step: Step, x: Tensor, n_steps: int, batched: bool = False, first: int = 0) -> Tensor:
+    """x and what the next n_steps make of it, stacked along a new dimension 0; `first` is the number that x has."""
+    states = [x]
+    for _ in range(n_steps):
+        states.append(image_of(step, states[-1]))
+    stacked = torch.stack(states)
+    require_finite(stacked, first, batched)
+    return stacked
+
+
+def require_finite(states: Tensor, first: int, batched: bool) -> None:
+    """One check for a whole stretch, since each waits for the device."""
+    finite = states.isfinite()
+    if finite.all():
+        return
+    by_sample = (finite.flatten(2) if batched else finite.flatten(1).unsqueeze(1)).all(-1)
+    number, sample = (~by_sample).nonzero()[0].tolist()
+    where = f" in sample {sample}" if batched else ""
+    raise InputError(
+        f"states must be finite, got NaN or infinity{where} after step {first + number}; "
+        "take fewer steps or mend the step there"
+    )
+
+
+def require_count(name: str, value: int, least: int = 1) -> None:
+    if not (isinstance(value, int) and value >= least):
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}; give a larger one")
+
+
+def require_at_most(name: str, value: int, most: int, of: str) -> None:
+    if value > most:
+        raise InputError(f"{name} must be at most {most}, the dimension of {of}, got {value}; ask for fewer")

@@ -1,0 +1,35 @@
+"""Tangent spaces: directions in which a normalised state can move at all.
+
+A map that ends in a normalisation puts each group of channels on a sphere, or with a gain on an ellipsoid:
+
+    sum_i (x_i / g_i)^2 = const,    normal  m_i = x_i / g_i^2,    v -> v - m <m, v> / <m, m>                (1)
+
+Along m nothing can move, so a product of such Jacobians has one singular value zero, an exponent of minus infinity, for
+each group. (1) leaves them out; at the start of an orbit it also keeps the perturbation on the sphere, where a step
+that adds before it normalises would have taken others, too.
+Limits: dim - n_groups directions remain; projecting twice is projecting once.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from attractor.errors import InputError
+
+# (state, vectors with one more dimension in front) -> the vectors, projected.
+Tangent = Callable[[Tensor, Tensor], Tensor]
+
+
+def sphere_tangent(n_channels: int | None = None, gain: Tensor | None = None) -> Tangent:
+    """(1), for groups of `n_channels` along the last dimension: all of it by default. `gain` spans that dimension."""
+
+    def project(x: Tensor, v: Tensor) -> Tensor:
+        width = n_channels or x.shape[-1]
+        if x.shape[-1] % width:
+            raise InputError(f"n_channels must divide the last dimension {x.shape[-1]}, got {width}; take a divisor")
+        normal = x if gain is None else x / gain.detach().square()
+        m, grouped = (z.unflatten(-1, (-1, width)) for z in (normal, v))
+        m = m / m.norm(dim=-1, keepdim=True)
+        return (grouped - m * (m * grouped).sum(-1, keepdim=True)).flatten(-2)  # (1)
+
+    return project

@@ -1,0 +1,216 @@
+"""AKOrN: groups of N channels as oscillators on spheres, which attention (or a convolution) pulls into agreement.
+
+    y = Coupling(x) + c                                                                                     (1)
+    dx = Omega x + (y - <x, y> x),   x <- (x + gamma dx) / |x + gamma dx|,   group by group                 (2)
+    read   m = |W x| + b, of D vectors of N channels;   m + MLP(m);   ReLU                                  (3)
+    E = -sum x.y                                                                                            (4)
+
+Omega is antisymmetric, a matrix of its own for each group: alone it turns x by arctan(gamma |omega|) for N = 2. The
+bracket is the part of y tangent to the sphere. For a symmetric linear coupling, Omega = 0 and small gamma, (4) falls.
+The stimulus c is a linear map of the embedded input. With `rms_norm`, coordinates have trainable scales after (2), and
+the bracket takes x / |x|.
+
+A convolution sees the board as a square (or `grid_width` columns), three cells by three.
+Artificial Kuramoto oscillatory neurons: Miyato et al. 2024, arXiv 2410.13821; written from the mathematics. (3) has
+D N rows: 1M weights at D = 512 and N = 4, but 134M at N = 512.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attractor.attention import Attention
+from attractor.attention.stage import require
+from attractor.errors import InputError, unknown
+from attractor.models.mlp import MLPS
+from attractor.models.recurrent import RecurrentConfig, RecurrentModel, Setting
+
+COUPLINGS = ("attention", "conv")
+FIRST_TURN = 0.1  # radians that Omega turns a group at the first step, about
+
+
+@dataclass(frozen=True)
+class AKOrNConfig(RecurrentConfig["AKOrN"]):
+    family: ClassVar[str] = "akorn"
+
+    oscillator_width: int = 4  # N
+    gamma: float = 1.0
+    coupling: str = "attention"  # or conv
+    grid_width: int | None = None  # of the board that a convolution sees; None: it is a square
+    rms_norm: bool = False
+
+    def __post_init__(self) -> None:
+        self.require_count("oscillator_width")
+        rule = f"a divisor of d_model={self.d_model}, of at least 2"
+        fits = self.oscillator_width >= 2 and self.d_model % self.oscillator_width == 0
+        require(fits, "oscillator_width", rule, self.oscillator_width)
+        require(0 < self.gamma < float("inf"), "gamma", "positive and finite", self.gamma)
+        if self.coupling not in COUPLINGS:
+            raise unknown("coupling", self.coupling, COUPLINGS)
+        by_convolution = self.coupling == "conv"
+        require(not (by_convolution and self.causal), "causal", "False under coupling='conv'", self.causal)
+        if self.grid_width is not None:
+            require(by_convolution, "grid_width", "None under coupling='attention'", self.grid_width)
+            self.require_count("grid_width")
+        super().__post_init__()
+
+    def require_length(self, seq_len: int) -> None:
+        super().require_length(seq_len)
+        if self.coupling == "conv":
+            self.grid(seq_len)
+
+    def grid(self, seq_len: int) -> tuple[int, int]:
+        """Rows and columns."""
+        width = math.isqrt(seq_len) if self.grid_width is None else self.grid_width
+        if width == 0 or seq_len % width or (self.grid_width is None and width**2 != seq_len):
+            rule = "a square number" if self.grid_width is None else f"a multiple of grid_width={self.grid_width}"
+            raise InputError(
+                f"seq_len must be {rule} under coupling='conv', got {seq_len}; give a grid_width that fits"
+            )
+        return seq_len // width, width
+
+    @property
+    def layer_equivalents(self) -> float:
+        return super().layer_equivalents if self.coupling == "attention" else 0.0  # a convolution is linear in length
+
+    def on_paper(self) -> "AKOrN":
+        return AKOrN(self)
+
+
+class AKOrN(RecurrentModel):
+    config: AKOrNConfig
+
+    def __init__(self, config: AKOrNConfig) -> None:
+        super().__init__(config)
+        self.norm = nn.Identity()  # the readout has norms of its own
+
+    def build_core(self) -> None:
+        config = self.config
+        self.stimulation = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.attention = (
+            Attention(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
+            if config.coupling == "attention"
+            else None
+        )
+        self.convolution = None if self.attention else GridConvolution(config)
+        self.oscillators = Oscillators(config)
+        self.lengths = Lengths(config)
+
+    def injected(self, embedded: Tensor) -> Tensor:
+        return self.stimulation(embedded)
+
+    def coupling(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """What the oscillators of all places say to each."""
+        return self._coupling(x, self.setting(self._place(x[..., 0], None, None)))[0]
+
+    def _coupling(self, x: Tensor, setting: Setting) -> tuple[Tensor, Tensor]:
+        if self.attention is not None:
+            return self.attention(x, setting.mask, setting.rotation)
+        assert self.convolution is not None
+        return self.convolution(x, setting.real), torch.zeros((), device=x.device)
+
+    def response(self, state: Tensor, stimulus: Tensor, setting: Setting) -> tuple[Tensor, Tensor]:
+        coupled, aux_loss = self._coupling(state, setting)
+        return self.dropout(coupled) + stimulus, aux_loss  # (1)
+
+    def moved(self, state: Tensor, response: Tensor, setting: Setting) -> Tensor:
+        (omega,) = setting.weights
+        return self.oscillators(state, response, omega)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        return self.oscillators.normalised(x)
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return (self.oscillators.omega(),)
+
+    def finished(self, state: Tensor) -> Tensor:
+        return self.lengths(state)
+
+
+class Oscillators(nn.Module):
+    """(2), of all groups of all places."""
+
+    def __init__(self, config: AKOrNConfig) -> None:
+        super().__init__()
+        self.width, self.gamma = config.oscillator_width, config.gamma
+        n_groups = config.d_model // self.width
+        self.frequencies = nn.Parameter(torch.empty(n_groups, self.width, self.width))
+        self.scale = nn.Parameter(torch.empty(config.d_model)) if config.rms_norm else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.frequencies, std=FIRST_TURN / math.sqrt(2 * (self.width - 1)))
+        if self.scale is not None:
+            nn.init.ones_(self.scale)
+
+    def omega(self) -> Float[Tensor, "G N N"]:
+        return self.frequencies - self.frequencies.mT
+
+    def forward(self, x: Tensor, y: Tensor, omega: Tensor) -> Tensor:
+        x, y = self.grouped(x), self.grouped(y)
+        moved = kuramoto_step(x, y, omega, self.gamma, on_sphere=self.scale is None)
+        return self._scaled(moved.flatten(-2))
+
+    def normalised(self, x: Tensor) -> Tensor:
+        return self._scaled(F.normalize(self.grouped(x), dim=-1).flatten(-2))
+
+    def grouped(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch G N"]:
+        return x.unflatten(-1, (-1, self.width))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale is None else x * self.scale
+
+
+def tangent(x: Float[Tensor, "*batch N"], y: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
+    """y without its part along x, which has length 1."""
+    return y - (x * y).sum(-1, keepdim=True) * x
+
+
+def kuramoto_step(
+    x: Float[Tensor, "*batch G N"],
+    y: Float[Tensor, "*batch G N"],
+    omega: Float[Tensor, "G N N"],
+    gamma: float,
+    on_sphere: bool = True,
+) -> Float[Tensor, "*batch G N"]:
+    """(2); `on_sphere` is False for x that have other lengths than 1."""
+    turned = torch.einsum("gij,...gj->...gi", omega, x)
+    pulled = tangent(x if on_sphere else F.normalize(x, dim=-1), y)
+    return F.normalize(x + gamma * (turned + pulled), dim=-1)
+
+
+class GridConvolution(nn.Module):
+    def __init__(self, config: AKOrNConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.kernel = nn.Conv2d(config.d_model, config.d_model, kernel_size=3, padding=1, bias=False)
+
+    def forward(self, x: Float[Tensor, "B T D"], real: Tensor | None) -> Float[Tensor, "B T D"]:
+        if real is not None:
+            x = x * real.unsqueeze(-1)  # padding says nothing
+        board = x.unflatten(1, self.config.grid(x.shape[1])).permute(0, 3, 1, 2)
+        return self.kernel(board).flatten(2).mT
+
+
+class Lengths(nn.Module):
+    """(3): directions do not matter, only how long their mixtures are."""
+
+    def __init__(self, config: AKOrNConfig) -> None:
+        super().__init__()
+        self.width = config.oscillator_width
+        self.mixture = nn.Linear(config.d_model, config.d_model * self.width, bias=False)
+        self.bias = nn.Parameter(torch.empty(config.d_model))
+        self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        lengths = torch.linalg.vector_norm(self.mixture(x).unflatten(-1, (-1, self.width)), dim=-1) + self.bias
+        return F.relu(lengths + self.mlp(lengths))

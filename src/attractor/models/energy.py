@@ -1,0 +1,157 @@
+"""Attention that descends an energy whatever its weights, and what energies there are to measure.
+
+    E(X) = -sum_h sum_ij exp(beta x_i' A_h x_j),   A_h symmetric                                            (1)
+    u_i^h = sum_j softmax_j(beta x_i' A_h x_j) A_h x_j,   dX = sum_h u^h                                    (2)
+    dE/dx_i = -2 beta sum_h Z_i^h u_i^h,   Z_i^h = sum_j exp(beta x_i' A_h x_j)                             (3)
+
+    single   one head, A = (W_Q W_K' + W_K W_Q') / 2                                                        (4)
+    multi    A_h = U_h S_h U_h',  S_h symmetric,  [U_1 ... U_H] = (1 + K)^-1 (1 - K) with K' = -K           (5)
+
+(3) needs both halves of the gradient to be alike, so A must be symmetric and everyone attend to everyone: neither a
+causal mask nor a rotation will do. Heads of (5) have orthogonal ranges, so that (2) descends (1) in all of them:
+
+    <dE/dX, dX> = -2 beta sum_h sum_i Z_i^h |u_i^h|^2 <= 0                                                  (6)
+
+The constraint is built in, not rewarded: values and output are those of the logits. K and S_h are the antisymmetric and
+symmetric parts of free matrices; beta is attention's scale, 1 / sqrt(head width). With W_V = sym(A) and A asymmetric
+(6) is no law, and `violation_rate` counts how often it fails. Jacobians: arXiv 2505.19458, propositions 4.1 and 4.2,
+where (1) is claimed for asymmetric A, too.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attractor.attention import Cache, Rope, Rotation
+from attractor.attention.mask import resolve_mask
+from attractor.attention.project.heads import split_heads
+from attractor.attention.score.softmax import SoftmaxScore, attention_logits
+from attractor.attention.stage import require
+from attractor.kernels.precision import without_autocast
+from attractor.tap import tap
+
+
+class Maps(NamedTuple):
+    """q = x Q and k = x U by heads, values as q, and heads come back through U'; U is None where it is the identity."""
+
+    query: Float[Tensor, "D D"]
+    basis: Float[Tensor, "D D"] | None
+
+
+class EnergyAttention(nn.Module, ABC):
+    """Called as every attention is. `maps` may be given where several calls share them."""
+
+    rope_width = 0  # there is nothing to turn
+
+    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model)
+        self.n_heads, self.head_dim = n_heads, d_model // n_heads
+        self.scale = self.head_dim**-0.5
+        self.score = SoftmaxScore(self.scale, None, dropout)
+
+    @abstractmethod
+    def maps(self) -> Maps: ...
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        causal_mask: bool | Tensor = False,
+        rope: Rope | Rotation | None = None,
+        cache: Cache | None = None,
+        maps: Maps | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
+        require(rope is None, "rope", "None for attention with an energy", rope, "a rotation would leave it none")
+        require(cache is None, "cache", "None for attention with an energy", cache, "all positions see one another")
+        maps = self.maps() if maps is None else maps
+        q, k = self._scored(x, maps)
+        mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], x.shape[1], x.device)
+        context = self.score(tap("q_coupled", q), tap("k_coupled", k), q, mask, x).transpose(1, 2).flatten(2)  # (2)
+        out = context if maps.basis is None else context @ maps.basis.mT.to(context.dtype)
+        return out, torch.zeros((), device=x.device)
+
+    def energy(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B"]:
+        """(1)."""
+        return -attention_logits(*self._scored(x, self.maps()), self.scale).exp().sum((1, 2, 3))
+
+    def _scored(self, x: Tensor, maps: Maps) -> tuple[Tensor, Tensor]:
+        k = x if maps.basis is None else x @ maps.basis
+        return split_heads(x @ maps.query, self.n_heads), split_heads(k, self.n_heads).to(maps.query.dtype)
+
+
+class SingleHeadEnergy(EnergyAttention):
+    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0) -> None:
+        require(n_heads == 1, "n_heads", "1 under the energy of a single head", n_heads, "or choose energy='multi'")
+        super().__init__(d_model, n_heads, dropout)
+        self.query = nn.Linear(d_model, d_model, bias=False)
+        self.key = nn.Linear(d_model, d_model, bias=False)
+
+    def maps(self) -> Maps:
+        with without_autocast(self.query.weight):
+            return Maps(symmetric(self.query.weight.mT @ self.key.weight), None)  # (4)
+
+
+class MultiHeadEnergy(EnergyAttention):
+    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, n_heads, dropout)
+        self.turn = nn.Parameter(torch.empty(d_model, d_model))
+        self.strength = nn.Parameter(torch.empty(n_heads, self.head_dim, self.head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Angles of U spread over most of the circle, so that heads see different mixtures of coordinates from the
+        start; S as large as products of matrices that `nn.Linear` draws."""
+        nn.init.normal_(self.turn, std=math.sqrt(2 / len(self.turn)))
+        nn.init.uniform_(self.strength, -self.scale, self.scale)
+
+    def maps(self) -> Maps:
+        with without_autocast(self.turn):
+            basis = cayley(self.turn)
+            heads = basis.unflatten(1, (self.n_heads, -1)).transpose(0, 1)
+            return Maps((heads @ symmetric(self.strength)).transpose(0, 1).flatten(1), basis)
+
+
+ENERGIES: dict[str, type[EnergyAttention]] = {"single": SingleHeadEnergy, "multi": MultiHeadEnergy}
+
+
+def symmetric(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    return (matrix + matrix.mT) / 2
+
+
+def cayley(free: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """The orthogonal matrix of (5), from any matrix. 1 + K is never singular: K has imaginary eigenvalues."""
+    turning = (free - free.mT) / 2
+    identity = torch.eye(len(free), dtype=free.dtype, device=free.device)
+    return torch.linalg.solve(identity + turning, identity - turning)
+
+
+# --- measured -------------------------------------------------------------------------------------------------------
+
+
+def pseudo_energy(
+    state: Float[Tensor, "B T D"], response: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B"]:
+    """-Tr(X'Y), over the positions that are real."""
+    agreement = (state * response).sum(-1)
+    return -(agreement if real is None else agreement * real).sum(-1)
+
+
+def energy_slope(
+    matrix: Float[Tensor, "*batch D D"], states: Float[Tensor, "*batch T D"], beta: float = 1.0
+) -> Float[Tensor, "*batch"]:
+    """<dE/dX, dX> of one head with W_V = sym(A), for any A: below 0 where (2) descends (1)."""
+    powers = (beta * states @ matrix @ states.mT).exp()
+    gradient = -beta * (powers @ states @ matrix.mT + powers.mT @ states @ matrix)
+    motion = powers / powers.sum(-1, keepdim=True) @ states @ symmetric(matrix)
+    return (gradient * motion).sum((-2, -1))
+
+
+def violation_rate(
+    matrix: Float[Tensor, "*batch D D"], states: Float[Tensor, "*batch T D"], beta: float = 1.0
+) -> Float[Tensor, ""]:
+    """The share of draws in which (2) climbs."""
+    return (energy_slope(matrix, states, beta) > 0).double().mean()

@@ -1,0 +1,133 @@
+"""ItrSA: iterated self-attention with its input injected at every step, on states of unit length.
+
+    Y = C + MSA(X),   X <- Norm(X + eta Y)                                                                  (1)
+    Norm(x) = gamma x / |x|   (unit),   gamma sqrt(D) x / |x|   (rms),   x   (none)                         (2)
+
+gamma is trainable, one for each of the D coordinates, and starts at 1. There is neither an MLP nor a residual stream of
+free length. Read by a linear map of the last state's RMSNorm, as every model here.
+`inject=False` leaves C out of (1): it is then where the state starts, and seen no more. `energy` puts attention that
+descends an energy exactly (`energy.py`) in the place of MSA, which otherwise may be any mechanism.
+Jacobians: arXiv 2505.19458, section 5 ("RMSNorm" there is `unit`). The model that the authors of AKOrN call ItrSA is
+another: `itrsa_prenorm.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attractor.attention import Attention
+from attractor.attention.presets import preset
+from attractor.attention.project.heads import HeadProjection
+from attractor.attention.stage import require
+from attractor.errors import unknown
+from attractor.models.energy import ENERGIES, EnergyAttention, Maps
+from attractor.models.recurrent import RecurrentConfig, RecurrentModel, Setting
+
+NEVER_LESS = 1e-24  # than a mean square: only a state of zeros would divide by zero
+
+
+class UnitNorm(nn.Module):
+    """gamma x / |x|, by the fused kernel of its relative with sqrt(D)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = len(self.weight)
+        return F.rms_norm(x, (width,), self.weight * width**-0.5, NEVER_LESS)
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "unit": UnitNorm,
+    "rms": partial(nn.RMSNorm, eps=NEVER_LESS),
+    "none": nn.Identity,
+}
+
+
+@dataclass(frozen=True)
+class ItrSAConfig(RecurrentConfig["ItrSA"]):
+    family: ClassVar[str] = "itrsa"
+
+    eta: float = 1.0
+    norm: str = "unit"
+    inject: bool = True
+    energy: str | None = None  # or single, multi
+
+    def __post_init__(self) -> None:
+        require(0 < self.eta < float("inf"), "eta", "positive and finite", self.eta)
+        if self.norm not in NORMS:
+            raise unknown("norm", self.norm, NORMS)
+        if not self.inject:
+            self.require_stimulus_at_the_start()
+        super().__post_init__()
+        if self.energy is not None:
+            self._require_an_energy(self.energy)
+
+    def _require_an_energy(self, energy: str) -> None:
+        if energy not in ENERGIES:
+            raise unknown("energy", energy, ENERGIES)
+        require(energy != "single" or self.n_heads == 1, "n_heads", "1 under energy='single'", self.n_heads)
+        rule, plain = "'standard', unchanged, under energy", preset("standard").replace(dropout=self.dropout)
+        own = self.attention_config.replace(dropout=self.dropout)
+        require(own == plain, "attention", rule, self.attention, "its projections are the energy's own")
+        for field, value in (("causal", False), ("positions", "learned"), ("head_dim", None)):
+            found = getattr(self, field)
+            require(found == value, field, f"{value!r} under energy, which is symmetric in the positions", found)
+
+    @property
+    def label(self) -> str:
+        return super().label + ("" if self.energy is None else f" energy-{self.energy}")
+
+    def on_paper(self) -> "ItrSA":
+        return ItrSA(self)
+
+
+class ItrSA(RecurrentModel):
+    config: ItrSAConfig
+
+    def build_core(self) -> None:
+        config = self.config
+        self.attention = (
+            Attention(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
+            if config.energy is None
+            else ENERGIES[config.energy](config.d_model, config.n_heads, config.dropout)
+        )
+        self.state_norm = NORMS[config.norm](config.d_model)
+
+    def response(self, state: Tensor, stimulus: Tensor, setting: Setting) -> tuple[Tensor, Tensor]:
+        attended, aux_loss = self.attention(state, setting.mask, setting.rotation, None, *setting.weights)
+        attended = self.dropout(attended)
+        return stimulus + attended if self.config.inject else attended, aux_loss
+
+    def moved(self, state: Tensor, response: Tensor, setting: Setting) -> Tensor:
+        return self.state_norm(torch.add(state, response, alpha=self.config.eta))  # (1)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """At the length that states start with, under `none` as under `unit`."""
+        return F.normalize(x, dim=-1) * (self.state_size * self.config.d_model**0.5)
+
+    @property
+    def state_size(self) -> float:
+        return 1.0 if self.config.norm == "rms" else self.config.d_model**-0.5
+
+    def scale_to_states(self) -> None:
+        """Queries and keys are drawn for states of length sqrt(D). Of states of length 1 they would make logits D times
+        as small, and attention a mean for as long as they take to grow. (Without a norm it is the states that grow.)"""
+        super().scale_to_states()
+        project = getattr(self.attention, "project", None)
+        if isinstance(project, HeadProjection) and self.config.norm == "unit" and not self.config.qk_norm:
+            for drawn in (project.query, project.key):
+                drawn.weight.mul_(self.config.d_model**0.5)
+
+    def weights(self) -> tuple[Maps, ...]:
+        return (self.attention.maps(),) if isinstance(self.attention, EnergyAttention) else ()

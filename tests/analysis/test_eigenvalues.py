@@ -1,0 +1,216 @@
+"""Eigenvalues of maps that are known, then against the dense solver; the parts of a Jacobian, likewise."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.analysis import (
+    antisymmetric_norm,
+    antisymmetric_part,
+    eigenvalues,
+    estimate_eigenvalues,
+    jacobian_norm,
+    largest_imaginary_part,
+    leading_eigenvalues,
+    oscillatory_share,
+    quadratic_form,
+    spectral_radius,
+    sphere_tangent,
+    symmetric_extremes,
+    symmetric_part,
+)
+from attractor.errors import InputError
+
+N_LARGE = 520  # beyond what is solved as a dense matrix
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rotation(angle: float, scale: float = 1.0) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    return scale * torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+
+
+def orthogonal(n: int, seed: int = 0) -> Tensor:
+    return torch.linalg.qr(normal(n, n, seed=seed)).Q
+
+
+def with_spectrum(blocks: list[Tensor], n: int, slope: float = 0.0) -> Tensor:
+    """A matrix with these blocks' eigenvalues, and 0 otherwise, in general position; `slope` takes it from normal."""
+    core = torch.zeros(n, n, dtype=torch.float64)
+    small = torch.block_diag(*blocks)
+    core[: len(small), : len(small)] = small
+    core = core + slope * normal(n, n, seed=5).triu(2) / n**0.5
+    basis = orthogonal(n)
+    return basis @ core @ basis.T
+
+
+def linear(matrix: Tensor) -> tuple:
+    if matrix.ndim == 2:
+        return (lambda x: matrix @ x), torch.zeros(len(matrix), dtype=matrix.dtype)
+    return (lambda x: (matrix @ x.unsqueeze(-1)).squeeze(-1)), torch.zeros(matrix.shape[:-1], dtype=matrix.dtype)
+
+
+def same_values(found: Tensor, expected: Tensor, atol: float) -> None:
+    """As sets, since pairs and ties have no order."""
+    distances = (found.unsqueeze(-1) - expected).abs()
+    assert distances.amin(-1).max() < atol
+    assert distances.amin(-2).max() < atol
+
+
+@pytest.mark.parametrize("angle", [0.1, 0.7, math.pi / 2, 3.0])
+@pytest.mark.parametrize("n_pairs", [1, 300])
+def test_scaled_rotation_has_its_scale_for_radius(angle: float, n_pairs: int) -> None:
+    """Criterion: 0.9, where power iteration wavers; 300 copies of it too, whose Krylov spaces have dimension 2."""
+    step, x = linear(torch.block_diag(*[rotation(angle, 0.9)] * n_pairs))
+    assert spectral_radius(step, x).item() == pytest.approx(0.9, rel=1e-9)
+    assert largest_imaginary_part(step, x).item() == pytest.approx(0.9 * math.sin(angle), rel=1e-9)
+
+
+def test_nilpotent_maps_have_radius_zero_whatever_their_norm() -> None:
+    """Criterion: exactly 0 where the matrix is triangular in some order of the coordinates."""
+    shift = torch.diag(torch.full((9,), 5.0), 1)
+    shuffled = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    for matrix in (shift, shift.T, shift[shuffled][:, shuffled], torch.zeros(10, 10), normal(10, 10).float().triu(1)):
+        assert spectral_radius(*linear(matrix)).item() == 0
+    assert jacobian_norm(*linear(shift)).item() == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("slope", [0.0, 3.0], ids=["normal", "far-from-normal"])
+def test_large_maps_with_known_leading_eigenvalues(slope: float) -> None:
+    """Criterion: 1e-6, real ones and pairs, ordered by each of the three; far from normal the norm is another thing."""
+    blocks = [rotation(1.2, 0.95), torch.tensor([[-0.9]], dtype=torch.float64), rotation(0.2, 0.8), 0.7 * torch.eye(1)]
+    step, x = linear(with_spectrum(blocks, N_LARGE, slope))
+    first, second = 0.95 * complex(math.cos(1.2), math.sin(1.2)), 0.8 * complex(math.cos(0.2), math.sin(0.2))
+    found = leading_eigenvalues(step, x, k=5, tolerance=1e-9)
+    expected = torch.tensor([first, first.conjugate(), -0.9, second, second.conjugate()], dtype=torch.complex128)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert leading_eigenvalues(step, x, 1, by="real").item() == pytest.approx(second, abs=1e-6)
+    assert leading_eigenvalues(step, x, 1, by="imaginary").item() == pytest.approx(first, abs=1e-6)
+    if slope:
+        assert jacobian_norm(step, x) > 2 * found[0].abs()
+
+
+def test_random_matrix_whose_eigenvalues_crowd_at_the_rim() -> None:
+    matrix = normal(N_LARGE, N_LARGE) / N_LARGE**0.5
+    found = estimate_eigenvalues(*linear(matrix), k=3)
+    dense = eigenvalues(*linear(matrix))
+    torch.testing.assert_close(found.values.abs(), dense[:3].abs(), rtol=1e-4, atol=0)
+    assert found.residual.max() < 1e-5
+    assert found.n_products > 100
+
+
+def test_samples_are_solved_side_by_side() -> None:
+    """Criterion: each sample has what it has alone, where one has pairs, one has real eigenvalues, one is zero."""
+    cases = [
+        with_spectrum([rotation(1.0, 0.9), rotation(0.3, 0.6)], N_LARGE),
+        with_spectrum([torch.diag(torch.tensor([0.5, -0.4, 0.3, 0.2], dtype=torch.float64))], N_LARGE, slope=1.0),
+        torch.zeros(N_LARGE, N_LARGE, dtype=torch.float64),
+    ]
+    step, x = linear(torch.stack(cases))
+    found = leading_eigenvalues(step, x, k=4, batched=True)
+    assert found.shape == (3, 4)
+    for matrix, values in zip(cases, found, strict=True):
+        same_values(values, eigenvalues(*linear(matrix))[:4], atol=1e-5)
+    torch.testing.assert_close(
+        spectral_radius(step, x, batched=True), torch.tensor([0.9, 0.5, 0.0]).double(), rtol=0, atol=1e-6
+    )
+
+
+def test_search_that_is_cut_short_warns() -> None:
+    matrix = normal(N_LARGE, N_LARGE)
+    with pytest.warns(RuntimeWarning, match=r"relative residual is .* after 40 products; give a larger max_products"):
+        spectral_radius(*linear(matrix), max_products=50)
+
+
+def test_eigenvalues_of_a_small_nonlinear_map() -> None:
+    """Criterion: those of the derivative at the point; a tangent space puts 0 for what it leaves out."""
+    matrix, x = normal(6, 6), normal(6, seed=1)
+    derivative = (1 - (matrix @ x).tanh().square()).unsqueeze(-1) * matrix
+    same_values(eigenvalues(lambda x: (matrix @ x).tanh(), x), torch.linalg.eigvals(derivative), 1e-12)
+    # At a fixed point of Ax / |Ax|, an eigenvector for lambda_1, the others are lambda_i / lambda_1.
+    symmetric = matrix @ matrix.T
+    values, vectors = torch.linalg.eigh(symmetric)
+    found = eigenvalues(lambda x: symmetric @ x / (symmetric @ x).norm(), vectors[:, -1], tangent=sphere_tangent())
+    expected = torch.cat([values[:-1].flip(0) / values[-1], torch.zeros(1).double()]).to(torch.complex128)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_add_up_and_are_what_they_are_called() -> None:
+    matrix, v = normal(2, 12, 12), normal(5, 2, 12, seed=1)
+    step, x = linear(matrix)
+    s, a = symmetric_part(step, x, batched=True), antisymmetric_part(step, x, batched=True)
+    torch.testing.assert_close(s(v) + a(v), torch.einsum("bij,kbj->kbi", matrix, v))
+    torch.testing.assert_close(s(v), torch.einsum("bij,kbj->kbi", (matrix + matrix.mT) / 2, v))
+    form = torch.einsum("kbi,bij,kbj->kb", v, matrix, v)
+    torch.testing.assert_close(quadratic_form(step, x, v, batched=True), form)
+    torch.testing.assert_close(quadratic_form(step, x, v[0], batched=True), form[0])
+    torch.testing.assert_close(quadratic_form(step, x, v), form.sum(-1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 40, 150])
+def test_extremes_of_the_parts(n: int) -> None:
+    matrix = normal(3, n, n) / n**0.5
+    step, x = linear(matrix)
+    low, high = symmetric_extremes(step, x, batched=True)
+    expected = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
+    torch.testing.assert_close(low, expected[:, 0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(high, expected[:, -1], rtol=1e-4, atol=1e-6)
+    turned = torch.linalg.matrix_norm((matrix - matrix.mT) / 2, 2)
+    torch.testing.assert_close(antisymmetric_norm(step, x, batched=True), turned, rtol=1e-4, atol=1e-9)
+    assert (largest_imaginary_part(step, x, batched=True) <= turned + 1e-9).all()
+
+
+def test_share_of_known_maps() -> None:
+    """Criterion: 0 for a symmetric matrix, 1 for a quarter turn, sin^2 for a rotation, 0 (not NaN) for nothing."""
+    symmetric = normal(9, 9)
+    for matrix, expected in (
+        (symmetric + symmetric.T, 0.0),
+        (rotation(math.pi / 2), 1.0),
+        (rotation(0.4), math.sin(0.4) ** 2),
+        (torch.zeros(3, 3), 0.0),
+    ):
+        found = oscillatory_share(*linear(matrix))
+        assert found.share.item() == pytest.approx(expected, abs=1e-12)
+        assert found.standard_error.item() == 0
+
+
+def test_share_by_probes_errs_as_much_as_it_says() -> None:
+    """Criterion: over 60 seeds the error has the size of the standard error, within a third."""
+    matrix = normal(200, 200) @ torch.diag(torch.linspace(0, 2, 200, dtype=torch.float64))
+    true = ((matrix - matrix.T) / 2).square().sum() / matrix.square().sum()
+    found = [oscillatory_share(*linear(matrix), n_probes=32, seed=seed) for seed in range(60)]
+    scores = torch.stack([(each.share - true) / each.standard_error for each in found])
+    assert 2 / 3 < scores.square().mean().sqrt() < 4 / 3
+
+
+def test_largest_state_of_probes_is_exact() -> None:
+    """Criterion: as many probes as dimensions give the exact share, one dimension more an estimate close to it."""
+    matrix = normal(64, 64)
+    exact = oscillatory_share(*linear(matrix), n_probes=64)
+    probed = oscillatory_share(*linear(matrix), n_probes=63)
+    assert exact.share.item() == pytest.approx(float(((matrix - matrix.T) / 2).square().sum() / matrix.square().sum()))
+    assert 0 < probed.standard_error < 0.02
+    assert abs(probed.share - exact.share) < 4 * probed.standard_error
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": 4}, "k must be at most 3, the dimension of the state, got 4; ask for fewer"),
+        ({"k": 1.5}, "k must be an integer of at least 1, got 1.5"),
+        ({"by": "imag"}, "unknown order 'imag'; did you mean 'imaginary'"),
+        ({"max_products": 0}, "max_products must be an integer of at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(asked: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        leading_eigenvalues(*linear(torch.eye(3)), **asked)

@@ -1,0 +1,245 @@
+"""Finite-time exponents against products whose singular values are known, and what a normalisation takes away."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attractor.analysis import FiniteTime, finite_time, finite_time_exponents, lyapunov_spectrum, sphere_tangent
+from attractor.analysis.frames import nothing_shed, orthonormalise, rounds
+from attractor.errors import InputError
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def normalised(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def exponents_of(matrix: Tensor, n_steps: int) -> Tensor:
+    return torch.linalg.svdvals(torch.linalg.matrix_power(matrix, n_steps)).log() / n_steps
+
+
+def known_product(n: int, logs: Tensor) -> tuple[list[Tensor], Tensor]:
+    """One matrix per row of `logs`, none of them normal, whose product has singular values e^(sum of logs)."""
+    turns = [torch.linalg.qr(normal(n, n, seed=seed)).Q for seed in range(len(logs) + 1)]
+    factors = [turns[t + 1] @ torch.diag(row.exp()) @ turns[t].T for t, row in enumerate(logs)]
+    return factors, logs.sum(0).sort(descending=True).values
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_product_and_frame_tell_different_stories(seed: int) -> None:
+    """Criterion: a Gaussian map of 200 dimensions and radius one grows by about e^(16 * 0.11) in 16 steps, as the dense
+    product says to 1e-5; a frame carried along the same 16 steps says that it does not grow."""
+    matrix = normal(200, 200, seed=seed) / 200**0.5
+    step, x = (lambda x: matrix @ x), torch.zeros(200, dtype=torch.float64)
+    found = finite_time(step, x, k=8, tolerance=1e-6)
+    torch.testing.assert_close(found.exponents, exponents_of(matrix, 16)[:8], rtol=0, atol=1e-5)
+    assert found.change < 1e-6
+    assert 0.09 < found.exponents[0] < 0.13
+    assert lyapunov_spectrum(step, x, n_steps=16, k=8, n_transient=0)[0] < found.exponents[0] - 0.05
+
+
+@pytest.mark.parametrize("k", [1, 3, 29, 30])
+@pytest.mark.parametrize("n_steps", [1, 5])
+def test_any_number_up_to_the_dimension(k: int, n_steps: int) -> None:
+    matrix = normal(30, 30) / 30**0.5
+    found = finite_time_exponents(
+        lambda x: matrix @ x, torch.zeros(30).double(), n_steps, k, tolerance=1e-8, max_sweeps=300
+    )
+    torch.testing.assert_close(found, exponents_of(matrix, n_steps)[:k], rtol=0, atol=1e-6)
+
+
+def test_default_tolerance_is_kept_at_the_end() -> None:
+    """Criterion: stopping at changes below 1e-3 leaves errors below 1e-3, over five maps."""
+    for seed in range(5):
+        matrix = normal(100, 100, seed=seed) / 10
+        found = finite_time(lambda x, m=matrix: m @ x, torch.zeros(100, dtype=torch.float64))
+        error = exponents_of(matrix, 16)[:8] - found.exponents
+        assert found.change < 1e-3
+        assert error.min() > -1e-9  # from below
+        assert error.max() < 1e-3
+
+
+@pytest.mark.parametrize("spread", [1.0, 20.0, 200.0])
+def test_products_of_any_range_keep_every_exponent(spread: float) -> None:
+    """Criterion: all of them to 1e-9 where singular values lie up to e^2000 apart, which no number format holds.
+
+    The factors share their frames, so that every step has a range that fp64 can resolve, and the product has not.
+    """
+    logs = torch.linspace(0, -1, 6, dtype=torch.float64) * spread / 10
+    logs = torch.stack([logs.roll(t % 2) for t in range(100)]) if spread < 20 else logs.expand(100, -1)
+    factors, expected = known_product(6, logs)
+    shed = nothing_shed(torch.zeros(1, 6, 6))
+    frame = torch.linalg.qr(normal(1, 6, 6, seed=9)).Q
+    for factor in factors:
+        frame, r = orthonormalise(factor @ frame)
+        shed = shed.after(r)
+    torch.testing.assert_close(shed.log_singular_values()[0] / 100, expected / 100, rtol=1e-9, atol=1e-9)
+
+
+def test_values_that_coincide() -> None:
+    """Criterion: an identity has exponents 0 all, and orthogonal maps too: no gap, and yet no error."""
+    for matrix in (torch.eye(12).double(), torch.linalg.qr(normal(12, 12)).Q):
+        found = finite_time(lambda x, m=matrix: m @ x, torch.ones(12).double(), n_steps=7, k=5)
+        torch.testing.assert_close(found.exponents, torch.zeros(5).double(), rtol=0, atol=1e-13)
+        assert found.n_sweeps == 1
+
+
+def test_single_precision_state() -> None:
+    matrix = normal(80, 80) / 80**0.5
+    found = finite_time_exponents(lambda x: matrix.float() @ x, torch.zeros(80), k=4, tolerance=1e-5)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exponents_of(matrix, 16)[:4], rtol=0, atol=1e-4)
+
+
+def test_nonlinear_orbit_is_the_product_along_it() -> None:
+    """Criterion: the dense product of the derivatives at the states that the orbit visits, and not at its start."""
+    matrix, x = 1.5 * normal(15, 15) / 15**0.5, normal(15, seed=1)
+    product, state = torch.eye(15, dtype=torch.float64), x
+    for _ in range(10):
+        state = (matrix @ state).tanh()
+        product = (1 - state.square()).unsqueeze(-1) * matrix @ product
+    expected = torch.linalg.svdvals(product).log() / 10
+    found = finite_time_exponents(lambda x: (matrix @ x).tanh(), x, n_steps=10, k=4, tolerance=1e-9)
+    torch.testing.assert_close(found, expected[:4], rtol=0, atol=1e-7)
+
+
+def test_samples_do_not_influence_one_another() -> None:
+    """Criterion: batched is what each sample has alone; what a limit of memory cuts is the same again."""
+    matrix, x = normal(24, 24) / 24**0.5, normal(3, 4, 6, seed=1)
+
+    def step(x: Tensor) -> Tensor:
+        return (1.3 * x.flatten(-2) @ matrix).tanh().unflatten(-1, (4, 6))
+
+    together = finite_time(step, x, k=3, batched=True, tolerance=1e-8)
+    assert together.exponents.shape == (3, 3)
+    assert together.change.shape == (3,)
+    for b in range(3):
+        alone = finite_time_exponents(step, x[b], k=3, tolerance=1e-8)
+        torch.testing.assert_close(together.exponents[b], alone, rtol=0, atol=1e-6)
+    cut = finite_time(step, x, k=3, batched=True, tolerance=1e-8, max_bytes=1)
+    torch.testing.assert_close(cut.exponents, together.exponents, rtol=0, atol=1e-10)
+
+
+def test_what_it_costs() -> None:
+    """Criterion: the step is called T times for the orbit, T times each half sweep, and thrice to look at it first:
+    blocks go through at once. One direction at a time, within 15 (k + 2) passes for three sweeps."""
+    matrix, n_calls = normal(60, 60) / 60**0.5, 0
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal n_calls
+        n_calls += 1
+        return matrix @ x
+
+    found = finite_time(step, torch.zeros(60, dtype=torch.float64), n_steps=16, k=4, tolerance=0.0, max_sweeps=3)
+    assert found.n_sweeps == 3
+    assert n_calls <= 16 * (1 + 2 * 3) + 3
+    n_calls = 0
+    finite_time(step, torch.zeros(60, dtype=torch.float64), k=4, tolerance=0.0, max_sweeps=3, max_bytes=1)
+    assert n_calls <= 16 * 15 * (4 + 2)
+
+
+def test_sweeps_that_do_not_suffice_warn() -> None:
+    matrix = normal(200, 200) / 200**0.5
+    with pytest.warns(RuntimeWarning, match=r"still changed by .* in sweep 1: they are lower bounds; .*max_sweeps"):
+        found = finite_time_exponents(lambda x: matrix @ x, torch.zeros(200).double(), k=2, max_sweeps=1)
+    assert (found < exponents_of(matrix, 16)[:2]).all()
+
+
+# --- directions that are lost ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normalisation_loses_one_direction_a_row(dtype: torch.dtype) -> None:
+    """Criterion: x / |x| on the sphere keeps all tangents (exponent 0) and loses the radius (minus infinity, no NaN);
+    with the tangent space the lost ones are left out, and no more than those may be asked for."""
+    x = normalised(normal(3, 5, dtype=dtype))
+    found = finite_time_exponents(normalised, x, k=15)
+    torch.testing.assert_close(found[:12], torch.zeros(12, dtype=dtype), rtol=0, atol=1e-6)
+    assert found[12:].isneginf().all()
+    within = finite_time_exponents(normalised, x, k=12, tangent=sphere_tangent())
+    torch.testing.assert_close(within, torch.zeros(12, dtype=dtype), rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match="k must be at most 12, the dimension of the tangent space, got 13"):
+        finite_time_exponents(normalised, x, k=13, tangent=sphere_tangent())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tangent_space_changes_nothing_else(dtype: torch.dtype) -> None:
+    """Criterion: a normalised linear map has the same finite exponents with and without, sample by sample."""
+    matrix, x = normal(4, 4, dtype=dtype), normalised(normal(2, 3, 4, seed=1, dtype=dtype))
+
+    def step(x: Tensor) -> Tensor:
+        return normalised(x @ matrix)
+
+    everything = finite_time_exponents(step, x, n_steps=8, k=12, batched=True)
+    within = finite_time_exponents(step, x, n_steps=8, k=9, batched=True, tangent=sphere_tangent())
+    assert everything[:, 9:].isneginf().all()
+    torch.testing.assert_close(within, everything[:, :9], rtol=1e-4, atol=1e-4)
+
+
+def test_zero_singular_values_anywhere_along_the_product() -> None:
+    """Criterion: what a projection loses is lost for good: once for one that repeats, once a step for a shift."""
+    keep = torch.diag(torch.tensor([0.0, 1, 1, 1, 1, 1])).double()
+    shift = torch.diag(torch.ones(5), 1).double()
+    for step, n_steps, n_left in ((lambda x: keep @ x, 9, 5), (lambda x: shift @ x, 3, 3)):
+        found = finite_time_exponents(step, torch.ones(6).double(), n_steps, k=6)
+        assert found.isfinite().sum() == n_left
+        assert found[n_left:].isneginf().all()
+    nothing = finite_time(lambda x: 0 * x, torch.ones(6), n_steps=3, k=2)
+    assert nothing.exponents.isneginf().all()
+    assert nothing.change == 0
+
+
+def test_attention_like_map_in_the_whole() -> None:
+    """Criterion: for the recurrence that the measure is for, all finite exponents are those of the dense product,
+    taken on the sphere where it starts."""
+    weights, injected = normal(3, 6, 6) / 6**0.5, 0.3 * normal(4, 6, seed=1)
+
+    def step(x: Tensor) -> Tensor:
+        q, k, v = (x @ w for w in weights)
+        return normalised(x + injected + F.scaled_dot_product_attention(q, 3 * k, v))
+
+    x = normalised(normal(4, 6, seed=2))
+    product = torch.block_diag(*(torch.eye(6).double() - torch.outer(row, row) for row in x))
+    state = x
+    for _ in range(6):
+        product = torch.autograd.functional.jacobian(step, state).reshape(24, 24) @ product
+        state = step(state)
+    expected = torch.linalg.svdvals(product)[:20].log() / 6
+    found = finite_time_exponents(step, x, n_steps=6, k=20, tangent=sphere_tangent(), tolerance=1e-10)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_every_pair_plays_once() -> None:
+    for n in (1, 2, 5, 8):
+        played = [pair for first, second in rounds(n) for pair in zip(first, second, strict=True)]
+        assert sorted(played) == list(itertools.combinations(range(n), 2))
+        assert all(len({*first, *second}) == 2 * len(first) for first, second in rounds(n))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"n_steps": 0}, "n_steps must be an integer of at least 1, got 0"),
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": 4}, "k must be at most 3, the dimension of the state, got 4"),
+        ({"max_sweeps": 0}, "max_sweeps must be an integer of at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(asked: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        finite_time_exponents(lambda x: x, torch.ones(3), **{"k": 1} | asked)
+
+
+def test_orbit_that_leaves_the_numbers_is_refused_by_sample_and_step() -> None:
+    x = torch.tensor([[0.5], [3.0]])
+    with pytest.raises(InputError, match="states must be finite, got NaN or infinity in sample 1 after step 7"):
+        finite_time_exponents(torch.square, x, n_steps=16, k=1, batched=True)
+    assert isinstance(finite_time(torch.square, x[:1], k=1, batched=True), FiniteTime)
+    assert math.isfinite(finite_time_exponents(torch.square, x[0], n_steps=3, k=1).item())

@@ -1,0 +1,261 @@
+"""The operator against the dense matrix of maps written out by hand, and its norm."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attractor import attention
+from attractor.analysis import Jacobian, estimate_jacobian_norm, jacobian, jacobian_norm, sphere_tangent
+from attractor.analysis.jacobian import kept_bytes
+from attractor.errors import InputError
+
+Map = Callable[[Tensor], Tensor]
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+WEIGHTS = normal(3, 8, 8, seed=1) / 8**0.5
+
+
+def attend(x: Tensor) -> Tensor:
+    """Two heads of F.scaled_dot_product_attention on T x 8, a residual and a normalisation."""
+    q, k, v = ((x @ w).unflatten(-1, (2, 4)).transpose(-2, -3) for w in WEIGHTS)
+    y = x + F.scaled_dot_product_attention(q, k, v).transpose(-2, -3).flatten(-2)
+    return y / y.norm(dim=-1, keepdim=True)
+
+
+class Cube(torch.autograd.Function):
+    """As an older kernel would write it: no forward mode, no vectorising."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+
+def branching(x: Tensor) -> Tensor:
+    """A map that looks at its values, as nothing vectorised may."""
+    return x.tanh() if bool((x > 9).any()) else x.sin()
+
+
+def coupled() -> Map:
+    """This project's own kernel, which has no forward mode."""
+    layer = attention.build("coupled-euler", d_model=8, n_heads=2).double()
+    layer.load_state_dict({name: normal(*w.shape, seed=7) / 3 for name, w in layer.state_dict().items()})
+    return lambda x: x + layer(x[None], causal_mask=True)[0][0]
+
+
+MAPS: dict[str, tuple[Map, Tensor]] = {
+    "vector": (lambda x: (WEIGHTS[0] @ x).tanh(), normal(8)),
+    "attention": (attend, normal(5, 8)),
+    "own-function": (lambda x: Cube.apply(x @ WEIGHTS[1]), normal(3, 8)),
+    "own-kernel": (coupled(), normal(5, 8)),
+    "branching": (branching, normal(2, 3)),
+    "a-number": (lambda x: 4 * x * (1 - x), torch.tensor(0.3, dtype=torch.float64)),
+    "constant": (lambda x: torch.ones_like(x), normal(4)),
+}
+
+
+def reference(step: Map, x: Tensor) -> Tensor:
+    """Row by row, by plain reverse mode."""
+    x = x.clone().requires_grad_()
+    y = step(x).reshape(-1)
+    if not y.requires_grad:
+        return torch.zeros(x.numel(), x.numel(), dtype=x.dtype)
+    rows = [torch.autograd.grad(each, x, retain_graph=True)[0].reshape(-1) for each in y]
+    return torch.stack(rows)
+
+
+@pytest.fixture(params=MAPS, name="case")
+def case_of(request: pytest.FixtureRequest) -> tuple[Map, Tensor]:
+    return MAPS[request.param]
+
+
+def test_products_are_those_of_the_matrix(case: tuple[Map, Tensor]) -> None:
+    """Criterion: J v and J' u for blocks and for one direction, and J itself, to 1e-12."""
+    step, x = case
+    matrix, v = reference(step, x), normal(7, *x.shape, seed=2)
+    operator = Jacobian(step, x)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(operator.jvp(v).reshape(7, -1), v.reshape(7, -1) @ matrix.T, **close)
+    torch.testing.assert_close(operator.vjp(v).reshape(7, -1), v.reshape(7, -1) @ matrix, **close)
+    torch.testing.assert_close(operator.jvp(v[3]), operator.jvp(v)[3], **close)
+    torch.testing.assert_close(operator.vjp(v[3]), operator.vjp(v)[3], **close)
+    torch.testing.assert_close(jacobian(step, x), matrix, **close)
+
+
+def test_nothing_of_the_operator_hangs_on_a_graph() -> None:
+    layer = torch.nn.Linear(4, 4)
+    x = torch.ones(4, requires_grad=True)
+    operator = Jacobian(lambda x: layer(x).tanh(), x)
+    for found in (operator.jvp(torch.ones(4)), operator.vjp(torch.ones(4)), operator.image, operator.x):
+        assert not found.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(operator.jvp(torch.ones(4)), jacobian(lambda x: layer(x).tanh(), x) @ torch.ones(4))
+
+
+def test_samples_have_their_own_matrix() -> None:
+    """Criterion: batched is sample by sample, also for steps that know the batch's size."""
+    x, offset = normal(3, 5, 8), normal(3, 5, 8, seed=3)
+    found = jacobian(lambda x: attend(x + offset), x, batched=True)
+    for b in range(3):
+        torch.testing.assert_close(found[b], jacobian(lambda x, b=b: attend(x + offset[b]), x[b]))
+
+
+def test_a_limit_of_memory_cuts_blocks_and_changes_nothing() -> None:
+    """Criterion: 11 directions, three at once, take four calls, and the products are the same."""
+    x, v = normal(5, 8), normal(11, 5, 8, seed=2)
+    n_calls = 0
+
+    def watched(x: Tensor) -> Tensor:
+        nonlocal n_calls
+        n_calls += 1
+        return attend(x)
+
+    whole = Jacobian(attend, x)
+    narrow = Jacobian(watched, x, max_bytes=3 * kept_bytes(attend, x))
+    assert whole.n_at_once > 11
+    n_calls = 0
+    torch.testing.assert_close(narrow.jvp(v), whole.jvp(v))
+    assert n_calls == 4
+    torch.testing.assert_close(narrow.vjp(v), whole.vjp(v))
+    assert Jacobian(attend, x, max_bytes=1).n_at_once == 1
+
+
+def test_what_a_step_keeps_leaves_out_what_does_not_grow_with_directions() -> None:
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    assert kept_bytes(lambda x: (x @ weight).tanh() @ weight, torch.zeros(2, 64)) == 2 * (2 * 64 * 4)
+
+
+def test_tangent_space_is_taken_at_both_ends() -> None:
+    """Criterion: P(step(x)) J P(x), and its transpose, for the projections written out."""
+    step, x = MAPS["attention"]
+    for tangent, width in ((sphere_tangent(), 8), (sphere_tangent(4), 4)):
+
+        def projection(x: Tensor, width: int = width) -> Tensor:
+            groups = F.normalize(x.reshape(-1, width), dim=-1)
+            return torch.block_diag(*(torch.eye(width, dtype=x.dtype) - torch.outer(m, m) for m in groups))
+
+        expected = projection(step(x)) @ reference(step, x) @ projection(x)
+        torch.testing.assert_close(jacobian(step, x, tangent=tangent), expected)
+        v = normal(2, *x.shape, seed=4)
+        torch.testing.assert_close(
+            Jacobian(step, x, tangent=tangent).vjp(v).reshape(2, -1), v.reshape(2, -1) @ expected
+        )
+
+
+def test_with_a_gain_nothing_moves_along_the_normal_of_the_ellipsoid() -> None:
+    """Criterion: the image of the Jacobian of g x / |x| is the tangent space there: projecting changes nothing."""
+    gain = torch.linspace(0.5, 2, 6, dtype=torch.float64)
+    x = normal(4, 6)
+
+    def step(x: Tensor) -> Tensor:
+        return gain * F.normalize(x @ normal(6, 6, seed=5), dim=-1)
+
+    moved = Jacobian(step, x).jvp(normal(3, 4, 6, seed=6))
+    torch.testing.assert_close(sphere_tangent(gain=gain)(step(x), moved), moved)
+    assert (sphere_tangent()(step(x), moved) - moved).abs().max() > 0.01
+
+
+# --- the norm -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norm_of_random_matrices_of_500_dimensions(seed: int, dtype: torch.dtype) -> None:
+    """Criterion: 1e-4 of the dense one, where the largest singular values differ by a per cent or less."""
+    matrix = normal(500, 500, seed=seed, dtype=dtype) / 500**0.5
+    found = estimate_jacobian_norm(lambda x: matrix @ x, torch.zeros(500, dtype=dtype))
+    largest = torch.linalg.svdvals(matrix.double())[0]
+    assert abs(found.norm.double() / largest - 1) < 1e-4
+    assert found.error < 1e-5
+    assert found.n_iterations <= 80
+
+
+@pytest.mark.parametrize(
+    ("matrix", "norm"),
+    [
+        (torch.eye(6), 1.0),
+        (torch.zeros(6, 6), 0.0),
+        (torch.diag(torch.tensor([3.0, 3.0, -3.0, 1.0])), 3.0),
+        (torch.tensor([[0.0, 5.0], [0.0, 0.0]]), 5.0),
+        (torch.tensor([[2.0]]), 2.0),
+    ],
+    ids=["identity", "zero", "repeated", "nilpotent", "number"],
+)
+def test_norm_where_lanczos_ends_early(matrix: Tensor, norm: float) -> None:
+    assert jacobian_norm(lambda x: matrix @ x, torch.ones(len(matrix))).item() == pytest.approx(norm, rel=1e-6)
+
+
+def test_norms_of_samples_that_end_at_different_times() -> None:
+    """Criterion: an identity, a zero and a full matrix side by side do not disturb one another."""
+    matrices = torch.stack([torch.eye(40), torch.zeros(40, 40), normal(40, 40, dtype=torch.float32)])
+    found = jacobian_norm(lambda x: (matrices @ x.unsqueeze(-1)).squeeze(-1), torch.ones(3, 40), batched=True)
+    torch.testing.assert_close(found, torch.linalg.matrix_norm(matrices, 2), rtol=1e-5, atol=1e-6)
+
+
+def test_norm_that_has_not_converged_warns_and_says_by_how_much() -> None:
+    matrix = normal(300, 300)
+    with pytest.warns(RuntimeWarning, match=r"relative error is about .* after 8 iterations.*larger max_iterations"):
+        found = jacobian_norm(lambda x: matrix @ x, torch.zeros(300, dtype=matrix.dtype), max_iterations=8)
+    error = 1 - found / torch.linalg.matrix_norm(matrix, 2)
+    assert 1e-5 < error < 0.2
+
+
+def test_norm_of_attention_is_the_dense_one() -> None:
+    x = normal(4, 5, 8)
+    for tangent in (None, sphere_tangent()):
+        dense = torch.linalg.matrix_norm(jacobian(attend, x, batched=True, tangent=tangent), 2)
+        torch.testing.assert_close(jacobian_norm(attend, x, batched=True, tangent=tangent), dense, rtol=1e-6, atol=0)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "x", "batched", "message"),
+    [
+        (lambda x: x[:2], torch.ones(3), False, r"step must keep the shape \(3,\), got \(2,\)"),
+        (lambda x: x.double(), torch.ones(3), False, "step must keep the dtype torch.float32, got torch.float64"),
+        (lambda x: (x, x), torch.ones(3), False, "step must return a tensor, got tuple"),
+        (lambda x: x, torch.ones(3, dtype=torch.long), False, "x must be of dtype float32 or float64, got torch.int64"),
+        (lambda x: x, torch.ones(3, dtype=torch.bfloat16), False, "x must be of dtype .*, got torch.bfloat16"),
+        (lambda x: x, torch.ones(3), True, "x must have a dimension of samples and at least one more"),
+        (lambda x: x, torch.ones(0), False, r"x must hold at least one number, got shape \(0,\)"),
+        (lambda x: x, torch.tensor([1.0, math.nan]), False, "states must be finite, got .* after step 0"),
+        (
+            lambda x: x,
+            torch.tensor([[1.0], [math.inf]]),
+            True,
+            "states must be finite, got .* in sample 1 after step 0",
+        ),
+        (lambda x: x / 0, torch.ones(3), False, "states must be finite, got .* after step 1"),
+    ],
+)
+def test_what_is_no_state_or_no_step_is_refused(step: Map, x: Tensor, batched: bool, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        jacobian_norm(step, x, batched=batched)
+
+
+def test_directions_of_another_shape_or_dtype_are_refused() -> None:
+    operator = Jacobian(lambda x: x, torch.ones(2, 3))
+    for wrong in (torch.ones(3), torch.ones(1, 1, 2, 3), torch.ones(4, 2, 3).double()):
+        for product in (operator.jvp, operator.vjp):
+            with pytest.raises(InputError, match=r"directions must have the state's shape \(2, 3\)"):
+                product(wrong)
+
+
+def test_groups_that_do_not_divide_the_channels_are_refused() -> None:
+    with pytest.raises(InputError, match="n_channels must divide the last dimension 8, got 3"):
+        jacobian_norm(attend, normal(5, 8), tangent=sphere_tangent(3))

@@ -1,0 +1,174 @@
+"""AKOrN: oscillators turn by themselves, are pulled along the sphere, and settle where the coupling is symmetric."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attractor.errors import InputError
+from attractor.models import AKOrN, AKOrNConfig
+from attractor.models.akorn import kuramoto_step, tangent
+
+SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}
+WIDTHS = [2, 4, 8, 32]
+
+
+def built(**changes: Any) -> AKOrN:
+    model = AKOrNConfig(**SHAPE | changes).build(seed=0)
+    assert isinstance(model, AKOrN)
+    return model.eval()
+
+
+def boards(batch: int = 3) -> Tensor:
+    return torch.randint(0, 10, (batch, 16), generator=torch.Generator().manual_seed(0))
+
+
+def on_spheres(*shape: int, seed: int = 0) -> Tensor:
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return F.normalize(drawn, dim=-1)
+
+
+def lengths(model: AKOrN, state: Tensor) -> Tensor:
+    return model.oscillators.grouped(state).norm(dim=-1)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_group_stays_on_its_sphere(width: int) -> None:
+    model = built(oscillator_width=width)
+    with torch.no_grad():
+        for state in model.states(boards(), 20):
+            torch.testing.assert_close(lengths(model, state), torch.ones(3, 16, 32 // width))
+
+
+def test_with_trainable_scales_groups_have_the_lengths_that_were_learned() -> None:
+    model = built(rms_norm=True)
+    plain = built()
+    with torch.no_grad():
+        torch.testing.assert_close(model(boards())[0], plain(boards())[0])  # scales start at 1
+        model.oscillators.scale.fill_(1.7)
+        *_, state = model.states(boards())
+    torch.testing.assert_close(lengths(model, state), torch.full((3, 16, 8), 1.7))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_omega_is_antisymmetric_to_the_last_bit_and_stays_so_when_it_is_trained(width: int) -> None:
+    model = built(oscillator_width=width).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    before = model.oscillators.omega().detach().clone()
+    model.loss(boards(), boards())[0].backward()
+    optimizer.step()
+    omega = model.oscillators.omega()
+    assert torch.equal(omega, -omega.mT)
+    assert not torch.allclose(omega, before)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
+def test_an_oscillator_alone_turns_by_arctan_of_its_frequency(gamma: float) -> None:
+    """N = 2, no coupling, no stimulus: the angle of one step is arctan(gamma omega), and many add up."""
+    frequency = torch.tensor([0.3, -1.2], dtype=torch.float64)
+    omega = torch.zeros(2, 2, 2, dtype=torch.float64)
+    omega[:, 1, 0], omega[:, 0, 1] = frequency, -frequency
+    x = start = on_spheres(5, 2, 2)
+    for _ in range(7):
+        x = kuramoto_step(x, torch.zeros_like(x), omega, gamma)
+    angles = 7 * (gamma * frequency).atan()
+    turned = torch.stack(
+        [
+            start[..., 0] * angles.cos() - start[..., 1] * angles.sin(),
+            start[..., 0] * angles.sin() + start[..., 1] * angles.cos(),
+        ],
+        dim=-1,
+    )
+    torch.testing.assert_close(x, turned)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_pull_is_tangent_to_the_sphere(width: int) -> None:
+    x, y = on_spheres(50, width), 3 * on_spheres(50, width, seed=1)
+    pull = tangent(x, y)
+    assert (x * pull).sum(-1).abs().max() < 1e-14
+    torch.testing.assert_close(tangent(x, pull), pull)
+    assert tangent(x, 5 * x).abs().max() < 1e-14, "what already agrees does not pull"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_energy_falls_under_a_symmetric_coupling_and_small_steps(width: int) -> None:
+    """For any symmetric linear coupling among all channels of all places; with an antisymmetric one it need not."""
+    n_groups = 12
+    drawn = on_spheres(n_groups * width, n_groups * width, seed=2)
+    still = torch.zeros(n_groups, width, width, dtype=torch.float64)
+
+    def energies(coupling: Tensor) -> Tensor:
+        x, seen = on_spheres(20, n_groups, width), []
+        for _ in range(60):
+            y = (x.flatten(-2) @ coupling.T).unflatten(-1, (n_groups, width))
+            seen.append(-(x * y).sum((-2, -1)))
+            x = kuramoto_step(x, y, still, gamma=0.05)
+        return torch.stack(seen)
+
+    symmetric = energies(drawn + drawn.T)
+    assert (symmetric.diff(dim=0) < 1e-12).all()
+    assert (symmetric[-1] < symmetric[0] - 0.1).all()
+    asymmetric = energies(drawn + drawn.T + 20 * (drawn - drawn.T))
+    assert (asymmetric.diff(dim=0) > 0).any()
+
+
+def test_the_step_is_the_equation_and_energy_that_of_the_response() -> None:
+    model, tokens = built(gamma=0.6), boards()
+    with torch.no_grad():
+        x, c = model.start(tokens), model.stimulus(tokens)
+        y = model.attention(x, causal_mask=False)[0] + c
+        torch.testing.assert_close(model.coupling(x) + c, y)
+        torch.testing.assert_close(model.energy(x, c), -(x * y).sum((1, 2)))
+        groups, pulls = model.oscillators.grouped(x), model.oscillators.grouped(y)
+        turned = (model.oscillators.omega() @ groups.unsqueeze(-1)).squeeze(-1)
+        change = turned + pulls - (groups * pulls).sum(-1, keepdim=True) * groups
+        expected = F.normalize(groups + 0.6 * change, dim=-1).flatten(-2)
+        torch.testing.assert_close(model.step(x, c), expected)
+
+
+def test_the_readout_sees_lengths_of_mixtures_and_no_directions() -> None:
+    """Whatever turns the mixed vectors changes no logit."""
+    model = built()
+    with torch.no_grad():
+        *_, state = model.states(boards())
+        before = model.read_out(state)
+        turn = torch.linalg.qr(torch.randn(4, 4))[0]
+        rows = model.lengths.mixture.weight
+        rows.copy_((turn @ rows.unflatten(0, (-1, 4))).flatten(0, 1))
+        torch.testing.assert_close(model.read_out(state), before, atol=1e-5, rtol=1e-4)
+
+
+def test_a_convolution_reaches_one_cell_further_with_each_iteration() -> None:
+    """3 x 3 on the board of 4 x 4, or of any other shape: from the corner to the next cells, and no further."""
+    for width, reached in ((None, {0, 1, 4, 5}), (8, {0, 1, 8, 9}), (16, {0, 1})):
+        model = built(coupling="conv", grid_width=width)
+        state = model.start(boards(1)).detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(model.coupling(state)[0, 0].sum(), state)
+        assert {int(cell) for cell in gradient[0].abs().sum(-1).nonzero()} == reached
+
+
+def test_padding_says_nothing_to_its_neighbours_on_the_board() -> None:
+    model = built(coupling="conv")
+    real = torch.ones(1, 16, dtype=torch.bool)
+    real[:, 5] = False
+    one, other = boards(1), boards(1)
+    other[:, 5] = (other[:, 5] + 3) % 10
+    with torch.no_grad():
+        answers = [model(tokens, real=real)[0][real] for tokens in (one, other)]
+    torch.testing.assert_close(answers[0], answers[1])
+
+
+@pytest.mark.parametrize(("width", "rule"), [(None, "a square number"), (5, "a multiple of grid_width=5")])
+def test_a_board_that_is_no_grid_is_refused(width: int | None, rule: str) -> None:
+    config = AKOrNConfig(**SHAPE, coupling="conv", grid_width=width)
+    message = f"seq_len must be {rule} under coupling='conv', got 12; give a grid_width that fits"
+    with pytest.raises(InputError, match=message):
+        config.require_length(12)
+    with pytest.raises(InputError, match=message):
+        config.build(0)(boards()[:, :12])
+    with torch.no_grad():
+        assert math.isfinite(float(built(coupling="conv", grid_width=4)(boards()[:, :12])[0].sum()))

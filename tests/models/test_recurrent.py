@@ -1,0 +1,354 @@
+"""What all recurrent models promise: one iteration, T times; noise that is reproducible; memory of one iteration."""
+
+import copy
+import json
+import weakref
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.models.families import model_config
+from attractor.models.recurrent import RecurrentConfig, RecurrentModel
+from attractor.tap import capture
+
+SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}
+CONFIGS: dict[str, RecurrentConfig[Any]] = {
+    "itrsa": ItrSAConfig(**SHAPE),
+    "itrsa-rms": ItrSAConfig(**SHAPE, norm="rms", eta=0.5),
+    "itrsa-bare": ItrSAConfig(**SHAPE, norm="none", inject=False, blank=None),
+    "itrsa-rope": ItrSAConfig(**SHAPE, positions="rope", attention="differential"),
+    "energy-single": ItrSAConfig(**SHAPE | {"n_heads": 1}, energy="single"),
+    "energy-multi": ItrSAConfig(**SHAPE, energy="multi"),
+    "prenorm": PreNormItrSAConfig(**SHAPE),
+    "akorn": AKOrNConfig(**SHAPE),
+    "akorn-wide": AKOrNConfig(**SHAPE, oscillator_width=32, rms_norm=True),
+    "akorn-conv": AKOrNConfig(**SHAPE, coupling="conv"),
+}
+NOISY = [name for name, config in CONFIGS.items() if config.blank is not None]
+PADDED = [name for name in CONFIGS if name != "akorn-conv"]  # whose padding is no shift: a board has a shape
+
+
+def built(name: str, **changes: Any) -> RecurrentModel:
+    model = CONFIGS[name].replace(**changes).build(seed=0)
+    assert isinstance(model, RecurrentModel)
+    return model.eval()
+
+
+def boards(batch: int = 3, length: int = 16) -> Tensor:
+    """Half of the cells are blank."""
+    drawn = torch.randint(-8, 10, (batch, length), generator=torch.Generator().manual_seed(0))
+    return drawn.clamp(min=0)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_forward_pass_is_the_step_n_times_and_then_read_out(name: str) -> None:
+    model, tokens = built(name), boards()
+    with torch.no_grad():
+        state, stimulus = model.start(tokens), model.stimulus(tokens)
+        followed = list(model.states(tokens, n_iterations=7))
+        assert torch.equal(followed[0], state)
+        for n, after in enumerate(followed[1:], start=1):
+            state = model.step(state, stimulus)
+            torch.testing.assert_close(state, after)
+            torch.testing.assert_close(model(tokens, n_iterations=n)[0], model.read_out(state))
+    assert len(followed) == 8
+    assert all((later - earlier).abs().max() > 1e-4 for earlier, later in pairwise(followed)), "it moves"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_number_of_iterations_is_the_configs_unless_said_otherwise(name: str) -> None:
+    model, tokens = built(name), boards()
+    with torch.no_grad():
+        usual, longer = model(tokens)[0], model(tokens, n_iterations=9)[0]
+        assert torch.equal(usual, model(tokens, n_iterations=5)[0])
+        assert torch.equal(usual, model(tokens)[0]), "an argument does not stay"
+        model.n_iterations = 9
+        assert torch.equal(longer, model(tokens)[0])
+        losses, likeliest = model.judge(tokens, tokens)
+    assert torch.equal(likeliest, longer.argmax(-1)), "evaluation computes as long as it is told to"
+    assert not torch.allclose(usual, longer)
+    assert losses.shape == tokens.shape
+
+
+def test_it_iterates_at_least_once() -> None:
+    model = built("itrsa")
+    for refused in (0, -1, 2.5):
+        message = "n_iterations must be an integer of at least 1"
+        with pytest.raises(InputError, match=message):
+            CONFIGS["itrsa"].replace(n_iterations=refused)
+        with pytest.raises(InputError, match=message):
+            model(boards(), n_iterations=refused)
+        with pytest.raises(InputError, match=message):
+            list(model.states(boards(), n_iterations=refused))
+        with pytest.raises(InputError, match=message):
+            model.n_iterations = refused
+    assert model.n_iterations == 5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_parameter_learns_and_training_is_what_a_step_differentiates(name: str) -> None:
+    model = built(name).train()
+    model.loss(boards(), boards())[0].backward()
+    for parameter, tensor in model.named_parameters():
+        assert tensor.grad is not None, parameter
+        assert tensor.grad.isfinite().all(), parameter
+        assert tensor.grad.abs().max() > 0, parameter
+
+
+# --- noise ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_is_where_cells_are_blank_and_nowhere_else(name: str) -> None:
+    model, tokens = built(name), boards()
+    one, other = (model.start(tokens, torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    again = model.start(tokens, torch.Generator().manual_seed(1))
+    differ = (one != other).any(-1)
+    assert torch.equal(differ, tokens == 0)
+    assert torch.equal(one, again)
+    torch.testing.assert_close(one, model.normalised(one))
+    given = tokens != 0
+    torch.testing.assert_close(one[given], model.normalised(model.stimulus(tokens))[given])
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_evaluation_is_the_same_every_time_and_disturbs_no_one(name: str) -> None:
+    """Each board's answer is its own, too: it depends neither on the others of a batch nor on their number."""
+    model, tokens = built(name), boards()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        whole, _ = model(tokens)
+        assert torch.equal(whole, model(tokens)[0])
+        torch.testing.assert_close(whole[1:2], model(tokens[1:2])[0])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_training_draws_from_torchs_generator_so_that_a_resumed_run_draws_the_same(name: str) -> None:
+    model, tokens = built(name).train(), boards()
+    torch.manual_seed(5)
+    first, second = model(tokens)[0], model(tokens)[0]
+    torch.manual_seed(5)
+    assert torch.equal(first, model(tokens)[0])
+    kept = torch.get_rng_state()
+    assert torch.equal(second, model(tokens)[0])
+    torch.set_rng_state(kept)
+    assert torch.equal(second, model(tokens)[0])
+    assert not torch.equal(first, second)
+
+
+def test_without_blanks_nothing_is_drawn() -> None:
+    model, tokens = built("itrsa", blank=None).train(), boards()
+    assert torch.equal(model(tokens)[0], model(tokens)[0])
+    torch.testing.assert_close(model.start(tokens), model.normalised(model.stimulus(tokens)))
+
+
+# --- what holds for every model -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_changes_nothing(name: str) -> None:
+    model, tokens = built(name, max_seq_len=19), boards()
+    pad = tokens.new_full((3, 3), 4)
+    real = torch.cat([torch.zeros_like(pad, dtype=torch.bool), torch.ones_like(tokens, dtype=torch.bool)], 1)
+    padded = torch.cat([pad, tokens], 1)
+    with torch.no_grad():
+        expected, _ = model(tokens)
+        torch.testing.assert_close(model(padded, real=real)[0][:, 3:], expected)
+        state, stimulus = model.start(padded, real=real), model.stimulus(padded, real)
+        torch.testing.assert_close(model.step(state, stimulus, real)[:, 3:], list(model.states(tokens, 1))[1])
+        energy = model.energy(state, stimulus, real)
+        torch.testing.assert_close(energy, model.energy(model.start(tokens), model.stimulus(tokens)))
+
+
+@pytest.mark.parametrize("name", ["itrsa-rope", "prenorm", "akorn"])
+def test_a_causal_one_is_told_nothing_of_the_future_and_has_no_cache(name: str) -> None:
+    model = built(name, causal=True)
+    tokens = boards(1)
+    changed = tokens.clone()
+    changed[:, 9] = 7 - changed[:, 9]
+    with torch.no_grad():
+        one, other = model(tokens)[0], model(changed)[0]
+    assert torch.equal(one[:, :9], other[:, :9])
+    assert not torch.allclose(one[:, 9:], other[:, 9:])
+    with pytest.raises(InputError, match=r"use_cache must be False for a recurrent model.*no cache"):
+        model.generate(tokens[:, :9], max_new_tokens=2)
+    said = model.generate(tokens[:, :9], max_new_tokens=2, temperature=0.0, use_cache=False)
+    assert said[0, 9] == one[0, 8].argmax()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own, where forward mode begins
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_can_be_differentiated_forward_backward_and_for_many_directions_at_once(name: str) -> None:
+    model = built(name).double()
+    tokens = boards(2)
+    with torch.no_grad():
+        state, stimulus = model.start(tokens), model.stimulus(tokens)
+    directions = torch.randn(3, *state.shape, dtype=state.dtype, generator=torch.Generator().manual_seed(0))
+
+    def step(x: Tensor) -> Tensor:
+        return model.step(x, stimulus)
+
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no forward mode
+        moved = torch.func.vmap(lambda d: torch.func.jvp(step, (state,), (d,))[1])(directions)
+        _, pull = torch.func.vjp(step, state)
+        (pulled,) = pull(directions[0])
+    by_difference = (step(state + 1e-6 * directions[1]) - step(state - 1e-6 * directions[1])) / 2e-6
+    torch.testing.assert_close(moved[1], by_difference, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close((pulled * directions[2]).sum(), (moved[2] * directions[0]).sum())
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+@pytest.mark.parametrize("family", [ItrSAConfig, PreNormItrSAConfig, AKOrNConfig])
+def test_every_mechanism_serves(family: type[RecurrentConfig[Any]], attention: str) -> None:
+    model = family(**SHAPE, attention=attention).build(0)
+    logits, aux_loss = model(boards())
+    assert logits.isfinite().all()
+    assert aux_loss.shape == ()
+    with capture("weights") as seen:
+        model(boards())
+    assert len(seen["weights"]) == 5, "one for each iteration"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_survive_files_copies_and_the_device_of_shapes_alone(name: str) -> None:
+    model, other = built(name), CONFIGS[name].build(seed=1).eval()
+    other.load_state_dict(load(save(model.state_dict())))
+    assert torch.equal(model(boards())[0], other(boards())[0])
+    assert torch.equal(model(boards())[0], copy.deepcopy(model)(boards())[0])
+    with torch.device("meta"):
+        shapes = CONFIGS[name].build()
+        assert shapes(torch.zeros(1, 16, dtype=torch.long))[0].shape == (1, 16, 10)
+    assert CONFIGS[name] == model_config(json.loads(json.dumps(CONFIGS[name].to_dict())))
+
+
+def test_the_named_sizes() -> None:
+    """Of ItrSA: two tables and the readout, four matrices of attention, gamma and the last norm."""
+    with torch.device("meta"):
+        n_parameters = {
+            name: sum(p.numel() for p in SIZES[name].build().parameters())
+            for name in ("itrsa", "itrsa-prenorm", "akorn")
+        }
+    width, tables = 512, (10 + 81 + 10) * 512
+    mlp = 3 * width * 2048
+    assert n_parameters["itrsa"] == tables + 4 * width**2 + 2 * width
+    assert n_parameters["itrsa-prenorm"] == tables + 4 * width**2 + mlp + 3 * width
+    assert n_parameters["akorn"] == tables + (4 + 1 + 4) * width**2 + 4 * width + mlp + width
+    assert SIZES["itrsa"].layer_equivalents == 16
+
+
+# --- costs ----------------------------------------------------------------------------------------------------------
+
+
+class PeakOfLive(TorchDispatchMode):
+    """Bytes of all storages that operations made and that are still held, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()).data_ptr() not in self.known:
+                address, size = storage.data_ptr(), storage.nbytes()
+                self.known.add(address)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._forget, address, size)
+        return result
+
+    def _forget(self, address: int, size: int) -> None:
+        self.known.discard(address)
+        self.live -= size
+
+
+def peak_of_a_step(name: str, n_iterations: int, checkpointing: bool) -> int:
+    model = built(name, n_iterations=n_iterations, vocab_size=10, d_ff=8).train()
+    model.activation_checkpointing = checkpointing
+    tokens = boards(64)
+    with PeakOfLive() as seen:
+        model.loss(tokens, tokens)[0].backward()
+    return seen.peak
+
+
+@pytest.mark.parametrize("name", ["itrsa", "energy-multi", "prenorm", "akorn"])
+def test_with_checkpointing_sixteen_iterations_hold_at_most_three_times_what_one_does(name: str) -> None:
+    one, sixteen = (peak_of_a_step(name, n, checkpointing=True) for n in (1, 16))
+    everything = peak_of_a_step(name, 16, checkpointing=False)
+    assert sixteen <= 3 * one
+    assert everything > 1.5 * sixteen, "the measure sees what is saved"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_checkpointing_changes_no_gradient(name: str) -> None:
+    plain, recomputing = built(name).train(), built(name).train()
+    recomputing.activation_checkpointing = True
+    for model in (plain, recomputing):
+        torch.manual_seed(0)
+        model.loss(boards(), boards())[0].backward()
+    for one, other in zip(plain.parameters(), recomputing.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("name", ["itrsa", "itrsa-rope", "energy-multi", "akorn"])
+def test_what_all_iterations_share_is_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(name)
+    n_calls = {"weights": 0, "injected": 0, "_place": 0}
+    for method in n_calls:
+        original = getattr(model, method)
+
+        def counting(*args: Any, method: str = method, original: Any = original) -> Any:
+            n_calls[method] += 1
+            return original(*args)
+
+        monkeypatch.setattr(model, method, counting)
+    model(boards())
+    assert n_calls == {"weights": 1, "injected": 1, "_place": 1}
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("itrsa", {"blank": 10}, ["blank", "below vocab_size=10", "10"]),
+        ("itrsa", {"blank": -1}, ["blank", "-1"]),
+        ("itrsa", {"inject": False}, ["blank", "None where the stimulus is not injected", "0", "noise"]),
+        ("prenorm", {"blank": 0}, ["blank", "None where the stimulus is not injected", "0"]),
+        ("itrsa", {"norm": "unti"}, ["norm", "did you mean 'unit'"]),
+        ("itrsa", {"eta": 0.0}, ["eta", "positive", "0.0"]),
+        ("itrsa", {"energy": "mutli"}, ["energy", "did you mean 'multi'"]),
+        ("itrsa", {"energy": "single"}, ["n_heads", "1 under energy='single'", "4"]),
+        ("energy-multi", {"attention": "gated"}, ["attention", "'standard', unchanged, under energy", "gated"]),
+        ("energy-multi", {"qk_norm": True}, ["attention", "unchanged"]),
+        ("energy-multi", {"causal": True}, ["causal", "False under energy", "True"]),
+        ("energy-multi", {"positions": "rope"}, ["positions", "'learned' under energy", "rope"]),
+        ("akorn", {"oscillator_width": 5}, ["oscillator_width", "divisor of d_model=32", "5"]),
+        ("akorn", {"oscillator_width": 1}, ["oscillator_width", "at least 2", "1"]),
+        ("akorn", {"gamma": -1.0}, ["gamma", "positive", "-1.0"]),
+        ("akorn", {"coupling": "convolution"}, ["coupling", "convolution", "conv"]),
+        ("akorn", {"grid_width": 4}, ["grid_width", "None under coupling='attention'", "4"]),
+        ("akorn-conv", {"causal": True}, ["causal", "False under coupling='conv'", "True"]),
+        ("akorn-conv", {"grid_width": 0}, ["grid_width", "at least 1", "0"]),
+    ],
+)
+def test_bad_config_is_refused_in_one_line(name: str, changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        CONFIGS[name].replace(**changes)
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
