@@ -152,7 +152,7 @@ def test_metrics_hold_step_and_tokens_everywhere_and_each_kind_once(
     assert all(record["tokens"] == record["step"] * config.batch_size * config.seq_len for record in records)
     assert {r["step"] for r in records if "loss" in r} == {5, 10, 12}
     assert {r["step"] for r in records if "valid_loss" in r} == {5, 10, 12}
-    assert max(Counter((r["step"], "loss" in r) for r in records).values()) == 1
+    assert max(Counter((r["step"], "loss" in r, "valid_loss" in r) for r in records).values()) == 1
 
 
 def test_the_folder_says_what_was_trained_on_what(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_what_was_not_finite_is_left_out_and_hides_nothing_else() -> None:
     look = {"step": 4, "gate": -0.25, "slow_memory": [8.0, None], "residual": [[3.0, 0.5], [1.0, 0.25]]}
     assert in_summary([{"step": 2, "gate": 0.5}, look]) == {"gate": -0.25, "gate_largest": 0.5, "residual": 0.375}
     found = trajectories([{"step": 2, "gate": 0.5}, look])
-    assert found == {"gate": [(2, 0.5), (4, -0.25)], "residual": [(4, 0.375)]}
+    assert found == {"gate": [[2, 0.5], [4, -0.25]], "residual": [[4, 0.375]]}
 
 
 @pytest.mark.parametrize("n_looks", [1, MOST_LOOKS, MOST_LOOKS + 1, 1000])

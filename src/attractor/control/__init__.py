@@ -4,8 +4,9 @@
     FixedRates(model, optimizer, tau=0.1)         one smaller rate for all of them
     QKClip(model, optimizer, threshold=100.0)     weights of a head whose logits have grown too large, scaled down
     LogitProbe(model, forward)                    what the logits of one batch do while the model trains
+    REGULARIZERS["spectral"](model)               penalties on attention's weights, as a number to add to a loss
 
-All stand on `query_key_heads(model)`: which rows of which parameter are a head's query and key weights.
+All but the last stand on `query_key_heads(model)`: which rows of which parameter are a head's query and key weights.
 """
 
 from attractor.control.heads import query_key_heads
@@ -15,10 +16,12 @@ from attractor.control.probe import LogitProbe
 from attractor.control.qk_clip import QKClip
 from attractor.control.quack import QuacK
 from attractor.control.rates import FixedRates, HeadRates
+from attractor.control.regularize import REGULARIZERS, Regularizer
 from attractor.control.views import DotProduct, Latent, QueryKeyHeads, Rows
 
 __all__ = [
     "NORMS",
+    "REGULARIZERS",
     "DotProduct",
     "FixedRates",
     "HeadRates",
@@ -27,6 +30,7 @@ __all__ = [
     "QKClip",
     "QuacK",
     "QueryKeyHeads",
+    "Regularizer",
     "Rows",
     "query_key_heads",
     "register_view",

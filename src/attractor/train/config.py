@@ -16,6 +16,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.tasks import TASKS, Task, TaskConfig
 from attractor.tasks.glue.task import Glue
 from attractor.tasks.recall import Recall
+from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
 from attractor.train import interventions
 from attractor.train.schedule import SCHEDULES
@@ -52,6 +53,8 @@ class TrainConfig:
     quack_norm: str = later("frobenius")
     qk_rate: float | None = later(None)  # query and key weights at this multiple of the rate; None: at the rate
     qk_clip: float | None = later(None)  # the largest logit that QK-clip leaves; None: off
+    regularizer: str | None = later(None)  # spectral, energy-single or energy-multi: a penalty on attention's weights
+    regularizer_weight: float | None = later(None)  # in the loss; None: as published
     gate_lr: float | None = later(None)  # of FastSlow's gate, on the same schedule; None: lr
     ema: float | None = later(None)  # decay of an average of the weights, which is validated and kept; None: none
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
@@ -290,6 +293,23 @@ RECIPES: dict[str, TrainConfig] = {
         weight_decay=0.01,
         clip=None,
         eval_every=130,
+        eval_batches=None,
+    ),
+    # AKOrN's recipe, which Jacobians takes over (section 6): Adam, an average of the weights. The length is ours: 100
+    # epochs of 9,000 boards.
+    "sudoku": TrainConfig(
+        model=SIZES["itrsa"],
+        task=Sudoku(),
+        n_steps=9_000,
+        batch_size=100,
+        seq_len=81,
+        lr=1e-3,
+        schedule="constant",
+        warmup_steps=0,
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        ema=0.995,
+        eval_every=500,
         eval_batches=None,
     ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate or clipping; steps stand in for its epochs.

@@ -202,6 +202,8 @@ class Run:
             with accumulating(self.loss, more=number < len(parts)):
                 loss += self.gradients(micro_batch, share)
         self.scaler.unscale_(self.optimizer)
+        penalty = self.interventions.penalty
+        penalised = {} if penalty is None else {"penalty": penalty.add_gradients()}
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
         loss, norm = self.world.mean(loss, whole(norm))
         finite = bool(torch.isfinite(loss + norm))
@@ -216,7 +218,7 @@ class Run:
             state.skipped_steps += 1
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite}
+        return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite, **penalised}
 
     def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add this micro-batch's share to the gradients; returns its share of the loss."""
@@ -249,6 +251,7 @@ class Run:
             "loss": float(record["loss"]),
             "lr": record["lr"],
             "grad_norm": float(record["grad_norm"]),
+            **({"penalty": float(record["penalty"])} if "penalty" in record else {}),
             "param_norm": float(whole(parameter_norm(self.model))),
             "tokens_per_second": speed,
             "skipped_steps": state.skipped_steps,

@@ -47,7 +47,9 @@ def stackable(config: TrainConfig) -> str | None:
         "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
         "Muon orthogonalises the matrices of one model": config.optimizer != "adamw",
         "gates with a rate of their own are a group that the stack has not": config.gate_lr is not None,
+        "noise that blanks start from is of each run's own": getattr(model, "blank", None) is not None,
         "an average of the weights is that of one model": config.ema is not None,
+        "a regularizer adds to the gradients of one model": config.regularizer is not None,
         "QuacK, fixed rates and QK-clip act on the step of one optimizer": any(
             value is not None for value in (config.quack, config.qk_rate, config.qk_clip)
         ),

@@ -47,14 +47,14 @@ def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return ({"max": max(largest)} if largest else {}) | ({"change": fmean(changes)} if changes else {})
 
 
-def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
     """Step by step one number of each look: what the figures of a study draw, few and short enough to be stored."""
     found = {}
     for name, number in TRAJECTORIES.items():
         looks = [(record["step"], number(record[name])) for record in records if name in record]
         stride = math.ceil(len(looks) / MOST_LOOKS) or 1
         kept = looks[(len(looks) - 1) % stride :: stride]  # the last one among them
-        found[name] = [(step, float(f"{value:.4g}")) for step, value in kept if value is not None]
+        found[name] = [[step, float(f"{value:.4g}")] for step, value in kept if value is not None]
     return {name: looks for name, looks in found.items() if looks}
 
 
