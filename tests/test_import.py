@@ -48,7 +48,7 @@ def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -
         _ = attractor.equilibrium.equation
 
 
-@pytest.mark.parametrize("room", ["equilibrium", "evidence", "report", "study", "tasks", "train"])
+@pytest.mark.parametrize("room", ["equilibrium", "evidence", "report", "solving", "study", "tasks", "train"])
 def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
     found = getattr(attractor, room)
     assert isinstance(found, ModuleType)
@@ -64,7 +64,20 @@ def test_the_public_names_are_these() -> None:
     """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
     assert attractor.__all__ == ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
-    assert models.__all__ == ["FAMILIES", "SIZES", "FastSlow", "FastSlowConfig", "Transformer", "TransformerConfig"]
+    assert models.__all__ == [
+        "FAMILIES",
+        "SIZES",
+        "AKOrN",
+        "AKOrNConfig",
+        "FastSlow",
+        "FastSlowConfig",
+        "ItrSA",
+        "ItrSAConfig",
+        "PreNormItrSA",
+        "PreNormItrSAConfig",
+        "Transformer",
+        "TransformerConfig",
+    ]
     assert analysis.__all__ == [
         "Eigenvalues",
         "FiniteTime",

@@ -26,7 +26,7 @@ from attractor.evidence.claims import (
 )
 from attractor.evidence.ledger import SCALES, Entry, find_records, ledger
 from attractor.evidence.readings import Pair
-from attractor.evidence.rules import Costs, Counts, Reaches, Stays, Steadier
+from attractor.evidence.rules import Costs, Counts, OfTheBest, Reaches, Stays, Steadier
 from attractor.evidence.study import StudyRecord
 from attractor.study.study import Study, load_study
 
@@ -66,6 +66,8 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
         yield from ((row, column) for row, column, _ in part.expected)
     elif isinstance(part, Reaches):
         yield from ((part.row, column) for column in part.columns)
+    elif isinstance(part, OfTheBest):
+        yield from ((row, "") for row in part.among)
     elif isinstance(part, Stays):
         yield from itertools.product(part.rows, part.columns)
     elif isinstance(part, Costs):
@@ -183,8 +185,8 @@ def test_of_two_records_of_one_scale_the_fuller_one_counts() -> None:
 
 
 def test_claims_without_a_rule_are_not_run_whatever_there_is() -> None:
-    assert BY_ID["J5"].rule is None
-    found = judged(BY_ID["J5"], [ablation(0.05, "paper", claims=("J5",))])
+    without = replace(BY_ID["J5"], study=None, rule=None)
+    found = judged(without, [ablation(0.05, "paper", claims=("J5",))])
     assert (found.verdict.status, found.others) == ("not run", ())
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from attractor.cli import data, evidence, runs, study
+from attractor.cli import data, evidence, runs, solve, study
 from attractor.cli.parsing import parse_among
 from attractor.errors import InputError, RunStopped
 
 WIDTH_OF_A_LOG = 120
-COMMANDS = runs.COMMANDS | evidence.COMMANDS
+COMMANDS = runs.COMMANDS | solve.COMMANDS | evidence.COMMANDS
 GROUPS = {"data": (data.Data, data.COMMANDS), "study": (study.Studies, study.COMMANDS)}  # of several words
 
 

@@ -274,6 +274,40 @@ def equation(name: str, path: str) -> Reading:
     return Reading(name, "", at_path(f"probes.equations.{path}"), needs_context=False)
 
 
+def of_dynamics(name: str, path: str) -> Reading:
+    """A figure of a recurrent model on boards, which need their context."""
+    return Reading(name, "", at_path(f"probes.dynamics.{path}"), needs_context=False)
+
+
+def of_maps(name: str, path: str) -> Reading:
+    """A figure of iterations that nobody has trained."""
+    return Reading(name, "", at_path(f"probes.iteration_maps.{path}"), needs_context=False)
+
+
+def _gained_by_time(outcome: Outcome) -> float | None:
+    solved = outcome.probes.get("dynamics", {}).get("accuracy", {}).get("ood", {}).get("board_accuracy", {})
+    return solved["64"] - solved["16"] if {"16", "64"} <= solved.keys() else None
+
+
+def _distance_from_criticality(outcome: Outcome) -> float | None:
+    exponent = at_path("probes.dynamics.exponents.largest")(outcome)
+    return None if exponent is None else abs(exponent)
+
+
+BOARDS = Reading("boards solved", "", at_path("measures.board_accuracy"), needs_context=False)
+BOARDS_ELSEWHERE = Reading(
+    "boards solved out of distribution", "", at_path("measures.ood_board_accuracy"), needs_context=False
+)
+GAINED_BY_TIME = Reading(
+    "boards out of distribution that 64 iterations solve beyond 16",
+    "",
+    _gained_by_time,
+    needs_context=False,
+)
+EXPONENT = of_dynamics("largest finite-time exponent", "exponents.largest")
+FROM_CRITICALITY = Reading("|largest finite-time exponent|", "", _distance_from_criticality, needs_context=False)
+
+
 def rank(layer: int | None) -> Reading:
     where = "last layer" if layer == -1 else f"layer {layer}"
     name = "mean effective rank" if layer is None else f"effective rank ({where})"

@@ -12,6 +12,7 @@ Holm's correction over all comparisons of a rule, where one of them would decide
     Costs        holds where the ratio lies within ± m of the published one, fails where it lies outside, for better too
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
     Stays        holds where every seed stays at or below the level, which is a bound, else fails
+    OfTheBest    as Stays, for the row that is best by another reading
     Counts       holds where every count is exact, else fails
 """
 
@@ -320,6 +321,34 @@ class Stays(Rule):
         status: Status = "holds" if all(value <= self.level for value in found.values()) else "fails"
         reason = f"the largest of {len(found)} seeds is {largest:.3g}"
         return Part(statement, status, reason, f"{largest:.3g}", n=len(found), p=largest)
+
+
+@dataclass(frozen=True)
+class OfTheBest(Rule):
+    """`Stays`, of that row alone which is best by another reading, on average over seeds. Larger is better."""
+
+    among: tuple[str, ...]
+    best_by: Reading
+    level: float
+    reading: Reading
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.reading.name} at most {self.level:g} of the row with the best {self.best_by.name} among "
+            f"{', '.join(self.among)}"
+        )
+
+    def parts(self, record: StudyRecord) -> list[Part]:
+        means: dict[str, float] = {}
+        for row in self.among:
+            found = values(record, self.best_by, row, "")
+            if isinstance(found, Obstacle):
+                return [Part(self.words, found.status, found.reason)]
+            means[row] = fmean(found.values())
+        best = max(means, key=lambda row: means[row])
+        (part,) = Stays((best,), ("",), self.level, self.reading).parts(record)
+        return [replace(part, reason=f"{part.reason}; {best} is best, with {means[best]:.3f}")]
 
 
 @dataclass(frozen=True)

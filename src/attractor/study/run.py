@@ -28,7 +28,9 @@ from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
 from attractor.study.coupling import coupling_of_run
+from attractor.study.dynamics import dynamics_of_run
 from attractor.study.equations import equations_of_run
+from attractor.study.iteration_maps import iteration_maps_of_run
 from attractor.study.launch import Job, share_machine
 from attractor.study.lemma import lemma_of_run
 from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
@@ -57,6 +59,8 @@ PROBES: dict[str, Probe] = {
     "structure": structure_of_run,
     "equations": equations_of_run,
     "timescales": timescales_of_run,
+    "dynamics": dynamics_of_run,
+    "iteration-maps": iteration_maps_of_run,
 }
 Launch = Callable[[Sequence[Job], int | None, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 

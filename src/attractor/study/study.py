@@ -22,7 +22,16 @@ from attractor.train.config import TrainConfig
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
-PROBES = ("attention maps", "lemma", "coupling", "structure", "equations", "timescales")
+PROBES = (
+    "attention maps",
+    "lemma",
+    "coupling",
+    "structure",
+    "equations",
+    "timescales",
+    "dynamics",
+    "iteration-maps",
+)
 SCALES = ("smoke", "laptop", "bench", "paper")
 
 

@@ -1,0 +1,161 @@
+"""Commands that ask a finished run: evaluate, solve."""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.errors import InputError
+from attractor.train.config import Runtime
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attractor.solving.finished import Finished
+    from attractor.tasks.sudoku import Answer as Exact
+
+LONGEST_NAME = 255  # that a file can have
+NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  # as no board ends
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a finished run on its validation sets; recurrent models for as long and in as many votes as you like."""
+
+    run: Annotated[Positional[Path], arg(help="a run folder")]
+    n_iterations: Annotated[tuple[int, ...], arg(help="of a recurrent model; several make a curve")] = ()
+    votes: Annotated[int, arg(help="answers to each board, of which the lowest energy wins")] = 1
+    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
+    puzzles: Annotated[Path | None, arg(help="a file of boards, in place of the validation sets")] = None
+    batch_size: Annotated[int | None, arg(help="by default as the run validated")] = None
+    max_batches: Annotated[int | None, arg(help="likewise; of a file all")] = None
+    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    out: Annotated[Path | None, arg(help="a folder for evaluation.json and test-time.svg")] = None
+
+
+@dataclass(frozen=True)
+class Solve:
+    """Solve a sudoku with a recurrent model, and watch it, or exactly by search."""
+
+    puzzle: Annotated[Positional[str], arg(help="its cells in a row, 0 or . for a blank, or a file that holds them")]
+    run: Annotated[Path | None, arg(help="the folder of a run on boards of this size")] = None
+    n_iterations: Annotated[int | None, arg(help="by default as in training")] = None
+    votes: Annotated[int, arg(help="answers, of which the lowest energy wins")] = 1
+    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
+    exact: Annotated[bool, arg(help="by search, without a model")] = False
+    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    out: Annotated[Path | None, arg(help="a picture of the way: FILE.svg, .png or .gif")] = None
+
+
+def evaluate(args: Evaluate, console: Console) -> None:
+    from attractor.files import write_bytes, write_json
+    from attractor.models.recurrent import RecurrentModel
+    from attractor.report.canvas import as_file
+    from attractor.solving.curves import curves_figure
+    from attractor.solving.evaluation import Question, evaluate_run
+    from attractor.solving.finished import finished_run
+    from attractor.solving.progress import progress
+    from attractor.solving.published import published
+    from attractor.solving.table import record, table_of
+    from attractor.train.hardware import resolve_device
+
+    question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
+    run = finished_run(args.run, resolve_device(args.device), args.checkpoint)
+    with progress(console) as watch:
+        rows = list(evaluate_run(run, question, watch))
+    beside = published(run.config)
+    console.print(table_of(rows, question.votes, beside))
+    if args.out is None:
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    written = args.out / "evaluation.json"
+    write_json(written, record(run, question, rows, beside, shlex.join(["attractor", *sys.argv[1:]])))
+    if isinstance(run.model, RecurrentModel):
+        figure = curves_figure(rows, run.model.config.n_iterations)
+        write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))
+    console.print(str(written), markup=False, highlight=False, soft_wrap=True)
+
+
+def solve(args: Solve, console: Console) -> None:
+    from attractor.attention.stage import require
+    from attractor.solving.picture import KINDS
+    from attractor.tasks import sudoku
+
+    require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
+    require(args.votes >= 1, "votes", "at least 1", args.votes, "1 is no vote")
+    if args.exact == (args.run is not None):
+        raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
+    if args.out is not None:
+        require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
+        rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
+        require(args.out.suffix[1:] in KINDS, "out", rule, str(args.out))
+    board = sudoku.parse_puzzle(_text_of(args.puzzle))
+    exact = sudoku.answer(board)
+    if args.run is not None:
+        _by_model(args, _run_for(board, args.run, args), board, exact, console)
+        return
+    console.print(sudoku.show(exact.solution, board), markup=False, highlight=False)
+    if exact.note is not None:
+        console.print(exact.note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _by_model(args: Solve, run: "Finished", board: "np.ndarray", exact: "Exact", console: Console) -> None:
+    from attractor.files import write_bytes
+    from attractor.solving.growth import local_exponents
+    from attractor.solving.picture import picture
+    from attractor.solving.shown import show_way, verdict
+    from attractor.solving.solve import solve as answer_to
+
+    with run.autocast():
+        found = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)
+    show_way(console, found.trajectory, board)
+    winner = int(found.winners[0])
+    if args.votes > 1:
+        console.print(f"vote {winner + 1} of {args.votes} has the lowest energy", highlight=False)
+    console.print(verdict(found.grids[0], board, exact), highlight=False, soft_wrap=True)
+    if args.out is not None:
+        growth = local_exponents(run.model, board, args.n_iterations, winner, args.seed)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(args.out, picture(found.trajectory, board, growth, args.out.suffix[1:]))
+        console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
+
+
+def _run_for(board: "np.ndarray", path: Path, args: Solve) -> "Finished":
+    """The run, if it was trained on boards like this one."""
+    from attractor.solving.finished import finished_run
+    from attractor.tasks.sudoku import Sudoku
+    from attractor.train.hardware import resolve_device
+
+    run = finished_run(path, resolve_device(args.device), args.checkpoint)
+    task = run.config.task
+    if not isinstance(task, Sudoku):
+        raise InputError(f"run must be of task 'sudoku' to solve a puzzle, got '{task.kind}'; give another, or --exact")
+    if len(board) != task.board_size:
+        raise InputError(
+            f"puzzle must be {task.board_size} x {task.board_size} for this run, got {len(board)} x {len(board)}; "
+            f"give a run trained with --board-size {len(board)}, or --exact"
+        )
+    return run
+
+
+def _text_of(puzzle: str) -> str:
+    """What a file holds, or the words themselves."""
+    if "\n" not in puzzle and len(puzzle) <= LONGEST_NAME and Path(puzzle).is_file():
+        return Path(puzzle).read_text(encoding="utf-8", errors="replace")
+    if NAME_OF_A_FILE.search(puzzle):
+        raise InputError(f"puzzle must be its cells or a file that is there, got '{puzzle}'; check the path")
+    return puzzle
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "evaluate": (Evaluate, evaluate),
+    "solve": (Solve, solve),
+}

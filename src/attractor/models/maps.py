@@ -1,0 +1,203 @@
+"""Maps of models: what one iteration, or one layer, makes of a state, for whatever measures maps `state -> state`.
+
+    recurrent       x -> moved(x, y),   y = response(x, c)              the same map at all times           (1)
+    before norm     x -> u,   where (1) is  gain u / |u|,  sphere by sphere                                 (2)
+    block           h -> Block_l(h)                                     one layer, taken again and again    (3)
+    layers          h -> Block_L( ... Block_1(h))                       another map at each time: depth     (4)
+
+All but the state is fixed when a map is made: stimulus, mask, rotation, and weights that are computed from parameters.
+States are those of the model's own pass over the tokens: B T D, or B T N D where there are N streams. Sequences do not
+see one another, so measure with `batched=True`. A map must be the same each time it is called: a model in training mode
+is refused.
+
+The Jacobian of (4) is the product J_L ... J_1 over depth. FastSlow's maps are those of its fast path: Pre's blocks, and
+in each round the injection, with the slow path in it, and Post's blocks, or one map of what comes closer to Post's
+equilibrium.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import Rotation
+from attractor.errors import InputError
+from attractor.models.akorn import AKOrN, tangent
+from attractor.models.block import Block
+from attractor.models.fast_slow import FastSlow
+from attractor.models.itrsa import ItrSA
+from attractor.models.language_model import LanguageModel, Place
+from attractor.models.recurrent import RecurrentModel, Setting
+from attractor.models.transformer import Transformer
+
+Step = Callable[[Tensor], Tensor]
+
+
+class StateMap(NamedTuple):
+    step: Step
+    start: Tensor
+
+
+class Sphere(NamedTuple):
+    """Where normalised states lie: groups of so many channels, each a point of a unit sphere times the gain."""
+
+    n_channels: int
+    gain: Tensor  # D
+
+
+# --- recurrent models -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a recurrent model does again and again, for the tokens at hand."""
+
+    model: RecurrentModel
+    stimulus: Tensor
+    setting: Setting
+    start: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: RecurrentModel, tokens: Tensor, real: Tensor | None = None) -> Self:
+        require_evaluation(model)
+        place = model._place(tokens, None, real)
+        return cls(model, model.stimulus(tokens, real), model.setting(place), model.start(tokens, real=real))
+
+    def step(self, x: Tensor) -> Tensor:
+        """(1)."""
+        return self.model.iteration(x, self.stimulus, self.setting)[0]
+
+    def response(self, x: Tensor) -> Tensor:
+        """y of (1): what pulls at x."""
+        return self.model.response(x, self.stimulus, self.setting)[0]
+
+    def before_norm(self, x: Tensor) -> Tensor:
+        """(2); the whole step where nothing is normalised."""
+        model, y = self.model, self.response(x)
+        if isinstance(model, ItrSA):
+            return torch.add(x, y, alpha=model.config.eta)
+        if isinstance(model, AKOrN):
+            own, (omega,) = model.oscillators, self.setting.weights
+            point, pull = own.grouped(x), own.grouped(y)
+            turned = torch.einsum("gij,...gj->...gi", omega, point)
+            pulled = tangent(point if own.scale is None else nn.functional.normalize(point, dim=-1), pull)
+            return (point + own.gamma * (turned + pulled)).flatten(-2)
+        return model.moved(x, y, self.setting)
+
+    @property
+    def sphere(self) -> Sphere | None:
+        """None where states are not normalised."""
+        model = self.model
+        if isinstance(model, ItrSA) and model.config.norm != "none":
+            gain = cast(Tensor, model.state_norm.weight).detach()
+            return Sphere(len(gain), gain if model.config.norm == "unit" else gain * len(gain) ** 0.5)
+        if isinstance(model, AKOrN):
+            scale = model.oscillators.scale
+            gain = torch.ones_like(self.start[0, 0]) if scale is None else scale.detach()
+            return Sphere(model.config.oscillator_width, gain)
+        return None
+
+    @torch.no_grad()
+    def orbit(self, n_iterations: int) -> Tensor:
+        """x_0 to x_T, along a new dimension 0."""
+        states = [self.start]
+        for _ in range(n_iterations):
+            states.append(self.step(states[-1]))
+        return torch.stack(states)
+
+
+def recurrent_map(model: RecurrentModel, tokens: Tensor, real: Tensor | None = None) -> StateMap:
+    """(1), from the model's own start."""
+    iteration = Iteration.of(model, tokens, real)
+    return StateMap(iteration.step, iteration.start)
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """Maps that are taken one after another, and the states between them: one more than there are maps."""
+
+    steps: tuple[Step, ...]
+    states: tuple[Tensor, ...]
+
+    @classmethod
+    @torch.no_grad()
+    def along(cls, steps: Sequence[Step], start: Tensor) -> Self:
+        states = [start]
+        for step in steps:
+            states.append(step(states[-1]))
+        return cls(tuple(steps), tuple(states))
+
+    def block(self, layer: int) -> StateMap:
+        """(3): one of them, from the state that enters it."""
+        if not 0 <= layer < len(self.steps):
+            raise InputError(f"layer must be from 0 to {len(self.steps) - 1}, got {layer}; count from the first one")
+        return StateMap(self.steps[layer], self.states[layer])
+
+    def whole(self) -> StateMap:
+        """(4) as one map: its singular values are those of the product of all Jacobians."""
+        return StateMap(partial(_one_after_another, self.steps), self.states[0])
+
+
+def _one_after_another(steps: Sequence[Step], h: Tensor) -> Tensor:
+    for step in steps:
+        h = step(h)
+    return h
+
+
+def layer_maps(model: LanguageModel, tokens: Tensor, real: Tensor | None = None) -> LayerMaps:
+    """(4) of a Transformer or a FastSlow."""
+    require_evaluation(model)
+    place = model._place(tokens, None, real)
+    with torch.no_grad():
+        h = model.embedded(tokens, place)
+    if isinstance(model, Transformer):
+        return LayerMaps.along(_blocks(model.layers, place.mask, place.rotation), h)
+    if isinstance(model, FastSlow):
+        return LayerMaps.along(_fast_path(model, h, place), model.spread(h))
+    raise InputError(
+        f"model must be a Transformer or a FastSlow to have maps by layers, got {type(model).__name__}; "
+        "a recurrent model has one map: recurrent_map(model, tokens)"
+    )
+
+
+def block_map(model: LanguageModel, layer: int, tokens: Tensor, real: Tensor | None = None) -> StateMap:
+    """(3), counted from 0."""
+    return layer_maps(model, tokens, real).block(layer)
+
+
+def _blocks(blocks: Sequence[Block], mask: bool | Tensor, rotation: Rotation | None) -> list[Step]:
+    return [partial(_through, block, mask, rotation) for block in blocks]
+
+
+def _through(block: Block, mask: bool | Tensor, rotation: Rotation | None, h: Tensor) -> Tensor:
+    return block(h, mask, rotation)[0]
+
+
+def _fast_path(model: FastSlow, h: Tensor, place: Place) -> list[Step]:
+    post: list[Step] = _blocks(model.blocks_of(model.post), place.mask, place.rotation)
+    if model.solver.method != "single":
+        post = [lambda u: model.relaxed(u, place, None)[0]]
+    rounds = post
+    if not model.config.frozen:
+        slow_place = model.slow_place(h, place, None)
+
+        def injection(x: Tensor) -> Tensor:
+            return x + model.spread(model.injected(model.joined(x), *slow_place, None)[0])
+
+        rounds = [injection, *post]
+    return _blocks(model.blocks_of(model.pre), place.mask, place.rotation) + rounds * model.config.n_rounds
+
+
+def require_evaluation(model: nn.Module) -> None:
+    if model.training:
+        raise InputError(
+            "model must be in evaluation mode, got training mode; call model.eval(), so that its maps are the same "
+            "each time"
+        )

@@ -1,0 +1,161 @@
+"""A finished run on validation sets: as it was validated, or computing longer, in several votes, on other boards."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attractor.attention.stage import require
+from attractor.errors import InputError
+from attractor.models.language_model import LanguageModel
+from attractor.models.recurrent import RecurrentModel
+from attractor.solving.finished import Finished
+from attractor.solving.test_time import test_time_curve
+from attractor.solving.voting import Told
+from attractor.tasks import Task
+from attractor.tasks.sudoku import Puzzles, SudokuTask, read
+from attractor.tasks.sudoku.data import Boards, Sets
+from attractor.train.evaluate import evaluate
+
+Watch = Callable[[str, int], Told]  # of what is to come, and how much
+
+
+@dataclass(frozen=True)
+class Question:
+    n_iterations: tuple[int, ...] = ()  # none: as the model was trained
+    votes: int = 1
+    seed: int = 0
+    puzzles: Path | None = None
+    batch_size: int | None = None  # None, here and below: as the run validated
+    max_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("votes", "batch_size", "max_batches"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, "at least 1", value)
+        for n in self.n_iterations:
+            require(n >= 1, "n_iterations", "at least 1", n, "a state is read after an iteration")
+
+
+@dataclass(frozen=True)
+class Row:
+    part: str
+    n_iterations: int | None  # None: the model has no choice
+    measures: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"set": self.part, "n_iterations": self.n_iterations, **self.measures}
+
+
+class BoardsOfFile(SudokuTask):
+    """To be evaluated on, and never to be trained on."""
+
+    def __init__(self, puzzles: Puzzles) -> None:
+        size = puzzles.boards.shape[1]
+        self.name, self.n_cells, self.valid_sets = puzzles.path.name, size * size, (puzzles.path.name,)
+        boards = Boards(puzzles.boards, puzzles.solutions)
+        nothing = boards.take(np.arange(0))
+        self.sets = Sets(nothing, {self.name: boards}, 0, puzzles.n_malformed, fingerprint="")
+
+
+def evaluate_run(run: Finished, question: Question, watch: Watch) -> Iterator[Row]:
+    """A row for each validation set and each number of iterations, in this order."""
+    task = _task(run, question)
+    model = run.model
+    if not isinstance(model, RecurrentModel):
+        for name, given, why in (
+            ("n_iterations", bool(question.n_iterations), "has no iterations"),
+            ("votes", question.votes > 1, "always starts from the same"),
+        ):
+            if given:
+                raise InputError(f"{name} must be left out: a model of the family '{model.config.family}' {why}")
+    elif isinstance(task, SudokuTask):
+        yield from _of_boards(run, model, task, question, watch)
+        return
+    if question.votes > 1:
+        raise InputError(f"votes must be 1 for a task without boards, got {question.votes}; leave it out")
+    yield from _of_batches(run, task, question, watch)
+
+
+def _task(run: Finished, question: Question) -> Task:
+    if question.puzzles is None:
+        return run.config.build_task()
+    length = run.config.task.seq_len
+    if run.config.task.kind != "sudoku" or length is None:
+        raise InputError(f"puzzles must be left out with a run of task '{run.config.task.kind}'; it knows no boards")
+    found = read(question.puzzles)
+    size = found.boards.shape[1]
+    if size * size != length:
+        rows = round(length**0.5)
+        raise InputError(
+            f"puzzles must be {rows} x {rows} for this run, but '{found.path.name}' has {size} x {size}; "
+            "name another file, or a run trained on such boards"
+        )
+    return BoardsOfFile(found)
+
+
+def _of_boards(
+    run: Finished, model: RecurrentModel, task: SudokuTask, question: Question, watch: Watch
+) -> Iterator[Row]:
+    iterations = question.n_iterations or (model.n_iterations,)
+    batch_size, max_batches = _extent(run, question)
+    taken = {
+        part: sets.take(np.arange(len(sets) if max_batches is None else min(len(sets), batch_size * max_batches)))
+        for part, sets in task.sets.valid.items()
+    }
+    told = watch("answers", sum(map(len, taken.values())) * question.votes)
+    for part, boards in taken.items():
+        with run.autocast():
+            points = test_time_curve(
+                model, boards.boards, boards.solutions, iterations, question.votes, question.seed, batch_size, told
+            )
+        for point in points:
+            measures = {
+                "board_accuracy": point.board_accuracy,
+                "cell_accuracy": point.cell_accuracy,
+                "energy": point.energy,
+                "seconds_per_board": point.seconds,
+            }
+            yield Row(part, point.n_iterations, measures | {"n_boards": len(boards)})
+
+
+def _of_batches(run: Finished, task: Task, question: Question, watch: Watch) -> Iterator[Row]:
+    model = run.model
+    iterations: Sequence[int | None] = question.n_iterations or (getattr(model, "n_iterations", None),)
+    batch_size, max_batches = _extent(run, question)
+    told = watch("evaluations", len(task.valid_sets) * len(iterations))
+    for part in task.valid_sets:
+        for n in iterations:
+            began = time.perf_counter()
+            with iterating(model, n):
+                found = evaluate(model, task, batch_size, max_batches, run.autocast(), part)
+            seconds = time.perf_counter() - began
+            metric = found.metric(task.metric)["value"]
+            assert isinstance(metric, float)
+            told(1)
+            yield Row(part, n, {task.metric: metric} | found.measures | {"loss": found.loss, "seconds": seconds})
+
+
+@contextmanager
+def iterating(model: LanguageModel, n_iterations: int | None) -> Iterator[None]:
+    """For a while, a recurrent model computes for so long."""
+    if not isinstance(model, RecurrentModel) or n_iterations is None:
+        yield
+        return
+    usual, model.n_iterations = model.n_iterations, n_iterations
+    try:
+        yield
+    finally:
+        model.n_iterations = usual
+
+
+def _extent(run: Finished, question: Question) -> tuple[int, int | None]:
+    """The size of a batch, and how many: of a file all boards, unless it is said otherwise."""
+    config = run.config
+    as_validated = None if question.puzzles is not None else config.eval_batches
+    batch_size = question.batch_size or config.batch_size // config.accumulation
+    return batch_size, as_validated if question.max_batches is None else question.max_batches

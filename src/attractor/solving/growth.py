@@ -1,0 +1,39 @@
+"""How fast a nearby orbit goes away, iteration by iteration.
+
+    v_0 random,   v_(t+1) = J_t v_t,   g_t = log |v_(t+1)| / |v_t|,   (1 / t) sum g                         (1)
+
+The log ratio of the distance of two orbits, in the limit of a small one: the growth of one random direction, which is
+below the largest finite-time exponent, that of the best of all directions (`analysis.finite_time_exponents`).
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from attractor.analysis import Jacobian
+from attractor.models.language_model import LanguageModel
+from attractor.models.maps import Iteration
+from attractor.models.recurrent import counted
+from attractor.solving.orbit import at_rest, orbit, recurrent, require_answerable, starts
+
+
+def local_exponents(
+    model: LanguageModel, board: np.ndarray, n_iterations: int | None = None, vote: int = 0, seed: int = 0
+) -> np.ndarray:
+    """g of (1), for one board (size x size): one number for each iteration."""
+    model = recurrent(model)
+    boards = require_answerable(model, np.asarray(board)[None])
+    tokens = torch.from_numpy(boards.reshape(1, -1)).to(model.device)
+    n = model.n_iterations if n_iterations is None else counted(n_iterations)
+    with at_rest(model), torch.no_grad():
+        start = starts(model, tokens, torch.tensor([vote]), seed)
+        states = [moment.state for moment in orbit(model, tokens, start, n)]
+        here = Jacobian(Iteration.of(model, tokens).step, start)
+        v = here.random_columns(1, seed).reshape(start.shape)
+        growth = []
+        for x, image in pairwise(states):
+            pushed = here.at(x, image).jvp(v / v.norm())
+            growth.append(float(pushed.norm().log()))
+            v = pushed
+    return np.array(growth)

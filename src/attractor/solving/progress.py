@@ -1,0 +1,42 @@
+"""How far a long computation has come: a bar with the time left, or in a log a line now and then."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from attractor.numerals import in_time
+from attractor.solving.evaluation import Watch
+from attractor.solving.voting import Told
+from attractor.train.console import print_line, run_progress
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Watch]:
+    if not console.is_terminal:
+        yield lambda what, n: _in_lines(console, what, n)
+        return
+    with run_progress(console) as bars:
+
+        def bar(what: str, n: int) -> Told:
+            task = bars.add_task(what, total=n, numbers="")
+            return lambda more: bars.update(task, advance=more)
+
+        yield bar
+
+
+def _in_lines(console: Console, what: str, n: int) -> Told:
+    done, began = 0, time.monotonic()
+    said = began
+
+    def told(more: int) -> None:
+        nonlocal done, said
+        done, now = done + more, time.monotonic()
+        if now - said >= SECONDS_BETWEEN_LINES and done < n:
+            said = now
+            print_line(console, f"{done:,} of {n:,} {what}, {in_time((now - began) / done * (n - done))} left")
+
+    return told

@@ -1,0 +1,57 @@
+"""What others report of Sudoku, to stand beside our numbers: of their boards, which are not ours.
+
+In distribution they mean the SATNet boards, out of it the RRN ones.
+"""
+
+from dataclasses import dataclass
+
+from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.tasks.sudoku import Sudoku
+from attractor.train.config import TrainConfig
+
+MEASURED = "arXiv 2410.13821"
+ABOUT = "arXiv 2505.19458, a summary's round numbers"  # they disagree with those measured
+
+
+@dataclass(frozen=True)
+class Published:
+    part: str  # our validation set that is most like theirs
+    n_iterations: int
+    n_votes: int
+    board_accuracy: float
+    source: str
+
+
+def _about(valid: float, ood_16: float, ood_64: float) -> tuple[Published, ...]:
+    return (
+        Published("valid", 16, 1, valid, ABOUT),
+        Published("ood", 16, 1, ood_16, ABOUT),
+        Published("ood", 64, 1, ood_64, ABOUT),
+    )
+
+
+PRENORM = (Published("ood", 32, 1, 0.344, MEASURED),)
+AKORN = (
+    Published("ood", 128, 1, 0.517, MEASURED),
+    Published("ood", 128, 100, 0.816, MEASURED),
+    Published("ood", 128, 4096, 0.895, MEASURED),
+    *_about(0.97, 0.70, 0.60),
+)
+AKORN_RMS_NORM = _about(0.98, 0.75, 0.80)
+ITRSA = _about(0.98, 0.75, 0.85)
+ITRSA_ENERGY = _about(0.85, 0.50, 0.55)
+
+
+def published(config: TrainConfig) -> tuple[Published, ...]:
+    """Numbers of the model nearest to this one, on boards of the same size."""
+    model, task = config.model, config.task
+    if not isinstance(task, Sudoku) or task.board_size != 9:
+        return ()
+    match model:
+        case PreNormItrSAConfig():
+            return PRENORM
+        case ItrSAConfig():
+            return ITRSA if model.energy is None else ITRSA_ENERGY
+        case AKOrNConfig():
+            return AKORN_RMS_NORM if model.rms_norm else AKORN
+    return ()

@@ -1,0 +1,69 @@
+"""A board filling in, for whoever sits in front of it: live in a terminal, a few snapshots where there is none."""
+
+import time
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from attractor.solving.picture import chosen_times
+from attractor.solving.solve import Trajectory
+from attractor.tasks.sudoku import Answer as Exact
+from attractor.tasks.sudoku import conflicts, n_broken_units, show
+from attractor.tasks.sudoku.board import is_solved
+from attractor.tasks.sudoku.formats import SYMBOLS
+
+SECONDS = 4.0  # of the whole show, at most
+SECONDS_OF_A_FRAME = 0.15  # at most
+N_SNAPSHOTS = 5
+
+
+def show_way(console: Console, way: Trajectory, board: np.ndarray) -> None:
+    n_iterations = len(way.grids) - 1
+    if not console.is_terminal:
+        for t in chosen_times(n_iterations, N_SNAPSHOTS):
+            console.print(Text(f"{numbers_at(way, t)}\n{show(_grid(way, t), board)}\n"))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for t in range(n_iterations + 1):
+            live.update(Group(styled(_grid(way, t), board), Text(numbers_at(way, t))), refresh=True)
+            time.sleep(min(SECONDS_OF_A_FRAME, SECONDS / (n_iterations + 1)))
+
+
+def numbers_at(way: Trajectory, t: int) -> str:
+    changing = f", {_counted(way.n_changing[t - 1, 0], 'cell')} changing" if t else ""
+    return f"iteration {t}: energy {way.energies[t, 0]:,.1f}{changing}, {_counted(way.n_broken[t, 0], 'unit')} violated"
+
+
+def verdict(grid: np.ndarray, board: np.ndarray, exact: Exact) -> str:
+    """Whether the search agrees with the model."""
+    grid = grid.astype(np.int64)
+    several = exact.note is not None
+    if is_solved(grid[None])[0]:
+        return f"right: {'one of several solutions' if several else 'the only solution'}"
+    n_blanks, n_wrong = np.count_nonzero(board == 0), np.count_nonzero(grid != exact.solution)
+    differing = "" if several else f"{n_wrong} of {_counted(n_blanks, 'blank')} differ from the solution, "
+    left = f", {_counted((grid == 0).sum(), 'blank')} left" if (grid == 0).any() else ""
+    more = "; this puzzle has several solutions" if several else ""
+    return f"wrong: {differing}{_counted(n_broken_units(grid[None])[0], 'unit')} violated{left}{more}"
+
+
+def styled(grid: np.ndarray, board: np.ndarray) -> Text:
+    """As `show` draws it, givens bold, and in colours what is filled in: red where it breaks a rule."""
+    given, wrong = board.ravel() > 0, conflicts(grid[None]).ravel() > 0
+    text, cell = Text(), -1
+    for sign in show(grid, board):
+        cell += sign in SYMBOLS
+        is_cell = sign in SYMBOLS
+        style = "bold" if given[cell] else "red" if wrong[cell] else "cyan"
+        text.append(" " if sign == "'" else sign, style if is_cell else "dim")
+    return text
+
+
+def _grid(way: Trajectory, t: int) -> np.ndarray:
+    return way.grids[t, 0].astype(np.int64)
+
+
+def _counted(n: int | np.integer, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

@@ -1,0 +1,110 @@
+"""K answers to each board and the one that the energy chooses, read after any numbers of iterations of one orbit.
+
+    winner = argmin_k sum_(t=1..T) E_t(k)                                                                   (1)
+
+Memory: `batch_size` states, whatever K is; of the answers it holds K of one part of the boards. K = 1 is no vote.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from attractor.models.language_model import LanguageModel
+from attractor.models.recurrent import RecurrentModel, counted
+from attractor.solving.orbit import at_rest, orbit, recurrent, require_answerable, starts
+from attractor.tasks.sudoku import lowest_energy
+
+Told = Callable[[int], None]  # of so many answers more
+
+
+def silent(n_answers: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Votes:
+    """For each number of iterations, ascending (I), and each board."""
+
+    predictions: np.ndarray  # I x n x cells, the winner's
+    winners: np.ndarray  # I x n
+    energies: np.ndarray  # I x n x K, of every vote, summed over iterations
+    last_energies: np.ndarray  # I x n, of the winner's last state
+    seconds: np.ndarray  # I, spent on all boards up to there
+
+
+class Block(NamedTuple):
+    """Of some boards and some of their votes."""
+
+    answers: np.ndarray  # I x boards x votes x cells
+    energies: np.ndarray  # I x boards x votes, summed
+    last_energies: np.ndarray  # likewise
+    seconds: np.ndarray  # I
+
+
+def cast_votes(
+    model: LanguageModel,
+    boards: np.ndarray,
+    iterations: Sequence[int],
+    n_votes: int = 1,
+    seed: int = 0,
+    batch_size: int = 256,
+    told: Told = silent,
+) -> Votes:
+    model = recurrent(model)
+    boards = require_answerable(model, boards, n_votes, batch_size)
+    at = sorted({counted(n) for n in iterations})
+    cells = boards.reshape(len(boards), -1)
+    n_at_once = min(n_votes, batch_size)
+    n_boards_at_once = max(1, batch_size // n_at_once)
+    parts = []
+    with at_rest(model):
+        for i in range(0, len(cells), n_boards_at_once):
+            some, blocks = cells[i : i + n_boards_at_once], []
+            for first in range(0, n_votes, n_at_once):
+                votes = np.arange(first, min(first + n_at_once, n_votes))
+                blocks.append(_answers(model, some, votes, at, seed))
+                told(len(some) * len(votes))
+            parts.append(_counted(blocks))
+    joined = {name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in OF_EACH_BOARD}
+    return Votes(**joined, seconds=np.sum([part.seconds for part in parts], axis=0))
+
+
+OF_EACH_BOARD = ("predictions", "winners", "energies", "last_energies")
+
+
+def _counted(blocks: Sequence[Block]) -> Votes:
+    """(1), from all votes of some boards."""
+    answers, energies, lasts = (np.concatenate([block[i] for block in blocks], axis=2) for i in range(3))
+    _, n_boards, n_votes = energies.shape
+    each = np.tile(np.arange(n_votes), n_boards)
+    winners = np.stack([lowest_energy(each, sums.ravel(), n_votes) for sums in energies])  # (1)
+    chosen = (np.arange(len(winners))[:, None], np.arange(n_boards), winners)
+    seconds = np.sum([block.seconds for block in blocks], axis=0)
+    return Votes(answers[chosen], winners, energies, lasts[chosen], seconds)
+
+
+@torch.no_grad()
+def _answers(model: RecurrentModel, cells: np.ndarray, votes: np.ndarray, at: Sequence[int], seed: int) -> Block:
+    shape = len(cells), len(votes)
+    tokens = torch.from_numpy(np.repeat(cells, len(votes), axis=0)).to(model.device)
+    start = starts(model, tokens, torch.from_numpy(np.tile(votes, len(cells))), seed)
+    found = []
+    began = time.perf_counter()
+    total = torch.zeros(len(tokens), dtype=torch.float64, device=model.device)
+    for t, (state, energy) in enumerate(orbit(model, tokens, start, at[-1])):
+        if t > 0:  # where it starts from noise its energy says nothing about the answer
+            total = total + energy.double()
+        if t in at:
+            answer = digit_logits(model, state).argmax(-1).to(torch.uint8).cpu().numpy().reshape(*shape, -1)
+            sums, last = (x.double().cpu().numpy().reshape(shape) for x in (total, energy))
+            found.append((answer, sums, last, np.array(time.perf_counter() - began)))
+    return Block(*map(np.stack, zip(*found, strict=True)))
+
+
+def digit_logits(model: RecurrentModel, state: torch.Tensor) -> torch.Tensor:
+    """A vocabulary may be larger than a board's."""
+    return model.read_out(state)[..., : isqrt(state.shape[1]) + 1]

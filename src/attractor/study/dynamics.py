@@ -1,0 +1,254 @@
+"""What the iteration of a recurrent model does to its states, on the first boards of the validation set.
+
+J is the Jacobian of an iteration, J_u that of what is before its norm, J_y that of the response y = c + MSA(x), and S
+the symmetric part of J_y; |.| of a matrix is its largest singular value. Numbers are means over boards.
+
+    norm, norm_before     |J| and |J_u| along the orbit                                                     (1)
+    bound                 max |gain| / R (1 + eta |J_y|),   R = min_i |x_i + eta y_i|     ItrSA with a norm (2)
+    exponents             (1 / T) log singular values of J_(T-1) ... J_0, radial directions left out        (3)
+    radius                largest modulus of J's eigenvalues                                                (4)
+    antisymmetric_share   |A|_F^2 / |J|_F^2,   A = (J - J') / 2                                             (5)
+    energy                E = -x'y,   linearised as  y ~ J_y x  or, with what y is at 0,  y ~ y(0) + J_y x  (6)
+                          quadratic = -x'S x                           affine = -x'S x - x'y(0)
+    alignment             |<x, v>| / |x| for the leading eigenvector v of S; about 1 / sqrt(n) by chance    (7)
+    reached               x'S x / (|x|^2 theta) for its eigenvalue theta: 1 where x has turned into v       (8)
+
+(2) is proposition 5.1 with R taken before the norm, where it has to be. `gain` is gamma, times sqrt(D) under "rms".
+In (6) y(0) is the stimulus and the constant part of attention; without it the linearisation is the paper's.
+
+`probes.dynamics`, T = 16:
+
+    norm, norm_before, bound, energy    `by_step`: at x_0 to x_(T-1), the energy at x_T, too; `mean` and `largest` of it
+    norm, norm_before                   also `error`, relative, the largest: a norm that has not converged is too small
+    bound                               also `holds` (share of boards and steps), `ratio` (mean of bound / |J|) and
+                                        `least_length` (R by step)
+    exponents                           `largest` (mean), `spread` (over boards), `by_rank` (4 of them), `change` (of
+                                        the last sweep, the largest)
+    radius, antisymmetric_share         `start` (at x_0), `end` (at x_T); `residual` of the eigenvalues, the largest
+    pseudo_energy                       `quadratic` and `affine` by step, and the correlation over t of each with the
+                                        energy, as `correlation` and `affine_correlation`: null where nothing changes,
+                                        as x'S x = 0 does not where y depends on directions alone
+    alignment                           `by_step` and `reached`, at x_t for t in `steps`; `residual` of v; `chance`
+    accuracy                            of every validation set, as many boards as the run itself looked at:
+                                        accuracy.SET.MEASURE.T for T = 16, 32, 64 iterations
+
+Where a state grows beyond 1e9, accuracy is left alone. Of each board at most 6,000 products with a Jacobian are taken,
+some 2,500 as a rule, of about four iterations each: two minutes and a half on one core for four boards at the published
+size. Accuracies take 112 iterations of each board. Jacobians: arXiv 2505.19458, section 5.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attractor.analysis import (
+    Jacobian,
+    estimate_eigenvalues,
+    estimate_jacobian_norm,
+    finite_time,
+    oscillatory_share,
+    quadratic_form,
+    sphere_tangent,
+)
+from attractor.models.itrsa import ItrSA
+from attractor.models.language_model import LanguageModel
+from attractor.models.maps import Iteration, Step
+from attractor.models.recurrent import RecurrentModel
+from attractor.tasks import Task
+from attractor.train.config import TrainConfig
+from attractor.train.evaluate import evaluate
+from attractor.train.hardware import on_device
+from attractor.train.loop import AUTOCAST
+
+N_BOARDS = 4
+N_STEPS = 16
+N_EXPONENTS, N_SWEEPS = 4, 6
+LONGER = (16, 32, 64)  # iterations at which answers are judged
+ALIGNED_AT = (0, 1, 2, 4, 8, 16)
+TOLERANCE = 1e-3  # relative, of norms
+TOO_LARGE = 1e9  # for a state: squares of its Jacobian would overflow
+N_LANCZOS, N_ARNOLDI, N_PROBES = 30, 160, 16  # products, at most
+NOISE = 1e-6
+
+
+def dynamics_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    if not isinstance(model, RecurrentModel):
+        return {}
+    task = config.build_task()
+    batch = next(iter(task.valid_batches(N_BOARDS, 1)))
+    tokens, _, real = on_device(batch, model.device)
+    return {"dynamics": dynamics(Iteration.of(model, tokens, real)) | {"accuracy": accuracies(model, config, task)}}
+
+
+@torch.no_grad()
+def dynamics(iteration: Iteration) -> dict[str, Any]:
+    """All but the accuracies."""
+    orbit = iteration.orbit(N_STEPS)
+    if not (orbit.abs() < TOO_LARGE).all():
+        return {}
+    norms, error = norms_along(iteration.step, orbit[:-1])
+    before, error_before = norms_along(iteration.before_norm, orbit[:-1])
+    return {
+        "norm": trajectory(norms) | {"error": error},
+        "norm_before": trajectory(before) | {"error": error_before},
+        "bound": bound(iteration, orbit[:-1], norms),
+        "exponents": exponents(iteration),
+        "radius": radius(iteration, orbit),
+        "antisymmetric_share": antisymmetric_share(iteration, orbit),
+    } | energies(iteration, orbit)
+
+
+# --- norms and exponents --------------------------------------------------------------------------------------------
+
+
+def norms_along(step: Step, orbit: Tensor) -> tuple[Tensor, float]:
+    """(1), T B, and the largest relative error."""
+    found = [
+        estimate_jacobian_norm(step, x, batched=True, tolerance=TOLERANCE, max_iterations=N_LANCZOS) for x in orbit
+    ]
+    return torch.stack([each.norm for each in found]), max(float(each.error.max()) for each in found)
+
+
+def bound(iteration: Iteration, orbit: Tensor, norms: Tensor) -> dict[str, Any]:
+    """(2); nothing for other families, and where nothing is normalised."""
+    model, sphere = iteration.model, iteration.sphere
+    if not isinstance(model, ItrSA) or sphere is None:
+        return {}
+    least = torch.stack([iteration.before_norm(x).norm(dim=-1).amin(-1) for x in orbit])
+    of_response, _ = norms_along(iteration.response, orbit)
+    allowed = sphere.gain.abs().max() / least * (1 + model.config.eta * of_response)  # (2)
+    return trajectory(allowed) | {
+        "holds": float((norms <= allowed * (1 + 2 * TOLERANCE)).double().mean()),
+        "ratio": float((allowed / norms).mean()),
+        "least_length": least.mean(1).tolist(),
+    }
+
+
+def exponents(iteration: Iteration) -> dict[str, Any]:
+    """(3)."""
+    tangent = None if iteration.sphere is None else sphere_tangent(*iteration.sphere)
+    found = finite_time(
+        iteration.step, iteration.start, N_STEPS, N_EXPONENTS, batched=True, tangent=tangent, max_sweeps=N_SWEEPS
+    )
+    largest = found.exponents[:, 0]
+    return {
+        "largest": float(largest.mean()),
+        "spread": float(largest.std(correction=min(1, len(largest) - 1))),
+        "by_rank": found.exponents.mean(0).tolist(),
+        "change": float(found.change.max()),
+    }
+
+
+def radius(iteration: Iteration, orbit: Tensor) -> dict[str, float]:
+    """(4)."""
+    found = {
+        place: estimate_eigenvalues(iteration.step, x, batched=True, tolerance=TOLERANCE, max_products=N_ARNOLDI)
+        for place, x in (("start", orbit[0]), ("end", orbit[-1]))
+    }
+    radii = {place: float(each.values[:, 0].abs().mean()) for place, each in found.items()}
+    return radii | {"residual": max(float(each.residual.max()) for each in found.values())}
+
+
+def antisymmetric_share(iteration: Iteration, orbit: Tensor) -> dict[str, float]:
+    """(5)."""
+    return {
+        place: float(oscillatory_share(iteration.step, x, batched=True, n_probes=N_PROBES).share.mean())
+        for place, x in (("start", orbit[0]), ("end", orbit[-1]))
+    }
+
+
+# --- energies -------------------------------------------------------------------------------------------------------
+
+
+def energies(iteration: Iteration, orbit: Tensor) -> dict[str, Any]:
+    """(6) to (8)."""
+    constant = iteration.response(torch.zeros_like(orbit[0]))
+    energy = torch.stack([-inner(x, iteration.response(x)) for x in orbit])
+    quadratic = torch.stack([-quadratic_form(iteration.response, x, x, batched=True) for x in orbit])
+    affine = quadratic - torch.stack([inner(x, constant) for x in orbit])
+    aligned = [alignment(iteration.response, x, -q) for x, q in ((orbit[t], quadratic[t]) for t in ALIGNED_AT)]
+    return {
+        "energy": trajectory(energy),
+        "pseudo_energy": {
+            "quadratic": quadratic.mean(1).tolist(),
+            "affine": affine.mean(1).tolist(),
+            "correlation": correlation(energy, quadratic),
+            "affine_correlation": correlation(energy, affine),
+        },
+        "alignment": {
+            "steps": list(ALIGNED_AT),
+            "by_step": [float(cosine.mean()) for cosine, _, _ in aligned],
+            "reached": [float(reached.mean()) for _, reached, _ in aligned],
+            "residual": [float(residual.max()) for _, _, residual in aligned],
+            "chance": orbit[0, 0].numel() ** -0.5,
+        },
+    }
+
+
+def alignment(response: Step, x: Tensor, form: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(7), (8) of x'S x, and the residual of v relative to its eigenvalue."""
+    v, theta, residual = leading_eigenvector(Jacobian(response, x, batched=True))
+    square = inner(x, x)
+    return inner(x, v.view_as(x)).abs() / square.sqrt(), form / (square * theta), residual / theta.abs()
+
+
+def leading_eigenvector(j: Jacobian, n_iterations: int = N_LANCZOS) -> tuple[Tensor, Tensor, Tensor]:
+    """v of S, B n, its eigenvalue theta, and |S v - theta v|: power iteration from a random start, with the best of all
+    that it passes through (Rayleigh and Ritz) in place of its last vector."""
+    v = j.random_columns(1, seed=0)
+    v = v / v.norm(dim=1, keepdim=True)
+    basis = images = v[..., :0]
+    for number in range(1, min(n_iterations, j.dim) + 1):
+        image = (j.times(v) + j.transposed_times(v)) / 2
+        basis, images = torch.cat([basis, v], -1), torch.cat([images, image], -1)
+        # A trace of noise, so that there is a next direction where S leads to no new one.
+        v = image + NOISE * (1 + image.norm(dim=1, keepdim=True)) * j.random_columns(1, seed=number) / j.dim**0.5
+        for _ in range(2):
+            v = v - basis @ (basis.mT @ v)
+            v = v / v.norm(dim=1, keepdim=True)
+    values, s = torch.linalg.eigh(basis.mT @ images)
+    v, image = ((columns @ s[..., -1:]).squeeze(-1) for columns in (basis, images))
+    theta = values[:, -1]
+    return v, theta, (image - theta.unsqueeze(-1) * v).norm(dim=-1)
+
+
+def correlation(energy: Tensor, form: Tensor) -> float | None:
+    """Over time, dimension 0; the mean over those boards where both change by more than rounding does."""
+    noise = 1e-5 * energy.abs().amax(0)
+    a, b = energy - energy.mean(0), form - form.mean(0)
+    moving = (a.abs().amax(0) > noise) & (b.abs().amax(0) > noise)
+    cosines = (a * b).sum(0) / (a.norm(dim=0) * b.norm(dim=0))
+    return float(cosines[moving].mean()) if moving.any() else None
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def accuracies(model: RecurrentModel, config: TrainConfig, task: Task) -> dict[str, dict[str, dict[str, float]]]:
+    """By set, measure and number of iterations, in the run's own precision, and on its own validation batches."""
+    half = AUTOCAST.get(config.precision)
+    autocast = torch.autocast(model.device.type, half) if half else nullcontext()
+    sizes = config.batch_size // config.accumulation, config.eval_batches
+    usual = model.n_iterations
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    try:
+        for model.n_iterations in LONGER:
+            for part in task.valid_sets:
+                judged = evaluate(model, task, *sizes, autocast, part)
+                for measure, value in (judged.measures or {"accuracy": judged.accuracy}).items():
+                    found.setdefault(part, {}).setdefault(measure, {})[str(model.n_iterations)] = value
+    finally:
+        model.n_iterations = usual
+    return found
+
+
+def trajectory(values: Tensor) -> dict[str, Any]:
+    """T B: the mean over boards at each step, and of all."""
+    return {"by_step": values.mean(1).tolist(), "mean": float(values.mean()), "largest": float(values.max())}
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """Of all that belongs to a board."""
+    return (x * y).flatten(1).sum(-1)

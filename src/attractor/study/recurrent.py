@@ -1,0 +1,87 @@
+"""What the studies of recurrent attention share: Sudoku at four scales, and the models that several of them have.
+
+smoke   4 x 4, width 32, 40 steps: says nothing about any claim
+laptop  6 x 6 with 11 to 16 givens, 9 or 10 out of distribution (two fifths of those take more than naked singles),
+        width 64, 1,000 steps of 64 boards
+bench   9 x 9 at the paper's width, a third of its steps
+paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
+
+Oscillators have four channels, or all of them in one ("one sphere"), where the paper has 512.
+"""
+
+from typing import Any
+
+from attractor.evidence.study import Quantity
+from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.study.study import Axis, Scale
+from attractor.tasks.sudoku import Sudoku
+from attractor.train.config import RECIPES, TrainConfig
+
+BOARDS = Quantity("boards", "measures.board_accuracy", "higher")
+BOARDS_ELSEWHERE = Quantity("boards out of distribution", "measures.ood_board_accuracy", "higher")
+CELLS_ELSEWHERE = Quantity("cells out of distribution", "measures.ood_cell_accuracy", "higher")
+LONGER = Quantity(
+    "boards out of distribution, 64 iterations", "probes.dynamics.accuracy.ood.board_accuracy.64", "higher"
+)
+EXPONENT = Quantity("largest exponent", "probes.dynamics.exponents.largest")
+NORM = Quantity("|J|", "probes.dynamics.norm.mean")
+CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correlation")
+
+SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
+WIDTHS = {"smoke": 32, "laptop": 64, "bench": 512, "paper": 512}
+HEADS = {"smoke": 4, "laptop": 4, "bench": 8, "paper": 8}
+
+
+def scales() -> dict[str, Scale]:
+    return {scale: Scale(_BASES[scale], SEEDS[scale]) for scale in SEEDS}
+
+
+def kinds() -> dict[str, Scale]:
+    """Every scale with the models of the paper's tables as its rows."""
+    return {scale: Scale(_BASES[scale], SEEDS[scale], rows=rows(scale)) for scale in SEEDS}
+
+
+def rows(scale: str) -> Axis:
+    spectral = {"regularizer": "spectral"}
+    oscillators = AKOrNConfig(**_shape(scale))
+    one_sphere = oscillators.replace(oscillator_width=oscillators.d_model)
+    values: dict[str, dict[str, Any]] = {
+        "ItrSA": {},
+        "ItrSA spectral": spectral,
+        "ItrSA E-single": {"n_heads": 1, "regularizer": "energy-single"},
+        "ItrSA E-multi": {"regularizer": "energy-multi"},
+        "ItrSA one energy": {"n_heads": 1, "energy": "single"},
+        "ItrSA energies": {"energy": "multi"},
+        "ItrSA pre-norm": {"model": PreNormItrSAConfig(**_shape(scale))},
+        "AKOrN": {"model": oscillators},
+        "AKOrN spectral": {"model": oscillators, **spectral},
+        "AKOrN one sphere": {"model": one_sphere},
+        "AKOrN one sphere, RMSNorm": {"model": one_sphere.replace(rms_norm=True)},
+    }
+    return Axis("model", values)
+
+
+def _shape(scale: str) -> dict[str, Any]:
+    width, size = WIDTHS[scale], _TASKS[scale].board_size
+    shape = {"d_model": width, "n_heads": HEADS[scale], "d_ff": 4 * width}
+    return shape | {"vocab_size": size + 1, "max_seq_len": size * size}
+
+
+_TASKS = {
+    "smoke": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
+    "laptop": Sudoku(board_size=6, givens=(11, 16), ood_givens=(9, 10), n_valid_boards=512),
+    "bench": Sudoku(),
+    "paper": Sudoku(),
+}
+_RUNS: dict[str, dict[str, Any]] = {
+    "smoke": {"n_steps": 40, "batch_size": 16, "eval_every": 20, "ema": 0.9},
+    "laptop": {"n_steps": 1_000, "batch_size": 64, "eval_every": 250},
+    "bench": {"n_steps": 3_000, "precision": "bf16", "eval_every": 500},
+    "paper": {},
+}
+_BASES: dict[str, TrainConfig] = {
+    scale: RECIPES["sudoku"].replace(
+        model=ItrSAConfig(**_shape(scale)), task=_TASKS[scale], seq_len=_TASKS[scale].seq_len, **changes
+    )
+    for scale, changes in _RUNS.items()
+}

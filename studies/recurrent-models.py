@@ -1,0 +1,31 @@
+"""Jacobians, tables 1 and 2: recurrent attention on Sudoku, free, regularised, with an energy, and as oscillators.
+
+E-single and E-multi are penalties; "one energy" and "energies" have their constraint built in. The published table is
+of other boards than ours, and its figures are approximate, so it stands in METHODS and not beside our means.
+"""
+
+from attractor.study import Study
+from attractor.study.recurrent import (
+    BOARDS,
+    BOARDS_ELSEWHERE,
+    CELLS_ELSEWHERE,
+    CORRELATION,
+    EXPONENT,
+    LONGER,
+    NORM,
+    kinds,
+    rows,
+)
+
+STUDY = Study(
+    title="Recurrent attention on Sudoku",
+    question="Which recurrent models solve boards that are harder than those they learned from, and what marks them?",
+    source="Jacobians, section 6",
+    rows=rows("paper"),
+    baseline="ItrSA",
+    control=False,  # what guessing reaches is known here
+    quantities=(BOARDS, BOARDS_ELSEWHERE, LONGER, CELLS_ELSEWHERE, EXPONENT, NORM, CORRELATION),
+    probes=("dynamics",),
+    scales=kinds(),
+    claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9"),
+)

@@ -1,0 +1,42 @@
+"""Jacobians, proposition 5.1 and section 5: what the norm and the injection of the stimulus do, trained and not.
+
+Without injection a state can only start as its stimulus, so the row between has that start and is injected.
+"""
+
+from attractor.study import Axis, Quantity, Study
+from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, EXPONENT, NORM, scales
+
+
+def of_maps(name: str, path: str) -> Quantity:
+    return Quantity(name, f"probes.iteration_maps.{path}")
+
+
+STUDY = Study(
+    title="Norm and injection",
+    question="What keeps the Jacobian of iterated attention small, and does the stimulus have to be seen again?",
+    source="Jacobians, proposition 5.1 and section 5",
+    rows=Axis(
+        "model",
+        {
+            "ItrSA": {},
+            "starts as its stimulus": {"blank": None},
+            "no injection": {"blank": None, "inject": False},
+            "no norm": {"norm": "none"},
+        },
+    ),
+    baseline="ItrSA",
+    control=False,
+    quantities=(
+        BOARDS,
+        BOARDS_ELSEWHERE,
+        EXPONENT,
+        NORM,
+        of_maps("|J| with tokens, norm", "tokens.growth.unit"),
+        of_maps("no norm", "tokens.growth.none"),
+        of_maps("outside the circle, no norm", "turning.before.outside"),
+        of_maps("norm", "turning.one.later.outside"),
+    ),
+    probes=("dynamics", "iteration-maps"),
+    scales=scales(),
+    claims=("J1", "J10"),
+)

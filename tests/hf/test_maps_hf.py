@@ -1,0 +1,110 @@
+"""Layers of Hugging Face's models as maps: their own states, and Jacobians that know their masks."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from attractor.analysis import finite_time_exponents, jacobian
+from attractor.errors import InputError
+from attractor.hf.maps import block_map, decoder_layers, layer_maps
+
+SIZES: dict[str, Any] = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+MODELS = {
+    "llama": transformers.LlamaConfig(**SIZES, intermediate_size=16, num_key_value_heads=1),
+    "gpt2": transformers.GPT2Config(vocab_size=11, n_embd=8, n_layer=3, n_head=2, n_positions=16),
+    "gpt-neox": transformers.GPTNeoXConfig(**SIZES, intermediate_size=16),
+    "gemma2": transformers.Gemma2Config(
+        **SIZES, intermediate_size=16, num_key_value_heads=1, head_dim=4, sliding_window=4
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    found = transformers.AutoModelForCausalLM.from_config(MODELS[request.param]).double().eval()
+    for parameter in found.parameters():
+        parameter.data.normal_(std=0.3)
+    return found
+
+
+def tokens() -> Tensor:
+    return torch.randint(11, (2, 5), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_states_are_the_models_own(model: Any, padded: bool) -> None:
+    """Criterion: its hidden states, bit for bit; the last one after its last norm."""
+    inputs = {"attention_mask": (torch.arange(5) < torch.tensor([[5], [3]])).long()} if padded else {}
+    maps = layer_maps(model, tokens(), **inputs)
+    shown = model(input_ids=tokens(), output_hidden_states=True, use_cache=False, **inputs)
+    for state, hidden in zip(maps.states, shown.hidden_states[:-1], strict=False):
+        assert torch.equal(state, hidden)
+    (norm,) = (m for name, m in model.base_model.named_children() if "norm" in name or name == "ln_f")
+    assert torch.equal(norm(maps.states[-1]), shown.hidden_states[-1])
+
+
+def test_each_map_leads_to_the_next_state_as_often_as_it_is_asked(model: nn.Module) -> None:
+    """Criterion: twice the same, so no cache has grown."""
+    maps = layer_maps(model, tokens())
+    for _ in range(2):
+        for step, before, after in zip(maps.steps, maps.states, maps.states[1:], strict=False):
+            torch.testing.assert_close(step(before), after)
+    step, start = block_map(model, 1, tokens())
+    torch.testing.assert_close(step(start), maps.states[2])
+
+
+def test_the_product_over_depth_is_causal_and_has_the_exponents_of_the_whole(model: nn.Module) -> None:
+    """Criterion: dense Jacobians, multiplied; nothing of a position reaches an earlier one."""
+    maps = layer_maps(model, tokens()[:1, :3])
+    product = torch.eye(3 * 8, dtype=torch.float64)
+    for step, state in zip(maps.steps, maps.states, strict=False):
+        product = jacobian(step, state) @ product
+    by_position = product.reshape(3, 8, 3, 8).abs().amax((1, 3))
+    assert by_position.triu(1).max() == 0 < by_position.diagonal().min()
+    found = finite_time_exponents(*maps.whole(), n_steps=1, k=2)
+    torch.testing.assert_close(found, torch.linalg.svdvals(product)[:2].log(), rtol=0, atol=2e-3)
+
+
+def test_layers_may_be_named(model: nn.Module) -> None:
+    """Criterion: the list named by the user is the one that is found."""
+    name = next(name for name, module in model.named_modules() if module is decoder_layers(model))
+    given, found = layer_maps(model, tokens(), layers=name), layer_maps(model, tokens())
+    assert all(map(torch.equal, given.states, found.states))
+
+
+class Two(nn.Module):
+    """Lists whose purpose nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = transformers.PretrainedConfig(num_hidden_layers=2)
+        self.encoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.decoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, input_ids: Tensor, use_cache: bool) -> Tensor:
+        h = nn.functional.one_hot(input_ids, 4).float()
+        for layer in self.decoder:
+            h = 2 * layer(h)
+        return h
+
+
+def test_what_is_unknown_is_listed() -> None:
+    model = Two().eval()
+    with pytest.raises(InputError, match=r"num_hidden_layers=2 layers, got Two with lists 'encoder' of 2, 'decoder'"):
+        layer_maps(model, torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(InputError, match=r"got 'layers'; there are 'encoder', 'decoder'"):
+        layer_maps(model, torch.zeros(1, 3, dtype=torch.long), layers="layers")
+
+
+def test_a_stream_that_is_changed_between_layers_is_refused() -> None:
+    with pytest.raises(InputError, match="read what the one before wrote, those of Two do not"):
+        layer_maps(Two().eval(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")
+
+
+def test_training_mode_is_refused() -> None:
+    with pytest.raises(InputError, match="evaluation mode"):
+        layer_maps(Two().train(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")

@@ -1,0 +1,150 @@
+"""The commands: what is typed is solved, shown and drawn, or refused in one line."""
+
+import json
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attractor import cli, solving
+from attractor.solving.shown import show_way, verdict
+from attractor.tasks.sudoku import answer, generate, parse_puzzle, show
+
+PUZZLE = "1... ..2. .3.. ...4"
+SEVERAL = "1... .... .... ...."
+
+Command = Callable[..., tuple[int | str | None, str, str]]
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
+        code: int | str | None = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_search_solves_what_is_typed_or_in_a_file(attractor: Command, tmp_path: Path) -> None:
+    solution = show(answer(parse_puzzle(PUZZLE)).solution, parse_puzzle(PUZZLE))
+    assert attractor("solve", PUZZLE, "--exact") == (0, solution + "\n", "")
+    (tmp_path / "mine.txt").write_text(PUZZLE.replace(" ", "\n"))
+    assert attractor("solve", "mine.txt", "--exact") == (0, solution + "\n", "")
+    code, out, _ = attractor("solve", SEVERAL, "--exact")
+    assert code == 0
+    assert "several solutions" in out
+
+
+def test_a_model_fills_in_the_board_and_is_judged(
+    attractor: Command, trained: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run = str(trained("itrsa"))
+    asked = ("solve", PUZZLE, "--run", run, "--n-iterations=6", "--votes=3", "--device=cpu")
+    code, out, err = attractor(*asked, "--out=pictures/way.png")
+    assert (code, err) == (0, "")
+    assert "iteration 0: energy" in out
+    assert "iteration 6: energy" in out
+    *_, vote, judged, path = out.splitlines()
+    assert "of 3 has the lowest energy" in vote
+    assert judged.startswith(("right: ", "wrong: "))
+    assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
+    assert attractor(*asked)[1].splitlines() == out.splitlines()[:-1]
+
+
+def test_an_evaluation_ends_with_its_table_and_is_kept(
+    attractor: Command, trained: Callable[[str], Path], tmp_path: Path
+) -> None:
+    asked = ("--n-iterations", "1", "4", "--votes=2", "--device=cpu", "--out=kept")
+    code, out, _ = attractor("evaluate", str(trained("akorn")), *asked)
+    assert code == 0
+    assert "board accuracy" in out
+    kept = json.loads((tmp_path / out.splitlines()[-1]).read_text())
+    assert [(row["set"], row["n_iterations"]) for row in kept["rows"]] == [
+        ("valid", 1),
+        ("valid", 4),
+        ("ood", 1),
+        ("ood", 4),
+    ]
+    assert (tmp_path / "kept" / "test-time.svg").read_text().startswith("<?xml")
+
+
+WRONG = {
+    "length": (["solve", "12", "--exact"], "puzzle must have 16, 36, 81 or 256 cells, got 2"),
+    "twice": (["solve", "11.. .... .... ....", "--exact"], "row 1 has 1 twice, at columns 1 and 2"),
+    "letter": (["solve", "1..e .... .... ....", "--exact"], "puzzle must hold digits 1 to 4"),
+    "letter of no hexadecimal": (["solve", "1..x .... .... ....", "--exact"], "got 'x' in row 1, column 4"),
+    "no file of that name": (["solve", "my-puzzles.txt", "--exact"], "a file that is there, got 'my-puzzles.txt'"),
+    "seed": (["solve", PUZZLE, "--run=RUN", "--votes=2", "--seed=-1"], "seed must be at least 0, got -1"),
+    "no solution": (["solve", "12.. ..3. ...4 ....", "--exact"], "puzzle must have a solution"),
+    "no file": (["solve", "no/such.txt", "--exact"], "a file that is there, got 'no/such.txt'; check the path"),
+    "no run": (["solve", PUZZLE], "run must be given, or exact instead of it; 'attractor train --task sudoku'"),
+    "run and exact": (["solve", PUZZLE, "--exact", "--run=RUN"], "run must be given, or exact instead of it"),
+    "no time": (["solve", PUZZLE, "--run=RUN", "--n-iterations=0"], "n_iterations must be at least 1, got 0"),
+    "no vote": (["solve", PUZZLE, "--run=RUN", "--votes=0"], "votes must be at least 1, got 0; 1 is no vote"),
+    "picture": (["solve", PUZZLE, "--run=RUN", "--out=way.jpg"], "out must be a name that ends in .svg, .png, .gif"),
+    "no picture": (["solve", PUZZLE, "--exact", "--out=way.png"], "out must be left out with exact"),
+    "size": (["solve", "." * 81, "--run=RUN"], "puzzle must be 4 x 4 for this run, got 9 x 9; give a run trained with"),
+    "family": (["solve", PUZZLE, "--run=TRANSFORMER"], "model must be recurrent"),
+    "no folder": (["solve", PUZZLE, "--run=nowhere"], "config.json"),
+    "evaluated at no time": (["evaluate", "RUN", "--n-iterations", "4", "0"], "n_iterations must be at least 1, got 0"),
+    "evaluated file": (["evaluate", "RUN", "--puzzles=none.txt"], "puzzles must be a file, but 'none.txt' is none"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "part"), WRONG.values(), ids=WRONG)
+def test_what_was_given_wrongly_is_one_line(
+    attractor: Command, trained: Callable[[str], Path], arguments: list[str], part: str
+) -> None:
+    places = {"RUN": trained("itrsa"), "TRANSFORMER": trained("transformer")}
+    for name, path in places.items():
+        arguments = [argument.replace(f"run={name}", f"run={path}") for argument in arguments]
+        arguments = [str(path) if argument == name else argument for argument in arguments]
+    code, out, err = attractor(*arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert part in line
+
+
+def test_the_verdict_is_that_of_the_search() -> None:
+    board = parse_puzzle(PUZZLE)
+    exact = answer(board)
+    assert verdict(exact.solution, board, exact) == "right: the only solution"
+    wrong = exact.solution.copy()
+    wrong[0, 1:3] = wrong[0, 2:0:-1]
+    assert verdict(wrong, board, exact) == "wrong: 2 of 12 blanks differ from the solution, 4 units violated"
+    left = exact.solution.copy()
+    left[0, 1] = 0
+    assert verdict(left, board, exact) == (
+        "wrong: 1 of 12 blanks differ from the solution, 0 units violated, 1 blank left"
+    )
+    loose = parse_puzzle(SEVERAL)
+    several = answer(loose)
+    assert verdict(several.solution, loose, several) == "right: one of several solutions"
+    assert verdict(loose, loose, several).endswith("15 blanks left; this puzzle has several solutions")
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_a_terminal_shows_every_iteration(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    boards, solutions = generate(1, 6 if size == 4 else 40, seed=0, size=size)
+    monkeypatch.setattr("attractor.solving.shown.SECONDS", 0.0)
+    grids = np.stack([boards, boards, solutions])
+    way = solving.Trajectory(grids, np.ones(grids.shape), np.array([[0.0], [-1.0], [-2.0]]))
+    terminal = StringIO()
+    show_way(Console(file=terminal, force_terminal=True, width=80, color_system=None), way, boards[0])
+    seen = terminal.getvalue()
+    n_blanks = (boards == 0).sum()
+    for numbers in ("0: energy 0.0, 0 units", "1: energy -1.0, 0 cells", f"2: energy -2.0, {n_blanks} cells changing"):
+        assert f"iteration {numbers}" in seen
+    assert "1 " in seen

@@ -1,0 +1,93 @@
+"""What a board goes through: read at every time, counted, and how fast a nearby orbit leaves it."""
+
+import numpy as np
+import pytest
+import torch
+
+from attractor import solving
+from attractor.models.recurrent import RecurrentModel
+from attractor.solving.picture import KINDS, chosen_times, picture
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def test_the_way_is_what_would_be_answered_after_every_number_of_iterations(
+    model: RecurrentModel, boards: Pair
+) -> None:
+    puzzles, _ = boards
+    answer = solving.solve(model, puzzles, 5, batch_size=3)
+    way, blank = answer.trajectory, puzzles == 0
+    assert way.grids.shape == way.confidences.shape == (6, *puzzles.shape)
+    for n in range(1, 6):
+        with torch.no_grad():
+            logits, _ = model(torch.from_numpy(puzzles.reshape(len(puzzles), -1)), n_iterations=n)
+        sure, likeliest = logits.softmax(-1).max(-1)
+        assert np.array_equal(way.grids[n][blank], likeliest.numpy().reshape(puzzles.shape)[blank])
+        np.testing.assert_allclose(way.confidences[n][blank], sure.numpy().reshape(puzzles.shape)[blank], rtol=1e-5)
+    assert (way.grids[:, ~blank] == puzzles[~blank]).all()
+    assert (way.confidences[:, ~blank] == 1).all()
+    assert np.array_equal(answer.grids, way.grids[-1])
+    np.testing.assert_allclose(answer.energies[:, 0], way.energies[1:].sum(axis=0), rtol=1e-12)
+
+
+def test_what_changes_and_what_breaks_a_rule_is_counted(boards: Pair) -> None:
+    puzzles, solutions = boards
+    wrong = solutions.copy()
+    wrong[:, 0, 0] = wrong[:, 0, 1]  # breaks a row, a box and, wherever the digit stands below, the column
+    grids = np.stack([wrong, wrong, solutions])
+    way = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
+    assert way.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
+    assert (way.n_broken[:2] == 3).all()
+    assert not way.n_broken[2].any()
+
+
+def test_the_curve_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> None:
+    """Criterion: with the model's own answers for solutions every blank is right; then each wrong one counts."""
+    puzzles, _ = boards
+    cast = solving.cast_votes(itrsa, puzzles, (2, 4)).predictions
+    said = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
+    point = solving.test_time_curve(itrsa, puzzles, said, (4,))[0]
+    assert (point.n_iterations, point.board_accuracy, point.cell_accuracy) == (4, 1.0, 1.0)
+    where = tuple(np.argwhere(puzzles[2] == 0)[0])
+    said[2][where] = said[2][where] % 4 + 1
+    earlier, point = solving.test_time_curve(itrsa, puzzles, said, (4, 2))
+    assert point.board_accuracy == pytest.approx(1 - 1 / len(puzzles))
+    assert point.cell_accuracy == pytest.approx(1 - 1 / (puzzles == 0).sum())
+    assert (earlier.n_iterations, point.n_iterations) == (2, 4)
+    assert 0 < earlier.seconds < point.seconds
+
+
+def test_local_exponents_are_the_log_ratios_of_the_distance_of_two_orbits(model: RecurrentModel, boards: Pair) -> None:
+    """Criterion: a second orbit, started beside the first one in the same direction, goes away as fast."""
+    board, n, small = boards[0][1], 4, 1e-6
+    found = solving.local_exponents(model, board, n, seed=0)
+    tokens = torch.from_numpy(board.reshape(1, -1))
+    with torch.no_grad():
+        stimulus, x = model.stimulus(tokens), model.start(tokens)
+        v = torch.randn(1, x.numel(), 1, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).reshape(x.shape)
+        y = x + small * v / v.norm()
+        distances = [small]
+        for _ in range(n):
+            x, y = (model.step(z, stimulus) for z in (x, y))
+            distances.append(float((x - y).norm()))
+    np.testing.assert_allclose(found, np.diff(np.log(distances)), atol=1e-4)
+
+
+def test_times_of_a_picture_span_the_orbit() -> None:
+    for n in (1, 2, 7, 16, 1000):
+        times = chosen_times(n)
+        assert times[0] == 0
+        assert times[-1] == n
+        assert len(times) <= 8
+        assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_what_its_name_says_and_the_same_each_time(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
+    board = boards[0][0]
+    way = solving.solve(itrsa, board[None], 3).trajectory
+    growth = solving.local_exponents(itrsa, board, 3)
+    first = picture(way, board, growth, kind)
+    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "gif": b"GIF89a"}[kind])
+    if kind == "svg":  # whose ids are drawn
+        assert first == picture(way, board, growth, kind)
