@@ -75,7 +75,7 @@ def test_boards_of_a_file_stand_in_place_of_the_validation_sets(trained: Trained
     file.write_text("\n".join("".join(map(str, board.ravel())) for board in boards))
     run = finished_run(trained("itrsa"), CPU)
     (row,) = asked(run, puzzles=file, batch_size=2)
-    (point,) = solving.test_time_curve(run.model, boards, solutions, (3,))
+    (point,) = solving.accuracy_over_time(run.model, boards, solutions, (3,))
     assert (row.part, row.measures["n_boards"]) == ("mine.txt", 9), "all of them, however many the run validates on"
     assert row.measures["board_accuracy"] == point.board_accuracy
     assert row.measures["cell_accuracy"] == point.cell_accuracy

@@ -46,11 +46,11 @@ def test_the_curve_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) ->
     puzzles, _ = boards
     cast = solving.cast_votes(itrsa, puzzles, (2, 4)).predictions
     said = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
-    point = solving.test_time_curve(itrsa, puzzles, said, (4,))[0]
+    point = solving.accuracy_over_time(itrsa, puzzles, said, (4,))[0]
     assert (point.n_iterations, point.board_accuracy, point.cell_accuracy) == (4, 1.0, 1.0)
     where = tuple(np.argwhere(puzzles[2] == 0)[0])
     said[2][where] = said[2][where] % 4 + 1
-    earlier, point = solving.test_time_curve(itrsa, puzzles, said, (4, 2))
+    earlier, point = solving.accuracy_over_time(itrsa, puzzles, said, (4, 2))
     assert point.board_accuracy == pytest.approx(1 - 1 / len(puzzles))
     assert point.cell_accuracy == pytest.approx(1 - 1 / (puzzles == 0).sum())
     assert (earlier.n_iterations, point.n_iterations) == (2, 4)

@@ -1,8 +1,8 @@
 """Solving: boards and a recurrent model that computes for as long as it is given, once or in many votes."""
 
 from attractor.solving.growth import local_exponents
+from attractor.solving.longer import Point, accuracy_over_time
 from attractor.solving.solve import Answer, Trajectory, solve
-from attractor.solving.test_time import Point, test_time_curve
 from attractor.solving.voting import Votes, cast_votes
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "Point",
     "Trajectory",
     "Votes",
+    "accuracy_over_time",
     "cast_votes",
     "local_exponents",
     "solve",
-    "test_time_curve",
 ]

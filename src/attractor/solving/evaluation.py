@@ -14,7 +14,7 @@ from attractor.errors import InputError
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from attractor.solving.finished import Finished
-from attractor.solving.test_time import test_time_curve
+from attractor.solving.longer import accuracy_over_time
 from attractor.solving.voting import Told
 from attractor.tasks import Task
 from attractor.tasks.sudoku import Puzzles, SudokuTask, read
@@ -110,7 +110,7 @@ def _of_boards(
     told = watch("answers", sum(map(len, taken.values())) * question.votes)
     for part, boards in taken.items():
         with run.autocast():
-            points = test_time_curve(
+            points = accuracy_over_time(
                 model, boards.boards, boards.solutions, iterations, question.votes, question.seed, batch_size, told
             )
         for point in points:

@@ -1,4 +1,3 @@
-# ruff: noqa: PT028  (a test-time curve is no test)
 """Computing longer at test time: how good the answers are after any numbers of iterations."""
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ class Point:
     seconds: float  # for a board with all its votes, those of reading it at the points before included
 
 
-def test_time_curve(
+def accuracy_over_time(
     model: LanguageModel,
     boards: np.ndarray,
     solutions: np.ndarray,
