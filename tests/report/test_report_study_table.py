@@ -109,11 +109,18 @@ def test_markdown_has_as_many_cells_in_every_line_whatever_the_labels():
     assert r"| \*&lt;b>& |" in lines[-1]
 
 
-def test_the_console_table_holds_every_cell():
-    console = Console(width=120)
+@pytest.mark.parametrize("width", [120, 60, 40])
+def test_the_console_table_holds_every_cell_however_narrow_the_console(width):
+    """What does not fit goes on below, beside its label: no number is ever cut off."""
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(console_table(first(study(LOSSES))))
-    assert all(cell in captured.get() for row in texts(first(study(LOSSES))).values() for cell in row.values())
+    printed = captured.get()
+    assert all(cell in printed for row in texts(first(study(LOSSES))).values() for cell in row.values())
+    assert max(map(len, printed.splitlines())) <= width
+    n_parts = sum("─" in line for line in printed.splitlines())
+    assert all(printed.count(label) == n_parts for label in texts(first(study(LOSSES))))
+    assert (n_parts > 1) == (width < 120)
 
 
 def test_latex_escapes_what_it_is_given():

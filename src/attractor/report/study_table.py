@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-import rich.table
-
 from attractor.evidence.study import BUDGETS, Published
 from attractor.numerals import in_bytes, with_prefix
 from attractor.report.comparison import LEVEL
 from attractor.report.judged import SHOWN, Difference, Judged, decimals, shown_p
 from attractor.report.measures import CONTEXT_GAIN, Measure, Spread, layers
-from attractor.report.table import UNKNOWN, in_console, in_markdown
+from attractor.report.table import UNKNOWN, InConsole, in_markdown
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 NOT_RUN = "not run"
@@ -157,9 +155,10 @@ def _starless(text: str) -> str:
     return text.replace("*", "\\*")
 
 
-def console_table(table: StudyTable) -> rich.table.Table:
+def console_table(table: StudyTable) -> InConsole:
     """For the console; captions are printed by who prints the table."""
-    return in_console(table.headings, [[entry.text for entry in row] for row in (*table.rows, *table.footer)])
+    rows = [[entry.text for entry in row] for row in (*table.rows, *table.footer)]
+    return InConsole(table.headings, rows, table.n_texts)
 
 
 def shown(value: float, mean: float, digits: int, path: str = "") -> str:

@@ -1,8 +1,13 @@
 """The comparison as a table: one set of cells for the console, for markdown and for the page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from textwrap import wrap
+from typing import Literal
 
 from rich import box
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -10,6 +15,7 @@ from attractor.evidence.statistics import Interval
 from attractor.numerals import in_bytes, with_prefix
 from attractor.report.comparison import LEVEL, Comparison, Row, with_bounds
 
+NARROW = 12  # letters: less is not legible
 UNKNOWN = "–"  # noqa: RUF001  (an en dash is the sign for "none" in a table)
 
 
@@ -44,20 +50,50 @@ def caption(comparison: Comparison) -> list[str]:
     return lines
 
 
-def rich_table(comparison: Comparison) -> Table:
-    """For the console; as wide as its content, and legible in 100 columns."""
-    return in_console(*cells(comparison))
+def rich_table(comparison: Comparison) -> "InConsole":
+    """For the console; legible in 100 columns."""
+    return InConsole(*cells(comparison))
 
 
 def markdown(comparison: Comparison) -> str:
     return in_markdown(*cells(comparison))
 
 
-def in_console(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+@dataclass(frozen=True)
+class InConsole:
+    """A table that goes on below, beside its labels again, where the console is too narrow for all of its columns."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_labels: int = 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        columns = [_Column(heading, [row[i] for row in self.rows]) for i, heading in enumerate(self.headings)]
+        labels, numbers = columns[: self.n_labels], columns[self.n_labels :]
+        room = options.max_width - sum(label.width for label in labels)
+        while numbers:
+            ends = accumulate(column.width for column in numbers)
+            n_fitting = max(1, sum(end <= room for end in ends))
+            yield _in_console([*labels, *numbers[:n_fitting]])
+            numbers = numbers[n_fitting:]
+
+
+class _Column:
+    """A heading is broken where what stands below it is narrower."""
+
+    def __init__(self, heading: str, cells: Sequence[str]) -> None:
+        widest = max(map(len, cells), default=0)
+        lines = wrap(heading, max(widest, NARROW), break_long_words=False)
+        self.heading, self.cells = "\n".join(lines), cells
+        self.width = 1 + max(widest, *map(len, lines), 0)
+
+
+def _in_console(columns: Sequence[_Column]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
-    for row in rows:
+    for number, column in enumerate(columns):
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=number > 0)
+    for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     return table
 
