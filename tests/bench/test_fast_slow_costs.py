@@ -4,9 +4,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attractor.bench import costs, two_timescales
 from attractor.bench.prediction import in_words, predictions
@@ -14,7 +11,6 @@ from attractor.errors import InputError
 from attractor.evidence.claims import CLAIMS
 from attractor.evidence.study import Cell, Design, Outcome, Quantity, StudyRecord
 from attractor.models import SIZES, FastSlowConfig
-from attractor.models.timescales import BlockMemory, Continued, Next
 from attractor.train.calibrate import Estimate
 from attractor.train.config import RECIPES, Runtime
 from attractor.train.parts import forward_flops
@@ -109,28 +105,6 @@ def test_every_comparison_runs_with_the_gate_open_and_two_equal_cases_are_equal(
     assert two_timescales.step_time(16, 3, clock).measured == 1
     assert two_timescales.slow_share(16, 3, clock).measured == 0
     assert two_timescales.decoding_speed(2, 6, 3, clock).measured == 1
-
-
-@given(period=st.integers(1, 5), prompt=st.integers(1, 12), more=st.integers(1, 12))
-def test_one_token_more_has_the_blocks_that_a_continued_sequence_has(period: int, prompt: int, more: int) -> None:
-    """Criterion: equal values, positions and memory after every token, from any place in a block."""
-    x = torch.randn(2, prompt + more, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    positions = torch.arange(prompt + more).expand(2, -1)
-    memories = BlockMemory(), BlockMemory()
-    for memory in memories:
-        blocks = Continued(period, positions[:, :prompt], None, 0, memory)
-        blocks.upsample(2 * blocks.pool(x[:, :prompt]))
-    for at in range(prompt, prompt + more):
-        token, device = x[:, at : at + 1], torch.device("cpu")
-        one, other = (
-            Next(period, at, memories[0], device),
-            Continued(period, positions[:, at : at + 1], None, at, memories[1]),
-        )
-        assert one.n_blocks == other.n_blocks
-        assert one.positions.tolist() == other.positions.tolist()
-        means = one.pool(token), other.pool(token)
-        torch.testing.assert_close(*means, atol=1e-15, rtol=0)
-        torch.testing.assert_close(one.upsample(2 * means[0]), other.upsample(2 * means[1]), atol=1e-15, rtol=0)
 
 
 def test_a_timing_has_as_many_seconds_on_a_core_as_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

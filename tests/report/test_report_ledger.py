@@ -61,7 +61,7 @@ def test_claims_asked_for_come_with_their_rule() -> None:
     text = printed(entries(), "C5", "J1")
     assert "rule: validation loss: coupled-euler below mlp-only (margin 0.014 nats)" in text
     assert "J1: normalisation keeps" in text
-    assert "not run: no study of ours asks this yet" in text
+    assert "not run: studies/recurrent-norms.py has no stored runs" in text
     assert "C6" not in text
     with pytest.raises(InputError, match="unknown claim 'C55'"):
         printed(entries(), "C55")

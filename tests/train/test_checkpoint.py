@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_to_the_same_end(
     train(config, tmp_path / "whole", runtime)
     weights = [path / "checkpoints/step-00000012/model.safetensors" for path in (stopped, tmp_path / "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    kinds = [(record["step"], "loss" in record) for record in RunFolder.open(stopped).metrics()]
+    kinds = [(record["step"], "loss" in record, "valid_loss" in record) for record in RunFolder.open(stopped).metrics()]
     assert len(kinds) == len(set(kinds))
 
 
