@@ -22,8 +22,9 @@ from attractor.models import AKOrNConfig, ItrSAConfig, TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
-from attractor.train.interventions import Penalty, regularizer_weight
+from attractor.train.interventions import Interventions, Penalty, regularizer_weight
 from attractor.train.loop import train
+from attractor.train.optimizer import build_optimizer
 from attractor.train.stacked_loop import stackable
 
 pytestmark = pytest.mark.xdist_group("run_regularizers")  # what all tests stand on is computed once
@@ -179,7 +180,6 @@ RECURRENT = {"vocab_size": 320, "d_model": 16, "max_seq_len": 16, "n_heads": 2}
         ({"regularizer_weight": 1e-3}, "regularizer_weight must be None without a regularizer, got 0.001"),
         ({"regularizer": "spectral", "regularizer_weight": -1.0}, "regularizer_weight must be at least 0 and finite"),
         ({"regularizer": "spectral", "regularizer_weight": float("nan")}, "regularizer_weight must be at least 0"),
-        ({"regularizer": "spectral", "attention": "uniform"}, "without queries and keys"),
         ({"regularizer": "spectral", "sigma_reparam": True}, "divided by their norm"),
         ({"regularizer": "energy-single"}, "there are 2 heads"),
         ({"regularizer": "energy-multi", "attention": "mqa"}, "share the values of 1"),
@@ -198,6 +198,12 @@ def test_what_has_no_meaning_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(InputError, match=says):
         config.replace(**changes)
+
+
+def test_the_control_of_a_comparison_trains_without(config: TrainConfig) -> None:
+    control = config.replace(regularizer="spectral", attention="uniform")
+    model = control.model.build(0)
+    assert Interventions(control, model, build_optimizer(model, control)).penalty is None
 
 
 def test_it_acts_on_the_gradients_of_one_model_and_is_not_stacked(config: TrainConfig) -> None:

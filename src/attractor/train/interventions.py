@@ -5,8 +5,8 @@
     qk_clip              weights of a head whose largest logit has passed a threshold, scaled down after the step
     regularizer          a penalty on attention's weights, times regularizer_weight, added to the loss
 
-A model that scores nothing, as the control of a study, has nothing that the first three could act on, and trains
-without them; a regularizer refuses what it has no meaning for.
+A model that scores nothing, as the control of a study, has nothing that they could act on, and trains without them. A
+regularizer refuses what else it has no meaning for.
 What changes the model itself (QK-norm, soft-cap, sigmaReparam, the penalty on logits) is a field of the model.
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from attractor.attention import Attention
+from attractor.attention.project.values import ValueProjection
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.models.config import ModelConfig
@@ -102,7 +103,15 @@ def check_regularizer(config: Asked) -> None:
     require(not built_in, "regularizer", "None where attention has an energy by construction", name, "leave it out")
     attends = any(isinstance(module, Attention) for module in model.modules())
     require(attends, "regularizer", "None for a model without attention", name, "leave it out")
-    REGULARIZERS[name](model)
+    if has_queries(model):
+        REGULARIZERS[name](model)
+
+
+def has_queries(model: nn.Module) -> bool:
+    """The control of a study attends to all alike."""
+    return any(
+        isinstance(module, Attention) and not isinstance(module.project, ValueProjection) for module in model.modules()
+    )
 
 
 class Penalty:
@@ -141,7 +150,7 @@ class Interventions:
         self.penalty: Penalty | None = None
         self.rates: HeadRates | None = None
         self.clip: QKClip | None = None
-        if config.regularizer is not None:
+        if config.regularizer is not None and has_queries(model):
             from attractor.control.regularize import REGULARIZERS
 
             self.penalty = Penalty(REGULARIZERS[config.regularizer](model), regularizer_weight(config))
