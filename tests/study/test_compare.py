@@ -20,6 +20,7 @@ from rich.console import Console
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, find_runs
+from attractor.models import FastSlowConfig
 from attractor.study.compare import Plan, compare
 from attractor.study.launch import Job, launch, share_machine
 from attractor.train.config import Runtime, TrainConfig
@@ -226,6 +227,15 @@ def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
         assert after is not None
         assert after["valid_loss"] == before["valid_loss"]
     assert any(line.startswith("coupled-euler:") and "one seed" in line for line in lines)
+
+
+def test_mechanisms_within_another_family_are_compared_under_its_name(base: TrainConfig, tmp_path: Path) -> None:
+    two_timescales = base.replace(model=FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64))
+    _, said = say(Plan(two_timescales, ("standard", "gated"), (0,), tmp_path / "root"))
+    verdict = said.split("not sensitive")[0]
+    for label in ("fast-slow ", "fast-slow gated", "fast-slow uniform"):
+        assert f"\n{label}" in verdict
+    assert "fast-slow gated: one seed" in said
 
 
 def test_where_every_run_fails_there_is_nothing_to_compare(

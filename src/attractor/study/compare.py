@@ -44,6 +44,10 @@ class Plan:
     def labels(self) -> tuple[str, ...]:
         return self.presets if CONTROL in self.presets else (*self.presets, CONTROL)
 
+    def called(self, preset: str) -> str:
+        """What a run of it calls itself: of a family other than the Transformer, that family, too."""
+        return self.base.replace(attention=preset).label
+
     def jobs(self) -> list[Job]:
         """All mechanisms of one seed before the next seed, so that whole pairs are there as early as possible."""
         return [
@@ -71,7 +75,7 @@ def compare(
 
     say(f"{len(plan.labels)} mechanisms x {len(plan.seeds)} seeds, {plans[0].tokens:,} tokens each, in {plan.root}")
     say(task.describe())
-    width = max(map(len, plan.labels))
+    width = max(len(each.label) for each in plans)
     for each in plans:
         say(f"{each.label:<{width}}  {each.costs}")
     say(f"{n_workers} runs side by side, {runtime.threads} threads each")
@@ -85,7 +89,7 @@ def compare(
     runs = [RunFolder.open(job.path) for job in _by_label(plan, jobs)]
     if not any(run.finished for run in runs):
         raise InputError("no run finished, so there is nothing to compare; mend what the lines above name")
-    comparison = Comparison.read(runs, baseline=plan.presets[0], control=CONTROL)
+    comparison = Comparison.read(runs, plan.called(plan.presets[0]), control=plan.called(CONTROL))
     page = plan.root / "report.html"
     write_page(comparison, page, command)
     write_record(comparison, plan.root / "comparison.json", command)
@@ -102,4 +106,4 @@ def compare(
 
 def _by_label(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
     """In the order asked for, not the order of running."""
-    return [job for label in plan.labels for job in jobs if job.config.label == label]
+    return [job for preset in plan.labels for job in jobs if job.config.label == plan.called(preset)]
