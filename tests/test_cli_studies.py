@@ -51,6 +51,11 @@ def test_from_a_file_to_a_report_a_record_and_verdicts(attractor):
     for name in ("table.md", "table.tex", "numbers.tex", "record.json", "study.json"):
         assert (page.parent / name).stat().st_size > 0
 
+    code, *_ = attractor("study", "run", str(Path("tried.py").absolute()), "--device", "cpu", "--threads", "1")
+    assert code == 0
+    assert f"attractor study run {Path.cwd().name}/tried.py" in page.read_text()
+    assert str(Path.cwd()) not in page.read_text()
+
     code, out, _ = attractor("study", "plan", "tried.py")
     assert code == 0
     assert "6 runs, 0 to do" in out

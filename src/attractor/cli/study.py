@@ -66,7 +66,7 @@ def study_run(args: StudyRun, console: Console) -> None:
     from attractor.train.console import print_line
 
     study = load_study(args.file)
-    command = shlex.join(["attractor", *sys.argv[1:]])
+    command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
         args.scale, args.root, args.launcher, args.workers, args.seeds, args.part, command, args.gpus_per_run
     )
@@ -82,6 +82,11 @@ def study_run(args: StudyRun, console: Console) -> None:
     for line in judged.verdict():
         print_line(console, line.text)
     end_with(page, failures, console)
+
+
+def _within_its_folder(file: Path, word: str) -> str:
+    """A record is passed on, so it does not say where on this machine the folder of the study lies."""
+    return f"{file.parent.name}/{file.name}" if file.is_absolute() and word == str(file) else word
 
 
 def study_plan(args: StudyPlan, console: Console) -> None:
