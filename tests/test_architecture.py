@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "models",
         "attention",
         "tasks",
+        "corpus",
         "evidence",
         "control",
         "analysis",

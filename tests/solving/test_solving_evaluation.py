@@ -18,13 +18,13 @@ from attractor.models.recurrent import RecurrentModel
 from attractor.report.canvas import as_file
 from attractor.solving.curves import curves_figure
 from attractor.solving.evaluation import Question, Row, evaluate_run
-from attractor.solving.finished import Finished, finished_run
 from attractor.solving.progress import progress
 from attractor.solving.published import published
 from attractor.solving.table import OTHER_BOARDS, record, table_of
 from attractor.tasks.recall import Recall
 from attractor.tasks.sudoku import Sudoku, SudokuTask, generate
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.finished import Finished, finished_run
 from attractor.train.loop import train
 
 CPU = torch.device("cpu")

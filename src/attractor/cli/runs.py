@@ -193,39 +193,24 @@ def compare(args: Any, console: Console) -> None:
 def generate(args: Generate, console: Console) -> None:
     import torch
 
-    from attractor.tasks.text import Text, tokenizer_of
-    from attractor.train import checkpoint
+    from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
+    from attractor.train.spelling import tokenizer_of_run
 
-    folder = RunFolder.open(args.run)
-    config = TrainConfig.from_dict(folder.config)
-    if not isinstance(config.task, Text):
-        raise InputError(f"run must be of task 'text' to continue a prompt, got '{config.task.kind}'; give another run")
-    if args.checkpoint not in ("best", "last"):
-        raise unknown("checkpoint", args.checkpoint, ("best", "last"))
-    found = checkpoint.best_checkpoint(folder.checkpoints) if args.checkpoint == "best" else None
-    path = found or checkpoint.newest_intact(folder.checkpoints, lambda text: print(text, file=sys.stderr))
-    if path is None:
-        raise InputError(f"run must have a checkpoint, and '{args.run}' has none yet; train it first")
+    tokenizer = tokenizer_of_run(RunFolder.open(args.run))
     device = resolve_device(args.device)
-    model = config.model.build(config.seed)
-    checkpoint.load_weights(path, model)
-    tokenizer = tokenizer_of(config.task.corpus)
+    run = finished_run(args.run, device, args.checkpoint)
     prompt = tokenizer.encode(args.prompt).astype("int64")
-    tokens = (
-        model.to(device)
-        .generate(
-            [torch.from_numpy(prompt) if len(prompt) else [tokenizer.end_of_text]],
-            args.max_new_tokens,
-            args.temperature,
-            args.top_k,
-            args.top_p,
-            stop_token=tokenizer.end_of_text,
-            pad_token=tokenizer.pad,
-            generator=torch.Generator(device).manual_seed(args.seed),
-        )[0]
-        .cpu()
-    )
+    tokens = run.model.generate(
+        [torch.from_numpy(prompt) if len(prompt) else [tokenizer.end_of_text]],
+        args.max_new_tokens,
+        args.temperature,
+        args.top_k,
+        args.top_p,
+        stop_token=tokenizer.end_of_text,
+        pad_token=tokenizer.pad,
+        generator=torch.Generator(device).manual_seed(args.seed),
+    )[0].cpu()
     continuation = tokens[max(len(prompt), 1) :].numpy()
     # A model hardly trained also draws ids that mean nothing.
     continuation = continuation[(continuation < tokenizer.n_spelled) & (continuation != tokenizer.pad)]

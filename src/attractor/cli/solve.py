@@ -17,8 +17,8 @@ from attractor.train.config import Runtime
 if TYPE_CHECKING:
     import numpy as np
 
-    from attractor.solving.finished import Finished
     from attractor.tasks.sudoku import Answer as Exact
+    from attractor.train.finished import Finished
 
 LONGEST_NAME = 255  # that a file can have
 NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  # as no board ends
@@ -61,10 +61,10 @@ def evaluate(args: Evaluate, console: Console) -> None:
     from attractor.report.canvas import as_file
     from attractor.solving.curves import curves_figure
     from attractor.solving.evaluation import Question, evaluate_run
-    from attractor.solving.finished import finished_run
     from attractor.solving.progress import progress
     from attractor.solving.published import published
     from attractor.solving.table import record, table_of
+    from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
@@ -130,8 +130,8 @@ def _by_model(args: Solve, run: "Finished", board: "np.ndarray", exact: "Exact",
 
 def _run_for(board: "np.ndarray", path: Path, args: Solve) -> "Finished":
     """The run, if it was trained on boards like this one."""
-    from attractor.solving.finished import finished_run
     from attractor.tasks.sudoku import Sudoku
+    from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
 
     run = finished_run(path, resolve_device(args.device), args.checkpoint)

@@ -13,13 +13,13 @@ from attractor.attention.stage import require
 from attractor.errors import InputError
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
-from attractor.solving.finished import Finished
 from attractor.solving.longer import accuracy_over_time
 from attractor.solving.voting import Told
 from attractor.tasks import Task
 from attractor.tasks.sudoku import Puzzles, SudokuTask, read
 from attractor.tasks.sudoku.data import Boards, Sets
 from attractor.train.evaluate import evaluate
+from attractor.train.finished import Finished
 
 Watch = Callable[[str, int], Told]  # of what is to come, and how much
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from attractor.evidence.run import config_hash, environment
 from attractor.numerals import in_time
 from attractor.solving.evaluation import Question, Row
-from attractor.solving.finished import Finished
 from attractor.solving.published import Published
+from attractor.train.finished import Finished
 
 OTHER_BOARDS = "not the same set"
 

@@ -42,6 +42,7 @@ from attractor.train.interventions import Interventions
 from attractor.train.optimizer import build_optimizer, load_optimizer, set_rate
 from attractor.train.parts import training_flops_per_token
 from attractor.train.schedule import learning_rate
+from attractor.train.spelling import keep_spelling
 from attractor.train.start import load_start
 from attractor.train.telemetry import (
     WINDOW,
@@ -74,6 +75,7 @@ def train(
         if not world.agreed(folder.finished):
             world.first_does(lambda: until_the_end.enter_context(folder.hold()))
             if not world.agreed(folder.finished):  # another process may have finished it just now
+                world.first_does(lambda: keep_spelling(folder, task))
                 display.start()
                 return _carry_out(Run(config, folder, task, runtime, display, world))
     display.note(f"'{folder.path}' is finished already")
