@@ -8,6 +8,7 @@ has its numbers.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 from attractor.evidence.study import Quantity
@@ -15,6 +16,7 @@ from attractor.report.canvas import late_range
 from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
 from attractor.report.judged import Judged
 from attractor.report.measures import Measure, n_layers
+from attractor.report.orbits import COURSES, courses, measures_over_time, over_time
 
 Frame = tuple[float, float]
 WIDE = 30.0  # times the lowest: from here on a scale of factors shows more
@@ -70,7 +72,7 @@ INTERVAL = "mean over seeds, with its 95% t interval as a band; a single seed ha
 
 
 def charts(judged: Judged) -> list[Chart]:
-    return [*_losses(judged), *_layered(judged), *_traced(judged), *_of_blocks(judged)]
+    return [*_losses(judged), *_layered(judged), *_traced(judged), *_of_blocks(judged), *_of_dynamics(judged)]
 
 
 def slug(name: str) -> str:
@@ -129,19 +131,33 @@ def _of_blocks(judged: Judged) -> Iterator[Chart]:
         panels = _by_column(judged, lambda column, of=measure: profiles(judged, of, column))  # type: ignore[misc]
         if panels:
             title = in_capitals(quantity.name)
-            frames = {column: _extremes(curves) for column, curves in panels.items()}
-            in_factors = _wide(frames)
-            yield Chart(
-                slug(quantity.name),
-                title,
+            caption = (
                 f"{title}, |block(x) - x| / |x|, call by call in order, at the last look: {SEEDS} At its equilibrium a "
-                "block would change nothing. Post is called at each of its evaluations.",
-                "call",
-                "|block(x) - x| / |x|",
-                panels,
-                {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
-                in_factors,
+                "block would change nothing. Post is called at each of its evaluations."
             )
+            yield _of_places(slug(quantity.name), title, caption, "call", "|block(x) - x| / |x|", panels)
+
+
+def _of_dynamics(judged: Judged) -> Iterator[Chart]:
+    for course in COURSES:
+        panels = _by_column(judged, partial(courses, judged, course))
+        if panels:
+            caption = " ".join(filter(None, (f"{course.title} by {course.x_label}: {SEEDS}", course.remark)))
+            yield _of_places(
+                f"dynamics-{slug(course.title)}", course.title, caption, course.x_label, course.y_label, panels
+            )
+    for part, measure in measures_over_time(judged):
+        panels = _by_column(judged, partial(over_time, judged, part, measure))
+        title = f"{in_capitals(measure.replace('_', ' '))}, {part}, the longer it computes"
+        caption = f"{title}: {SEEDS}"
+        yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", measure, panels)
+
+
+def _of_places(name: str, title: str, caption: str, x_label: str, y_label: str, panels: dict[str, Curves]) -> Chart:
+    frames = {column: _extremes(curves) for column, curves in panels.items()}
+    in_factors = _wide(frames)
+    margins = {column: _with_margin(*frame, in_factors) for column, frame in frames.items()}
+    return Chart(name, title, caption, x_label, y_label, panels, margins, in_factors)
 
 
 def _by_column(judged: Judged, of: Callable[[str], Curves]) -> dict[str, Curves]:

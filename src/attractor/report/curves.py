@@ -13,14 +13,34 @@ Point = tuple[int, float, float, float]  # where, mean, and the ends of the band
 Curves = dict[str, list[Point]]  # by row
 
 
+def by_place(
+    judged: Judged,
+    column: str,
+    of: Callable[[Outcome], Sequence[tuple[int, Any]]],
+    point: Callable[[int, list[float]], Point] | None = None,
+) -> Curves:
+    """Wherever every seed has a number: a mean over fewer would jump. The band goes from the lowest to the highest."""
+    point = point or _extremes
+    found: Curves = {}
+    for row in judged.design.rows:
+        outcomes = judged.cell(row, column).outcomes
+        by_place: dict[int, list[float]] = {}
+        for outcome in outcomes:
+            for place, value in of(outcome):
+                if value is not None and math.isfinite(value):  # a stored record has null for what is no number
+                    by_place.setdefault(place, []).append(value)
+        found[row] = [point(place, seen) for place, seen in sorted(by_place.items()) if len(seen) == len(outcomes)]
+    return {row: curve for row, curve in found.items() if curve}
+
+
 def loss_curves(judged: Judged, column: str) -> Curves:
     """Validation loss against tokens; the band goes from the lowest seed to the highest."""
-    return _by_row(judged, column, lambda outcome: outcome.curve, _extremes)
+    return by_place(judged, column, lambda outcome: outcome.curve)
 
 
 def trajectories(judged: Judged, name: str, column: str) -> Curves:
     """A number of the looks at a run against its steps; the band is the 95% t interval of the mean over seeds."""
-    return _by_row(judged, column, lambda outcome: trajectory(outcome, name), _confidence)
+    return by_place(judged, column, lambda outcome: trajectory(outcome, name), _confidence)
 
 
 def trajectory(outcome: Outcome, name: str) -> list[tuple[int, Any]]:
@@ -33,25 +53,6 @@ def profiles(judged: Judged, headline: Measure, column: str) -> Curves:
     """A quantity against the layers; the band goes from the lowest seed to the highest."""
     found = {row: _profile(judged, row, headline, column) for row in judged.design.rows}
     return {row: profile for row, profile in found.items() if profile}
-
-
-def _by_row(
-    judged: Judged,
-    column: str,
-    of: Callable[[Outcome], Sequence[tuple[int, Any]]],
-    point: Callable[[int, list[float]], Point],
-) -> Curves:
-    """Wherever every seed has a number: a mean over fewer would jump."""
-    found: Curves = {}
-    for row in judged.design.rows:
-        outcomes = judged.cell(row, column).outcomes
-        by_place: dict[int, list[float]] = {}
-        for outcome in outcomes:
-            for place, value in of(outcome):
-                if value is not None and math.isfinite(value):  # a stored record has null for what is no number
-                    by_place.setdefault(place, []).append(value)
-        found[row] = [point(place, seen) for place, seen in sorted(by_place.items()) if len(seen) == len(outcomes)]
-    return {row: curve for row, curve in found.items() if curve}
 
 
 def _profile(judged: Judged, row: str, headline: Measure, column: str) -> list[Point]:

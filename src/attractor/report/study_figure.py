@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, styles
+from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.clouds import Clouds, entropy_against_gate
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import SHOWN, Judged
 from attractor.report.measures import Measure
+from attractor.report.orbits import Portrait, portraits
 from attractor.report.panels import ACROSS, legend, lines, panels_of, points
 
 if TYPE_CHECKING:
@@ -53,7 +54,14 @@ def pictures(judged: Judged) -> list[Picture]:
         Picture(chart.name, chart.title, chart.caption, partial(_draw_chart, judged, chart)) for chart in charts(judged)
     ]
     after_losses = 1 if drawn and drawn[0].name == "curves" else 0
-    return [*drawn[:after_losses], *_differences(judged), *drawn[after_losses:], *_scatter(judged), *_maps(judged)]
+    return [
+        *drawn[:after_losses],
+        *_differences(judged),
+        *drawn[after_losses:],
+        *_scatter(judged),
+        *_portraits(judged),
+        *_maps(judged),
+    ]
 
 
 def _differences(judged: Judged) -> Iterator[Picture]:
@@ -77,6 +85,22 @@ def _scatter(judged: Judged) -> Iterator[Picture]:
             "Entropy of attention against the opening of the gate: a point for each look at each seed. Means over "
             "heads, calls and the rows after the first.",
             partial(_draw_scatter, judged, clouds),
+        )
+
+
+def _portraits(judged: Judged) -> Iterator[Picture]:
+    found = {
+        " · ".join(filter(None, (column, row))): portrait
+        for column in judged.design.columns
+        for row, portrait in portraits(judged, column).items()
+    }
+    if found:
+        yield Picture(
+            "portraits",
+            "Phase portraits",
+            "States of a few boards, iteration by iteration, on the two axes along which they vary most; the share of "
+            "the variance that those have stands above. Open: where a board starts; full: where it is at the end.",
+            partial(_draw_portraits, found),
         )
 
 
@@ -143,6 +167,20 @@ def _draw_scatter(judged: Judged, clouds: Mapping[str, Clouds]) -> "Figure":
     for axes in list(panels.values())[::2]:
         axes.set_ylabel("entropy (nats)")
     legend(figure, panels)
+    return figure
+
+
+def _draw_portraits(found: Mapping[str, Portrait]) -> "Figure":
+    figure, panels = panels_of(found, 2.7)
+    for name, axes in panels.items():
+        axes.set_title(f"{name} ({found[name].share:.0%})", fontsize=10, color=INK)
+        for board, orbit in enumerate(found[name].orbits):
+            x, y = zip(*orbit, strict=True)
+            color = PALETTE[board % len(PALETTE)]
+            axes.plot(x, y, color=color, linewidth=0.9, marker=".", markersize=2.5)
+            axes.plot(x[:1], y[:1], color=color, marker="o", markersize=5.5, fillstyle="none")
+            axes.plot(x[-1:], y[-1:], color=color, marker="o", markersize=5.5)
+        axes.tick_params(labelleft=False, labelbottom=False)
     return figure
 
 

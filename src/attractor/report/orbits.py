@@ -1,0 +1,87 @@
+"""What the dynamics of recurrent models look like, where a study has looked: its charts by iteration, spectra, accuracy
+the longer a model computes, and phase portraits."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attractor.evidence.study import Outcome, Quantity
+from attractor.report.curves import Curves, by_place
+from attractor.report.judged import Judged
+
+ACCURACY = Quantity("accuracy", "probes.dynamics.accuracy")
+PORTRAIT = Quantity("portrait", "probes.dynamics.portrait")
+
+
+@dataclass(frozen=True)
+class Course:
+    """A list of numbers, from the first iteration on."""
+
+    path: str  # below probes.dynamics
+    title: str
+    y_label: str
+    x_label: str = "iteration"
+    first: int = 0
+    remark: str = ""
+
+
+COURSES = (
+    Course("norm.by_step", "Norm of the Jacobian", "|J|"),
+    Course("bound.by_step", "Bound of the norm by proposition 5.1", "bound on |J|"),
+    Course("energy.by_step", "Energy", "-x'y"),
+    Course("pseudo_energy.quadratic", "Pseudo-energy", "-x'S x", remark="S is the symmetric part of y's Jacobian."),
+    Course(
+        "exponents.by_rank",
+        "Spectrum of finite-time exponents",
+        "exponent",
+        "rank",
+        1,
+        "Of the product of 16 Jacobians, radial directions left out. Above 0 differences grow.",
+    ),
+)
+
+
+def of_course(course: Course) -> Quantity:
+    return Quantity(course.title, f"probes.dynamics.{course.path}")
+
+
+def courses(judged: Judged, course: Course, column: str) -> Curves:
+    def numbers(outcome: Outcome) -> list[tuple[int, Any]]:
+        return list(enumerate(outcome.value(of_course(course)) or (), start=course.first))
+
+    return by_place(judged, column, numbers)
+
+
+def measures_over_time(judged: Judged) -> Iterator[tuple[str, str]]:
+    """Every validation set and measure of which it is known how they go on with further iterations."""
+    found: dict[tuple[str, str], None] = {}
+    for cell in judged.record.cells:
+        for outcome in cell.outcomes:
+            for part, measures in (outcome.value(ACCURACY) or {}).items():
+                found |= dict.fromkeys((part, measure) for measure in measures)
+    yield from found
+
+
+def over_time(judged: Judged, part: str, measure: str, column: str) -> Curves:
+    def numbers(outcome: Outcome) -> list[tuple[int, Any]]:
+        by_time = ((outcome.value(ACCURACY) or {}).get(part) or {}).get(measure) or {}
+        return [(int(n_iterations), value) for n_iterations, value in by_time.items()]
+
+    return by_place(judged, column, numbers)
+
+
+@dataclass(frozen=True)
+class Portrait:
+    orbits: list[list[tuple[float, float]]]  # of each board, from its start on
+    share: float
+
+
+def portraits(judged: Judged, column: str) -> Mapping[str, Portrait]:
+    """Of the first seed of each row."""
+    found: dict[str, Portrait] = {}
+    for row in judged.design.rows:
+        for outcome in judged.cell(row, column).outcomes[:1]:
+            seen = outcome.value(PORTRAIT)
+            if seen:
+                found[row] = Portrait(seen["orbits"], seen["share"])
+    return found
