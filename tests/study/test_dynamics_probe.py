@@ -13,7 +13,15 @@ from attractor.models import AKOrNConfig, ItrSA, ItrSAConfig, PreNormItrSA, PreN
 from attractor.models.maps import Iteration
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
 from attractor.study import dynamics as probe
-from attractor.study.dynamics import LONGER, N_BOARDS, correlation, dynamics, dynamics_of_run, leading_eigenvector
+from attractor.study.dynamics import (
+    LONGER,
+    N_BOARDS,
+    correlation,
+    dynamics,
+    dynamics_of_run,
+    leading_eigenvector,
+    portrait,
+)
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import TrainConfig
 
@@ -220,3 +228,18 @@ def test_a_run_is_measured_on_its_own_boards(sudoku: TrainConfig, products: list
 
 def test_other_models_have_no_iteration(base: TrainConfig) -> None:
     assert dynamics_of_run(base.model.build(0), base) == {}
+
+
+def test_a_portrait_keeps_the_plane_in_which_an_orbit_lies_and_what_stays_finite() -> None:
+    """Criterion: a circle in a random plane of 20 dimensions comes back as a circle, with all of its variance; states
+    from the first overflow on are left out."""
+    plane, _ = torch.linalg.qr(torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    turn = torch.linspace(0, 2 * torch.pi, 17, dtype=torch.float64)[:-1]
+    circle = (torch.stack([turn.cos(), turn.sin()], -1) @ plane.T).view(16, 1, 4, 5)
+    found = portrait(circle)
+    assert found["share"] == pytest.approx(1)
+    radii = torch.tensor(found["orbits"][0]).norm(dim=-1)
+    assert torch.allclose(radii, torch.ones(16, dtype=radii.dtype), atol=1e-6)
+    grown = circle.clone()
+    grown[10:] = 1e12
+    assert len(portrait(grown)["orbits"][0]) == 10

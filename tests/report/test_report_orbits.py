@@ -1,0 +1,69 @@
+"""Pictures of dynamics: what a probe saw by iteration comes back as curves, and without a look there is no picture."""
+
+from typing import Any
+
+from studies import BASE, shifted, study
+
+from attractor.evidence.study import StudyRecord
+from attractor.report.charts import Chart, charts
+from attractor.report.judged import Judged
+from attractor.report.study_figure import pictures
+
+ORBIT = [[[0.0, 1.0], [2.0, -1.0], [2.5, -1.5]], [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]]  # two boards, three states
+
+
+def seen(level: float) -> dict[str, Any]:
+    return {
+        "norm": {"by_step": [level, 2 * level, 4 * level]},
+        "exponents": {"by_rank": [0.1, -0.2, -level]},
+        "accuracy": {"ood": {"board_accuracy": {"64": 0.5, "4": 0.1, "16": 0.4}}},
+        "portrait": {"orbits": ORBIT, "share": 0.75},
+    }
+
+
+def dynamics(**by_row: dict[str, Any]) -> StudyRecord:
+    losses = {"standard": BASE, "slow": shifted(0.1)}
+    return study(losses, control=None, probes={row: {"dynamics": look} for row, look in by_row.items()})
+
+
+def by_name(record: StudyRecord) -> dict[str, Chart]:
+    return {chart.name: chart for chart in charts(Judged(record))}
+
+
+def means(chart: Chart) -> dict[int, float]:
+    return {place: round(mean, 6) for place, mean, _, _ in chart.panels[""]["slow"]}
+
+
+def test_lists_by_iteration_and_by_rank_are_drawn_from_their_first_place() -> None:
+    found = by_name(dynamics(slow=seen(1.5)))
+    norm, spectrum = found["dynamics-norm-of-the-jacobian"], found["dynamics-spectrum-of-finite-time-exponents"]
+    assert means(norm) == {0: 1.5, 1: 3.0, 2: 6.0}
+    assert means(spectrum) == {1: 0.1, 2: -0.2, 3: -1.5}
+    assert (norm.x_label, spectrum.x_label) == ("iteration", "rank")
+
+
+def test_accuracies_are_in_the_order_of_their_iterations() -> None:
+    longer = by_name(dynamics(slow=seen(1.0)))["longer-ood-board-accuracy"]
+    assert list(means(longer).items()) == [(4, 0.1), (16, 0.4), (64, 0.5)]
+
+
+def test_norms_that_differ_by_large_factors_are_drawn_in_factors() -> None:
+    assert not by_name(dynamics(slow=seen(1.0)))["dynamics-norm-of-the-jacobian"].in_factors
+    assert by_name(dynamics(standard=seen(1.0), slow=seen(100.0)))["dynamics-norm-of-the-jacobian"].in_factors
+
+
+def test_a_portrait_has_every_board_from_its_start_to_its_end() -> None:
+    (picture,) = [each for each in pictures(Judged(dynamics(slow=seen(1.0)))) if each.name == "portraits"]
+    (axes,) = [axes for axes in picture.figure.axes if axes.get_visible()]
+    drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
+    for orbit in ORBIT:
+        assert orbit in drawn
+        assert orbit[:1] in drawn
+        assert orbit[-1:] in drawn
+    assert "75%" in axes.get_title()
+
+
+def test_without_a_look_there_is_no_picture() -> None:
+    record = dynamics()
+    assert not [name for name in by_name(record) if name.startswith(("dynamics", "longer"))]
+    assert "portraits" not in [each.name for each in pictures(Judged(record))]
