@@ -6,9 +6,9 @@ laptop  4 x 4 with 6 to 9 givens, 4 or 5 out of distribution, width 64, 800 step
 bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
-Rows of unit length need queries and keys drawn sqrt(D) larger, far from the spectral norm of 1 that the spectral penalty
-asks for, so that is also tried under RMSNorm, where they start near it. Oscillators have four channels, or all of them in
-one ("one sphere"), where the paper has 512.
+Rows of unit length need queries and keys drawn sqrt(D) larger, far from the spectral norm of 1 that the spectral
+penalty asks for, so that is also tried under RMSNorm, where they start near it. Oscillators have four channels, or all
+of them in one ("one sphere"), where the paper has 512.
 """
 
 from typing import Any
