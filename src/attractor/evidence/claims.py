@@ -593,6 +593,8 @@ SOLVED = 0.02  # of boards, or of an exponent: less would not decide for a model
 RECURRENT = (
     "ItrSA",
     "ItrSA spectral",
+    "ItrSA RMSNorm",
+    "ItrSA RMSNorm spectral",
     "ItrSA E-multi",
     "ItrSA energies",
     "ItrSA pre-norm",
