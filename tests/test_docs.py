@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
 TRACKED = [
     path
     for pattern in ("*", "docs/**/*", "src/**/*", "tests/**/*", ".ci/*", "results/**/*", "studies/**/*")
@@ -97,7 +103,7 @@ def test_the_readmes_table_is_the_stored_result() -> None:
 # --- code and commands ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_code_and_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
@@ -111,7 +117,7 @@ def test_code_and_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, mo
                 run(command, tmp_path)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=page_id)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -18,7 +18,7 @@ from attractor.tap import capture, tap
 __all__ = ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
 __version__ = version("attractor")
 
-_ON_DEMAND = ("control", "equilibrium", "evidence", "hf", "report", "solving", "study", "tasks", "train")
+_ON_DEMAND = ("control", "equilibrium", "evidence", "hf", "report", "scoring", "solving", "study", "tasks", "train")
 
 
 def __getattr__(name: str) -> ModuleType:

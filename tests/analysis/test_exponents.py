@@ -8,7 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attractor.analysis import FiniteTime, finite_time, finite_time_exponents, lyapunov_spectrum, sphere_tangent
+from attractor.analysis import (
+    FiniteTime,
+    finite_time,
+    finite_time_exponents,
+    jacobian,
+    lyapunov_spectrum,
+    sphere_tangent,
+)
 from attractor.analysis.frames import nothing_shed, orthonormalise, rounds
 from attractor.errors import InputError
 
@@ -64,6 +71,26 @@ def test_default_tolerance_is_kept_at_the_end() -> None:
         assert found.change < 1e-3
         assert error.min() > -1e-9  # from below
         assert error.max() < 1e-3
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_different_steps_are_taken_one_after_another(batched: bool) -> None:
+    """Criterion: three maps that are not linear, of which one is taken twice, have the exponents of their dense product
+    by four steps; the same map again and again is the sequence of it."""
+    maps = [normal(12, 12, seed=seed) / 12**0.5 for seed in range(3)]
+    first, second, third = ((lambda x, m=m: torch.tanh(x @ m.T)) for m in maps)
+    steps, x = [first, second, first, third], normal(2, 12, seed=9)
+    expected = []
+    for state in x:
+        product = torch.eye(12, dtype=torch.float64)
+        for step in steps:
+            product, state = jacobian(step, state) @ product, step(state)
+        expected.append(torch.linalg.svdvals(product)[:3].log() / 4)
+    given = x if batched else x[0]
+    found = finite_time(steps, given, k=3, batched=batched, tolerance=1e-7, max_sweeps=300).exponents
+    torch.testing.assert_close(found, torch.stack(expected) if batched else expected[0], rtol=0, atol=1e-5)
+    again = finite_time([first] * 4, given, k=3, batched=batched).exponents
+    assert torch.equal(again, finite_time(first, given, n_steps=4, k=3, batched=batched).exponents)
 
 
 @pytest.mark.parametrize("spread", [1.0, 20.0, 200.0])

@@ -68,6 +68,36 @@ def test_half_precision_is_rotated_in_fp32() -> None:
     assert torch.equal(rotation(x), rotation(x.float()).bfloat16())
 
 
+def test_linear_scaling_is_slower_positions() -> None:
+    x, positions = vectors(1, 2, 4, 8), torch.arange(4) * 3
+    torch.testing.assert_close(Rope(8, scaling="linear:4").at(4 * positions)(x), Rope(8).at(positions)(x))
+
+
+def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
+    """Turns within LENGTH positions: more than HIGH, f; less than LOW, f / F; between, the line that joins the two."""
+    length, low, high, factor = 1000, 1.0, 4.0, 8.0
+    plain, slowed = Rope(64, 1e4), Rope(64, 1e4, scaling=f"llama3:{factor}:{low}:{high}:{length}")
+    one = torch.tensor([1])  # the angle of position 1 is the frequency itself
+    before, after = (torch.atan2(rope.at(one).sin, rope.at(one).cos).flatten() for rope in (plain, slowed))
+    turns = length * before / (2 * math.pi)
+    often, hardly = turns >= high, turns <= low
+    between = ~often & ~hardly
+    assert min(int(often.sum()), int(hardly.sum()), int(between.sum())) > 2
+    torch.testing.assert_close(after[often], before[often])
+    torch.testing.assert_close(after[hardly], before[hardly] / factor)
+    share = (turns[between] - low) / (high - low)
+    torch.testing.assert_close(after[between], before[between] * (share + (1 - share) / factor))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    ["yarn:4", "linear", "linear:0", "linear:x", "linear:2:3", "llama3:8:1:4", "llama3:8:4:1:64", "llama3:8:1:4:inf"],
+)
+def test_impossible_scaling_is_refused(scaling: str) -> None:
+    with pytest.raises(InputError, match=rf"^rope_scaling must be .*, got '{scaling}'$"):
+        Rope(8, scaling=scaling)
+
+
 @pytest.mark.parametrize(
     ("width", "theta", "message"),
     [

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from attractor.attention import PRESETS, Cache, build
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
+from attractor.tap import capture
 
 SMALL = TransformerConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40)
 
@@ -65,12 +66,72 @@ def test_loss_at_the_start_is_that_of_guessing() -> None:
     assert abs(loss.item() - torch.tensor(61.0).log().item()) < 0.15
 
 
-@pytest.mark.parametrize("changes", [{"mlp": "gelu"}, {"mlp": "geglu"}, {"norms_per_block": 4}, {"qkv_bias": True}])
+OF_OTHER_FAMILIES: list[dict[str, object]] = [
+    {"mlp": "gelu"},
+    {"mlp": "geglu"},
+    {"mlp": "geglu-tanh"},
+    {"norms_per_block": 4},
+    {"post_norm": True},
+    {"qkv_bias": True},
+    {"embedding_scale": 5.0},
+    {"qk_norm": True, "qk_norm_across": True},
+    {"positions": "rope", "rope_scaling": "llama3:8:1:4:16"},
+    {"attention": "coupled-euler", "zero_start": True},
+]
+
+
+@pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
 def test_other_families_train(changes: dict[str, object]) -> None:
     model = SMALL.replace(**changes).build(0)
     loss, _ = model.loss(tokens(), tokens())
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
+def test_what_came_for_other_families_is_stored_only_where_it_is_used(changes: dict[str, object]) -> None:
+    """So that the hash of a run from before stays as it was."""
+    assert SMALL.replace(**changes).to_dict().keys() - SMALL.to_dict().keys() <= changes.keys()
+    assert not {"post_norm", "embedding_scale", "zero_start", "rope_scaling", "qk_norm_eps"} & SMALL.to_dict().keys()
+
+
+@torch.no_grad()
+def test_post_norm_normalises_what_a_branch_writes_and_not_what_it_reads() -> None:
+    """A branch scaled on its way in and out then writes the same, and the stream grows by unit vectors."""
+    block = SMALL.replace(post_norm=True).build(0).layers[0].eval()
+    x = torch.randn(2, 7, 32)
+    attended, _ = block.attend(x, True, None, None)
+    torch.testing.assert_close(attended.square().mean(-1), torch.ones(2, 7), rtol=1e-2, atol=0)
+    torch.testing.assert_close(attended, block.attention_post_norm(block.attention(x)[0]))
+
+
+@torch.no_grad()
+def test_the_scale_of_embeddings_is_of_what_enters_alone() -> None:
+    """Tied: the readout is the table itself."""
+    scaled, plain = SMALL.replace(embedding_scale=3.0).build(0).eval(), SMALL.build(0).eval()
+    scaled.positions.weight.zero_()
+    plain.positions.weight.zero_()
+    plain.embedding.weight.mul_(3)
+    logits = scaled(tokens())[0]
+    assert torch.equal(scaled.readout, scaled.embedding.weight)
+    torch.testing.assert_close(3 * logits, plain(tokens())[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["gqa", "differential", "coupled-euler", "mla"])
+def test_qk_norm_across_makes_all_heads_of_a_position_one_vector(attention: str) -> None:
+    """Their mean square is 1 together, while each head's own differs; over one head it is QK-norm as ever."""
+    layer = build(attention, 32, 4, qk_norm=True, qk_norm_across=True).eval()
+    with capture("q_coupled", "k_coupled") as seen:
+        layer(torch.randn(2, 7, 32))
+    for x in (seen["q_coupled"][0], seen["k_coupled"][0]):
+        by_head = x.square().mean(-1)
+        torch.testing.assert_close(by_head.mean(1), torch.ones(2, 7), rtol=1e-3, atol=0)
+        assert x.shape[1] == 1 or by_head.std(1).min() > 1e-2
+    alone, across = (build("standard", 32, 1, qk_norm=True, qk_norm_across=across) for across in (False, True))
+    across.load_state_dict(alone.state_dict())
+    x = torch.randn(2, 7, 32)
+    torch.testing.assert_close(across(x)[0], alone(x)[0])
 
 
 def test_head_dim_is_free_of_the_width() -> None:
@@ -131,6 +192,11 @@ def test_config_survives_json(attention: object) -> None:
         ({"n_heads": 2, "attention": "gqa"}, ["heads_per_kv", "n_heads=2", "n_kv_heads"]),
         ({"n_kv_heads": 2, "attention": "mla"}, ["n_kv_heads"]),
         ({"norms_per_block": 3}, ["norms_per_block", "2 or 4", "3"]),
+        ({"norms_per_block": 4, "post_norm": True}, ["norms_per_block must be 2 with post_norm, got 4"]),
+        ({"embedding_scale": 0.0}, ["embedding_scale", "positive", "0.0"]),
+        ({"rope_scaling": "yarn:4"}, ["rope_scaling", "linear:FACTOR or llama3", "yarn:4"]),
+        ({"qk_norm_across": True}, ["qk_norm_across must be False without qk_norm"]),
+        ({"zero_start": True}, ["unknown attention field 'zero_start'"]),
         ({"dropout": 1.0}, ["dropout", "below 1", "1.0"]),
     ],
 )

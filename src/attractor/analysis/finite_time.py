@@ -9,6 +9,9 @@ after every one of them (`frames`), until the values of a sweep, forwards and ba
 by less than the tolerance. Each half sweep gives Rayleigh-Ritz values, which only grow towards (1), by
 (sigma_(k+3) / sigma_i)^2 of their error each time: long products have wide gaps, so few sweeps do.
 
+The steps may also be different maps, as the layers of a model are: a sequence of them is taken one after another, once
+each, and T is their number.
+
 Limits: k = dim is exact after one half; a linear map gives log sigma_i(M^T) / T, a normal one log |eigenvalue|. A
 singular value that is lost in rounding is zero, its exponent minus infinity: such are the radial directions of a step
 that ends in a normalisation, unless `tangent` leaves them out.
@@ -16,6 +19,7 @@ Jacobians, section 5; the orbit is stored, T + 1 states, and linearised anew in 
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +28,7 @@ from torch import Tensor
 
 from attractor.analysis.frames import Frame, nothing_shed, orthonormalise
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
-from attractor.analysis.state import Step, orbit, require_at_most, require_count
+from attractor.analysis.state import Step, image_of, require_at_most, require_count, require_finite
 from attractor.analysis.tangent import Tangent
 
 OVERSAMPLING = 2
@@ -38,7 +42,7 @@ class FiniteTime:
 
 
 def finite_time_exponents(
-    step: Step,
+    step: Step | Sequence[Step],
     x: Tensor,
     n_steps: int = 16,
     k: int = 8,
@@ -61,7 +65,7 @@ def finite_time_exponents(
 
 
 def finite_time(
-    step: Step,
+    step: Step | Sequence[Step],
     x: Tensor,
     n_steps: int = 16,
     k: int = 8,
@@ -74,10 +78,15 @@ def finite_time(
     """(1) with what is known of its convergence; warns of nothing."""
     for name, value in (("n_steps", n_steps), ("k", k), ("max_sweeps", max_sweeps)):
         require_count(name, value)
-    here = Jacobian(step, x, batched, tangent, max_bytes)
+    steps = [step] * n_steps if callable(step) else list(step)
+    n_steps = len(steps)
+    require_count("n_steps", n_steps)
+    here = Jacobian(steps[0], x, batched, tangent, max_bytes)
     require_at_most("k", k, here.dim, "the state")
-    states = orbit(step, here.x, n_steps, batched)
-    along = [here.at(states[t], states[t + 1]) for t in range(n_steps)]
+    along = [here]
+    for number, each in enumerate(steps[1:], start=1):
+        along.append(_next(along[-1], each, number, max_bytes))
+    require_finite(along[-1].image.unsqueeze(0), n_steps, batched)
 
     frame = start_frame(here, min(k + OVERSAMPLING, here.dim), k)
     n_sweeps, before = 0, None
@@ -89,6 +98,15 @@ def finite_time(
         if n_sweeps == max_sweeps or (change < tolerance).all():
             exponents = back[:, :k] / n_steps
             return FiniteTime(here.result(exponents.to(x.dtype)), here.result(change.to(x.dtype)), n_sweeps)
+
+
+def _next(before: Jacobian, step: Step, number: int, max_bytes: int) -> Jacobian:
+    """Of this step, where the one before ended."""
+    x = before.image
+    require_finite(x.unsqueeze(0), number, before.batched)
+    if step is before.step:
+        return before.at(x, image_of(step, x))
+    return Jacobian(step, x, before.batched, before.tangent, max_bytes)
 
 
 def _half_sweep(

@@ -28,6 +28,9 @@ class AttentionConfig:
             stage = getattr(self, name)
             require(isinstance(stage, family), name, f"a config of the {name} stage", stage)
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
+        couple = self.couple
+        require(couple.qk_norm or not couple.qk_norm_across, "qk_norm_across", "False without qk_norm", True)
+        require(couple.qk_norm_eps > 0, "qk_norm_eps", "positive", couple.qk_norm_eps)
 
     def replace(self, **changes: Any) -> Self:
         """This config with some fields changed; a field of a stage is named directly: `replace(n_steps=3, dt=0.1)`."""

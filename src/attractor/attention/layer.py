@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attractor.attention.cache import Cache
 from attractor.attention.config import AttentionConfig
 from attractor.attention.mask import Mask, resolve_mask
-from attractor.attention.norm import RMSNorm
+from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import preset
 from attractor.attention.project.latent import LatentProjection
@@ -57,6 +57,16 @@ def warn_of_redundancy(config: AttentionConfig) -> None:
         )
 
 
+def qk_norm(config: AttentionConfig, n_heads: int, width: int) -> nn.Module:
+    """The norm of the scored queries, or of the keys."""
+    couple = config.couple
+    if not couple.qk_norm or not width:
+        return nn.Identity()
+    if couple.qk_norm_across:
+        return RMSNormAcross(n_heads, width, couple.qk_norm_eps)
+    return RMSNorm(width, eps=couple.qk_norm_eps)
+
+
 class Attention(nn.Module):
     def __init__(
         self,
@@ -89,8 +99,8 @@ class Attention(nn.Module):
 
         self.couple = config.couple.build(layout)
         norm_width = sum(self.segments) // maps
-        self.query_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
-        self.key_norm = RMSNorm(norm_width, eps=1e-6) if config.couple.qk_norm and norm_width else nn.Identity()
+        self.query_norm = qk_norm(config, layout.n_queries * maps, norm_width)
+        self.key_norm = qk_norm(config, layout.n_kv_heads * maps, norm_width)
         self.scale, self.softcap = scale, cast(float | None, getattr(config.score, "softcap", None))
         self.z_loss = cast(float, getattr(config.score, "z_loss", 0.0))  # attention without logits has neither
         self.score = config.score.build(shape, layout, scale, config.dropout)

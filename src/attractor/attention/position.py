@@ -4,8 +4,17 @@
 
 The score of two rotated vectors depends on the difference of their positions alone. Pairs are (j, j + w/2), as Llama
 stores its weights; interleaved pairs (DeepSeek) are the same rotation after a permutation of weight rows.
-RoFormer: Su et al., arXiv 2104.09864.
+
+Models made for longer sequences than they began with turn more slowly, by a factor F on their frequencies f:
+
+    linear:F                    f / F                                                                       (2)
+    llama3:F:LOW:HIGH:LENGTH    f (s + (1 - s) / F),   s = (LENGTH f / 2 pi - LOW) / (HIGH - LOW) in [0, 1]  (3)
+
+so that under (3) what turns more often than HIGH times in LENGTH positions stays as it was. RoFormer: Su et al., arXiv
+2104.09864; (2) Chen et al., arXiv 2306.15595; (3) Llama 3, arXiv 2407.21783.
 """
+
+import math
 
 import torch
 from jaxtyping import Float, Int
@@ -13,20 +22,47 @@ from torch import Tensor, nn
 
 from attractor.attention.stage import require
 
+SCALINGS = {"linear": "linear:FACTOR", "llama3": "llama3:FACTOR:LOW:HIGH:LENGTH"}
+
 
 class Rope:
     """A rotation of vectors of one width: `rope.at(positions)` fixes the angles, once for all layers of a model."""
 
-    def __init__(self, width: int, theta: float = 10000.0) -> None:
+    def __init__(self, width: int, theta: float = 10000.0, scaling: str | None = None) -> None:
         require(width >= 2 and width % 2 == 0, "rope width", "even and at least 2", width)
         require(theta > 0, "rope_theta", "positive", theta)
         self.width, self.theta = width, theta
+        self.scaling = None if scaling is None else scaling_numbers(scaling)
 
     def at(self, positions: Int[Tensor, "..."]) -> "Rotation":
         """positions: T, or B T where sequences of a batch are shifted against each other (left padding)."""
         exponents = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float64) / self.width
-        angles = positions.unsqueeze(-1) * self.theta**-exponents
+        frequencies = self.theta**-exponents
+        if self.scaling is not None:
+            frequencies = scaled(frequencies, *self.scaling)
+        angles = positions.unsqueeze(-1) * frequencies
         return Rotation(angles.cos(), angles.sin())
+
+
+def scaling_numbers(scaling: str) -> tuple[float, ...]:
+    """The numbers of a scaling, as a configuration spells it."""
+    name, *rest = scaling.split(":")
+    try:
+        numbers = tuple(float(number) for number in rest)
+    except ValueError:
+        numbers = ()
+    spelled = name in SCALINGS and len(numbers) == SCALINGS[name].count(":") and all(0 < x < math.inf for x in numbers)
+    require(spelled, "rope_scaling", f"{' or '.join(SCALINGS.values())}, of positive numbers", scaling)
+    require(len(numbers) == 1 or numbers[1] < numbers[2], "rope_scaling", "llama3 with LOW below HIGH", scaling)
+    return numbers
+
+
+def scaled(frequencies: Tensor, factor: float, *band: float) -> Tensor:
+    if not band:
+        return frequencies / factor  # (2)
+    low, high, length = band
+    kept = ((length * frequencies / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / factor)  # (3)
 
 
 class Rotation:

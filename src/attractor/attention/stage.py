@@ -110,6 +110,8 @@ class Coupling(Stage):
     moves: ClassVar[bool] = True  # False only for the identity: what it leaves alone can be absorbed or skipped
 
     qk_norm: bool = False  # RMSNorm of every scored head, after coupling and before position
+    qk_norm_across: bool = later(False)  # of all heads together (OLMo 2)
+    qk_norm_eps: float = later(1e-6)
 
     @abstractmethod
     def build(self, layout: HeadLayout) -> nn.Module: ...

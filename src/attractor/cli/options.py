@@ -15,7 +15,8 @@ from attractor.errors import InputError, unknown
 from attractor.evidence.run import RunFolder
 from attractor.models import FAMILIES, SIZES
 from attractor.tasks import TASKS, TaskConfig
-from attractor.tasks.text import Text
+from attractor.tasks.text import Text, tokenizer_of
+from attractor.train import spelling
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
 
@@ -95,6 +96,10 @@ class Common:
         glue = given.get("task", recipe.task.kind) == "glue"
         if glue and isinstance(source.task, Text) and is_prepared(located(source.task.corpus)):
             given.setdefault("glue_tokenizer", source.task.corpus)
+        elif glue and (folder / spelling.FILE).is_file():
+            given.setdefault("glue_tokenizer", str(folder / spelling.FILE))
+        elif given.get("task", recipe.task.kind) == "text":
+            refuse_other_spelling(folder, given.get("corpus", getattr(recipe.task, "corpus", Text.corpus)))
         lengths = {name: given[name] for name in ("seq_len",) if name in given}  # positions may end before the recipe's
         return recipe.replace(model=source.model, **lengths)
 
@@ -127,6 +132,19 @@ class Common:
             self.save_every,
             telemetry_every=self.telemetry_every,
             tensorboard=self.tensorboard,
+        )
+
+
+def refuse_other_spelling(start: Path, corpus: str) -> None:
+    """The same ids would mean other text."""
+    stored = start / spelling.FILE
+    if not stored.is_file():
+        return
+    own, found = spelling.tokenizer_of_run(RunFolder.open(start)), tokenizer_of(corpus)
+    if own.fingerprint != found.fingerprint:
+        raise InputError(
+            f"corpus must be in the tokens of the run that is started from, got '{corpus}' in those of "
+            f"'{found.name}'; 'attractor data prepare {corpus} --tokenizer {stored}' makes them"
         )
 
 

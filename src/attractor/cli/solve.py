@@ -1,8 +1,6 @@
-"""Commands that ask a finished run: evaluate, solve."""
+"""The command that asks a finished run for an answer: solve."""
 
 import re
-import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +23,6 @@ NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  #
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Measure a finished run on its validation sets; recurrent models for as long and in as many votes as you like."""
-
-    run: Annotated[Positional[Path], arg(help="a run folder")]
-    n_iterations: Annotated[tuple[int, ...], arg(help="of a recurrent model; several make a curve")] = ()
-    votes: Annotated[int, arg(help="answers to each board, of which the lowest energy wins")] = 1
-    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
-    puzzles: Annotated[Path | None, arg(help="a file of boards, in place of the validation sets")] = None
-    batch_size: Annotated[int | None, arg(help="by default as the run validated")] = None
-    max_batches: Annotated[int | None, arg(help="likewise; of a file all")] = None
-    checkpoint: Annotated[str, arg(help="best or last")] = "best"
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="a folder for evaluation.json and test-time.svg")] = None
-
-
-@dataclass(frozen=True)
 class Solve:
     """Solve a sudoku with a recurrent model, and watch it, or exactly by search."""
 
@@ -53,35 +35,6 @@ class Solve:
     checkpoint: Annotated[str, arg(help="best or last")] = "best"
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[Path | None, arg(help="a picture of the way: FILE.svg, .png or .gif")] = None
-
-
-def evaluate(args: Evaluate, console: Console) -> None:
-    from attractor.files import write_bytes, write_json
-    from attractor.models.recurrent import RecurrentModel
-    from attractor.report.canvas import as_file
-    from attractor.solving.curves import curves_figure
-    from attractor.solving.evaluation import Question, evaluate_run
-    from attractor.solving.progress import progress
-    from attractor.solving.published import published
-    from attractor.solving.table import record, table_of
-    from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
-
-    question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
-    run = finished_run(args.run, resolve_device(args.device), args.checkpoint)
-    with progress(console) as watch:
-        rows = list(evaluate_run(run, question, watch))
-    beside = published(run.config)
-    console.print(table_of(rows, question.votes, beside))
-    if args.out is None:
-        return
-    args.out.mkdir(parents=True, exist_ok=True)
-    written = args.out / "evaluation.json"
-    write_json(written, record(run, question, rows, beside, shlex.join(["attractor", *sys.argv[1:]])))
-    if isinstance(run.model, RecurrentModel):
-        figure = curves_figure(rows, run.model.config.n_iterations)
-        write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))
-    console.print(str(written), markup=False, highlight=False, soft_wrap=True)
 
 
 def solve(args: Solve, console: Console) -> None:
@@ -156,6 +109,5 @@ def _text_of(puzzle: str) -> str:
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "evaluate": (Evaluate, evaluate),
     "solve": (Solve, solve),
 }

@@ -30,7 +30,7 @@ GPT2_FOLDER = "ATTRACTOR_GPT2"  # an environment variable: where the pair lies o
 SMALLEST = 257  # every byte and the end of text
 LARGEST = 1 << 20  # the library sets memory aside for as many at once
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend▁of▁sentence\uff5c>", "[SEP]")
 PADS = ("<|pad|>", "<pad>", "[PAD]")
 
 # GPT-2's words: contractions, letters, digits and other signs with a space before them, and spaces. The signs `++` say

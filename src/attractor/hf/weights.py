@@ -129,9 +129,10 @@ def diffllama(layer: Attention, theirs: Theirs) -> dict[str, Tensor]:
         halves = theirs.by_head(f"{PARTS[part]}_proj.{kind}", 2 * n_heads).unflatten(0, (2, n_heads))
         return halves.transpose(0, 1).flatten(0, 2)
 
+    out = theirs("o_proj.weight")
     norm = dict(layer.named_parameters()).get("score.norm.weight")
-    ones = {} if norm is None else {"score.norm.weight": torch.ones_like(norm)}
-    return _projections(layer, paired) | _lambdas(theirs) | ones | {"output.out.weight": theirs("o_proj.weight")}
+    ones = {} if norm is None else {"score.norm.weight": out.new_ones(norm.shape)}
+    return _projections(layer, paired) | _lambdas(theirs) | ones | {"output.out.weight": out}
 
 
 def unilm_diff(layer: Attention, theirs: Theirs) -> dict[str, Tensor]:

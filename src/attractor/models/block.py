@@ -3,7 +3,7 @@
     h <- h + Attention(norm(h))                                                                             (1)
     h <- h + MLP(norm(h))                                                                                   (2)
 
-With four norms each branch is normalised on its way out, too.
+With four norms each branch is normalised on its way out, too; with `post_norm` only there.
 """
 
 from torch import Tensor, nn
@@ -17,16 +17,16 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int) -> None:
         super().__init__()
 
-        def norm() -> nn.Module:
-            return nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        def norm(present: bool) -> nn.Module:
+            return nn.RMSNorm(config.d_model, eps=config.norm_eps) if present else nn.Identity()
 
-        post = config.norms_per_block == 4
-        self.attention_norm = norm()
+        before, after = not config.post_norm, config.post_norm or config.norms_per_block == 4
+        self.attention_norm = norm(before)
         self.attention = Attention(attention, config.d_model, config.n_heads, layer_index, config.head_dim)
-        self.attention_post_norm = norm() if post else nn.Identity()
-        self.mlp_norm = norm()
+        self.attention_post_norm = norm(after)
+        self.mlp_norm = norm(before)
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
-        self.mlp_post_norm = norm() if post else nn.Identity()
+        self.mlp_post_norm = norm(after)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(

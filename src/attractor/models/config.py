@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention, AttentionConfig
+from attractor.attention.position import scaling_numbers
 from attractor.attention.presets import preset
 from attractor.attention.stage import Projection, require
 from attractor.errors import unknown
@@ -20,7 +21,17 @@ Model = TypeVar("Model", bound=nn.Module, covariant=True)
 POSITIONS = ("learned", "rope")
 POOLS = ("last", "mean")
 SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
-OF_ATTENTION = ("qkv_bias", "qk_norm", "softcap", "sigma_reparam", "z_loss", "dropout")  # what a preset is changed by
+OF_ATTENTION = (  # what a preset is changed by
+    "qkv_bias",
+    "qk_norm",
+    "qk_norm_across",
+    "qk_norm_eps",
+    "softcap",
+    "sigma_reparam",
+    "z_loss",
+    "zero_start",
+    "dropout",
+)
 
 
 @dataclass(frozen=True)
@@ -40,12 +51,18 @@ class ModelConfig(ABC, Generic[Model]):
     tied_embeddings: bool = True
     norm_eps: float = 1e-6
     rope_theta: float = 10000.0
+    rope_scaling: str | None = later(None)  # linear:FACTOR or llama3:FACTOR:LOW:HIGH:LENGTH (attention/position.py)
+    embedding_scale: float = later(1.0)  # of the tokens' vectors as they enter, not as they are read out (Gemma)
     qkv_bias: bool = False
     qk_norm: bool = later(False)  # this and the next three: interventions on attention's logits (docs/control.md)
     softcap: float | None = later(None)
     sigma_reparam: bool = later(False)
     z_loss: float = later(0.0)
+    qk_norm_across: bool = later(False)  # over all heads of a position together, not over each (OLMo 2)
+    qk_norm_eps: float = later(1e-6)
+    zero_start: bool = later(False)  # coupling behind gates that start shut, as for a pretrained model (docs/import.md)
     norms_per_block: int = 2  # 4: each branch is normalised on its way out, too
+    post_norm: bool = later(False)  # with two norms, those are on the way out and none on the way in (OLMo 2)
     dropout: float = 0.0  # on attention weights and on both branches
     causal: bool = True  # False: every position sees all others, and nothing can be generated
     n_classes: int | None = None  # a label for each sequence instead of one for each position; 1: a number
@@ -59,6 +76,10 @@ class ModelConfig(ABC, Generic[Model]):
             require(self.d_model % self.n_heads == 0, "d_model", rule, self.d_model, "or give head_dim")
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
         require(self.norms_per_block in (2, 4), "norms_per_block", "2 or 4", self.norms_per_block)
+        require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
+        require(self.embedding_scale > 0, "embedding_scale", "positive", self.embedding_scale)
+        if self.rope_scaling is not None:
+            scaling_numbers(self.rope_scaling)
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
         require(self.n_classes is None or self.n_classes >= 1, "n_classes", "at least 1 or None", self.n_classes)
         require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)

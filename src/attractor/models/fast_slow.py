@@ -165,7 +165,8 @@ class FastSlow(LanguageModel):
         self.post = stack(fast, config.n_pre + config.n_slow, config.n_post)
         self.injection = Injection(config)
         width = self.blocks_of(self.slow)[0].attention.rope_width if config.n_slow else 0
-        self.slow_rope = Rope(width, config.rope_theta) if config.positions == "rope" and width else None
+        turned = config.positions == "rope" and width
+        self.slow_rope = Rope(width, config.rope_theta, config.rope_scaling) if turned else None
         self.solver = config.solver
         if config.frozen:
             self.slow.requires_grad_(False)

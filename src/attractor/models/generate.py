@@ -67,16 +67,18 @@ def generate(
         cache = model.new_cache() if use_cache else None
         running = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
         fresh = tokens
+        spoken = [tokens]  # joined at the end, since with a cache only the newest are needed on the way
         for _ in range(max_new_tokens):
             if cache is None:
-                logits, _ = model(tokens, real=real)
+                logits, _ = model(torch.cat(spoken, dim=1), real=real)
             else:  # the prompt once, then one token at a time; the cache remembers the padding
                 logits, _ = model(fresh, cache=cache, real=real if cache.length == 0 else None)
             chosen = sample(logits[:, -1], temperature, top_k, top_p, generator)
-            chosen = torch.where(running, chosen, pad_token)
+            if stop_token is not None:
+                chosen = torch.where(running, chosen, pad_token)
             fresh = chosen.unsqueeze(1)
-            tokens = torch.cat([tokens, fresh], dim=1)
-            if real is not None:
+            spoken.append(fresh)
+            if real is not None and cache is None:
                 real = torch.cat([real, torch.ones_like(fresh, dtype=torch.bool)], dim=1)
             if stop_token is not None:
                 running = running & (chosen != stop_token)
@@ -84,7 +86,7 @@ def generate(
                     break
     finally:
         model.train(was_training)
-    return tokens
+    return torch.cat(spoken, dim=1)
 
 
 def pad_left(

@@ -1,6 +1,6 @@
 """What all families share: tokens in, hidden states through a core of blocks, logits, losses and labels out.
 
-    h = E[tokens] (+ P[positions]);   h <- core(h);   logits = E norm(h)
+    h = s E[tokens] (+ P[positions]);   h <- core(h);   logits = E norm(h)
 
 A family is a core: `through` carries the hidden states from the embedding to the last norm.
 """
@@ -61,7 +61,8 @@ class LanguageModel(nn.Module, ABC):
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
-        self.rope = Rope(self.rope_width, config.rope_theta) if not learned and self.rope_width else None
+        turned = not learned and self.rope_width
+        self.rope = Rope(self.rope_width, config.rope_theta, config.rope_scaling) if turned else None
 
     # --- what a family is -----------------------------------------------------------------------------------------
 
@@ -142,6 +143,8 @@ class LanguageModel(nn.Module, ABC):
 
     def embedded(self, tokens: Int[Tensor, "B T"], place: Place) -> Float[Tensor, "B T D"]:
         x = self.embedding(tokens)
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
         if self.positions is not None:
             x = x + self.positions(place.positions)
         return self.dropout(x)
@@ -210,4 +213,5 @@ class Embedding(nn.Embedding):
     """Tied to the readout, so drawn small: unit variance would start with logits of standard deviation sqrt(D)."""
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.02)
+        if not self.weight.is_meta:  # to draw nothing there costs torch 76 MB of imports, and seconds
+            nn.init.normal_(self.weight, std=0.02)

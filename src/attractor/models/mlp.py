@@ -36,5 +36,6 @@ class PlainMLP(nn.Module):
 MLPS: dict[str, Callable[[int, int], nn.Module]] = {
     "swiglu": partial(GatedMLP, F.silu),
     "geglu": partial(GatedMLP, F.gelu),
+    "geglu-tanh": partial(GatedMLP, partial(F.gelu, approximate="tanh")),  # Gemma's
     "gelu": PlainMLP,
 }

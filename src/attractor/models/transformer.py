@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import Cache
+from attractor.attention.couple.dynamics import Dynamics
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel, ModelCache, Place
+from attractor.models.plain_step import plain_parts, plain_step
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,13 @@ class TransformerConfig(ModelConfig["Transformer"]):
     @property
     def layer_equivalents(self) -> float:
         return float(self.n_layers)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Those of coupling that starts shut: their tanh is how far it has opened."""
+        couple = self.attention_config.couple
+        shut = isinstance(couple, Dynamics) and couple.zero_start
+        return tuple(f"blocks.{index}.attention.couple.gate" for index in range(self.n_layers)) if shut else ()
 
     def on_paper(self) -> "Transformer":
         return Transformer(self)
@@ -61,6 +70,8 @@ class Transformer(LanguageModel):
     def through(self, x: Tensor, place: Place, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
         aux_loss = torch.zeros((), device=x.device)
         caches = cast(TransformerCache, cache).layers if cache is not None else [None] * len(self.blocks)
+        if cache is not None and x.shape[1] == 1 and (parts := plain_parts(self.blocks)) is not None:
+            return plain_step(parts, x, place.mask, place.rotation, cast(TransformerCache, cache).layers), aux_loss
         for block, its_cache in zip(self.layers, caches, strict=True):
             x, aux = self.run(block, x, place.mask, place.rotation, its_cache)
             aux_loss = aux_loss + aux

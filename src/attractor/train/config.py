@@ -55,7 +55,7 @@ class TrainConfig:
     qk_clip: float | None = later(None)  # the largest logit that QK-clip leaves; None: off
     regularizer: str | None = later(None)  # spectral, energy-single or energy-multi: a penalty on attention's weights
     regularizer_weight: float | None = later(None)  # in the loss; None: as published
-    gate_lr: float | None = later(None)  # of FastSlow's gate, on the same schedule; None: lr
+    gate_lr: float | None = later(None)  # of FastSlow's gate and of coupling's that start shut; None: lr
     ema: float | None = later(None)  # decay of an average of the weights, which is validated and kept; None: none
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
     precision: str = "fp32"

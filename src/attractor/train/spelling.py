@@ -9,6 +9,7 @@ from attractor.tasks.text import Text, TextTask, tokenizer_of
 from attractor.train.config import TrainConfig
 
 FILE = "tokenizer.json"
+ELSEWHERE = "imported:"  # what stands where a run of a model from elsewhere would name its corpus
 
 
 def keep_spelling(folder: RunFolder, task: Task) -> None:
@@ -25,4 +26,9 @@ def tokenizer_of_run(folder: RunFolder) -> Tokenizer:
     task = TrainConfig.from_dict(folder.config).task
     if not isinstance(task, Text):
         raise InputError(f"run must be of task 'text' to be read as text, got '{task.kind}'; give another run")
+    if task.corpus.startswith(ELSEWHERE):
+        raise InputError(
+            f"run must have {FILE} to be read as text, and '{folder.path}' was imported without; put the model's "
+            "tokenizer.json beside its weights and import it anew"
+        )
     return tokenizer_of(task.corpus)

@@ -1,0 +1,155 @@
+"""Tables of what was measured, read from results/ when the site is built: `costs`, `verdicts` and comparisons.
+
+:::{costs} overhead                     a study's name; `rows` chooses some of its rows
+:rows: standard, coupled-euler
+:::
+
+:::{verdicts} C1 C4
+:::
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from attractor.errors import InputError
+from attractor.evidence.ledger import Entry, find_records, ledger, read_record
+from attractor.evidence.statistics import mean_interval
+from attractor.evidence.study import Cell, StudyRecord
+from attractor.numerals import with_prefix
+from attractor.report.ledger import HEADINGS, cells
+from attractor.report.table import UNKNOWN
+
+RESULTS = Path(__file__).parents[2] / "results"
+COST_HEADINGS = ("mechanism", "parameters", "forward", "step", "peak memory")
+VERDICT_HEADINGS = ("id", "claim", "published", "ours", "interval", "verdict")
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    return {entry.claim.id: entry for entry in ledger(find_records(RESULTS))}
+
+
+def cost_rows(record: StudyRecord, chosen: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each row against the study's baseline: times by pairs of rounds, with 95% intervals; memory as one ratio."""
+    baseline = record.cell(record.design.baseline)
+    unknown = set(chosen) - set(record.design.rows)
+    if unknown:
+        raise InputError(f"rows must be of {', '.join(record.design.rows)}, got {', '.join(sorted(unknown))}")
+    cells = [record.cell(row) for row in record.design.rows if row in chosen or not chosen]
+    return [(cell.row, _parameters(cell), *_against(cell, baseline)) for cell in cells]
+
+
+def _parameters(cell: Cell) -> str:
+    return with_prefix(cell.outcomes[0].summary["n_parameters"])
+
+
+def _against(cell: Cell, baseline: Cell) -> tuple[str, str, str]:
+    ours, theirs = cell.outcomes[0].summary, baseline.outcomes[0].summary
+    if cell.row == baseline.row:
+        return "baseline", "baseline", f"{theirs['peak_memory_bytes'] / 1e6:.0f} MB"
+    memory = ours["peak_memory_bytes"] / theirs["peak_memory_bytes"]
+    return _speed(ours, theirs, "forward"), _speed(ours, theirs, "step"), f"{memory:.2f}x"
+
+
+def _speed(ours: dict[str, list[float]], theirs: dict[str, list[float]], of: str) -> str:
+    """Throughput as a multiple of the baseline's: the mean over rounds that timed both in turns."""
+    seconds = f"{of}_seconds"
+    if seconds not in ours:
+        return UNKNOWN
+    found = mean_interval([log(b / a) for a, b in zip(ours[seconds], theirs[seconds], strict=True)])
+    if found.low is None or found.high is None:
+        return f"{exp(found.mean):.2f}x"
+    return f"{exp(found.mean):.2f}x [{exp(found.low):.2f}, {exp(found.high):.2f}]"
+
+
+def setting(record: StudyRecord) -> str:
+    """What was timed, and on what."""
+    config = record.cell(record.design.baseline).config
+    model, machine = config["model"], record.environments
+    shape = f"{model['n_layers']} layers of width {model['d_model']}" if "n_layers" in model else "the model"
+    processors = ", ".join(machine.get("processor", []))
+    cores = ", ".join(machine.get("cores", []))
+    return (
+        f"Throughput as multiples of the baseline's, with 95% intervals over rounds in turns; {shape}, batches of "
+        f"{config['batch_size']} x {config['seq_len']} tokens, {processors}, {cores} cores. "
+        f"From results/study-{record.design.name}-{record.design.scale}.json."
+    )
+
+
+class Costs(SphinxDirective):
+    required_arguments = 1
+    option_spec = {"rows": directives.unchanged, "scale": directives.unchanged}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        path = RESULTS / f"study-{self.arguments[0]}-{self.options.get('scale', 'laptop')}.json"
+        self.env.note_dependency(str(path))
+        record = read_record(path)
+        chosen = [row.strip() for row in self.options.get("rows", "").split(",") if row.strip()]
+        return [
+            table(COST_HEADINGS, cost_rows(record, chosen), "costs"),
+            nodes.paragraph("", setting(record), classes=["source"]),
+        ]
+
+
+class Verdicts(SphinxDirective):
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        for path in RESULTS.glob("study-*.json"):
+            self.env.note_dependency(str(path))
+        chosen = [entries()[name] for name in self.arguments[0].split()]
+        kept = [HEADINGS.index(heading) for heading in VERDICT_HEADINGS]
+        rows = [[cells(entry)[place] for place in kept] for entry in chosen]
+        found = table(VERDICT_HEADINGS, rows, "verdicts")
+        _, *below = found.findall(nodes.row)
+        for row, entry in zip(below, chosen, strict=True):
+            row[-1]["classes"].append(entry.verdict.status.replace(" ", "-"))  # its colour
+        return [found]
+
+
+class Comparison(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        path = RESULTS / f"compare-{self.arguments[0]}.json"
+        self.env.note_dependency(str(path))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        headings = ("mechanism", "seeds", found["metric"], "difference (nats)", "parameters")
+        rows = [compared(row) for row in found["rows"]]
+        told = nodes.bullet_list("", *(nodes.list_item("", nodes.paragraph("", line)) for line in found["verdict"]))
+        return [table(headings, rows, "costs"), nodes.paragraph("", "The verdict:"), told]
+
+
+def compared(row: dict[str, Any]) -> tuple[str, ...]:
+    difference = row["difference"]
+    against = "baseline" if difference is None else "{mean:+.4f} [{low:+.4f}, {high:+.4f}]".format(**difference)
+    metric = row["metric"]
+    return row["label"], str(metric["n"]), f"{metric['mean']:.4g}", against, with_prefix(row["n_parameters"])
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str) -> nodes.table:
+    def row(cells: Sequence[str]) -> nodes.row:
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
+
+    columns = [nodes.colspec(colwidth=1) for _ in headings]
+    group = nodes.tgroup(
+        "", *columns, nodes.thead("", row(headings)), nodes.tbody("", *map(row, rows)), cols=len(headings)
+    )
+    return nodes.table("", group, classes=[kind])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("costs", Costs)
+    app.add_directive("verdicts", Verdicts)
+    app.add_directive("comparison", Comparison)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

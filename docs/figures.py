@@ -1,0 +1,355 @@
+"""The pictures of the site: each is drawn by the library itself, in seconds, when the site is built."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from matplotlib.colors import to_rgb
+from measured import RESULTS
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import attractor
+from attractor import analysis
+from attractor.attention import Cache, build
+from attractor.attention.stage import HeadLayout
+from attractor.evidence.ledger import read_record
+from attractor.models import SIZES
+from attractor.models.timescales import Aligned
+from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
+from attractor.report.judged import Judged
+from attractor.report.study_figure import pictures
+from attractor.study.iteration_maps import MUCH_LATER, N_TOKENS, N_TURNING, after, norm_by_tokens, skew_symmetric
+from attractor.train.parts import forward_flops
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+
+def side_by_side(n: int, height: float, width: float = 7.4) -> tuple["Figure", list["Axes"]]:
+    figure = blank(width, height)
+    return figure, [framed(axes) for axes in figure.subplots(1, n, squeeze=False)[0]]
+
+
+def titled(axes: "Axes", title: str, x: str = "", y: str = "") -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+
+
+def keyed(axes: "Axes", **options: object) -> None:
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, **options)
+
+
+def bare(axes: "Axes") -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
+
+
+def in_factors(*axes: "Axis") -> None:
+    """Labels of a logarithmic scale as plain numbers: pictures of the house have no formulas in them."""
+    for axis in axes:
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(lambda value, _: "")
+
+
+def shaded(weights: Tensor) -> Tensor:
+    """Rows of pixels, blue above zero and orange below, as dense as they are large: on light and on dark pages."""
+    pixels = torch.tensor(to_rgb(PALETTE[0])).expand(*weights.shape, 3).clone()
+    pixels[weights < 0] = torch.tensor(to_rgb(PALETTE[1]))
+    return torch.cat([pixels, (weights.abs() / weights.abs().max()).unsqueeze(-1)], dim=-1)
+
+
+def of_study(name: str, picture: str) -> "Figure":
+    """A picture of a stored study, as its report has it."""
+    judged = Judged(read_record(RESULTS / f"study-{name}-laptop.json"))
+    return next(each.figure for each in pictures(judged) if each.name == picture)
+
+
+# --- coupled --------------------------------------------------------------------------------------------------------
+
+INTEGRATORS = {
+    "Euler": "coupled-euler",
+    "leapfrog, free force": "coupled-hamiltonian",
+    "leapfrog, gradient force": "coupled-symplectic",
+}
+
+
+def coupling_map(preset: str, width: int, strength: float, **changes: object) -> Callable[[Tensor], Tensor]:
+    """(q, k) of one position, one after the other in one vector, to what is scored."""
+    torch.manual_seed(0)
+    config = attractor.attention.PRESETS[preset].replace(**changes)
+    couple = config.couple.build(HeadLayout(1, 1, 1, free=width, value=width)).double()
+    with torch.no_grad():
+        for weight in couple.force.parameters():
+            weight.mul_(strength / weight.norm())
+
+    def moved(state: Tensor) -> Tensor:
+        q, k = couple(*(part.reshape(1, 1, 1, width) for part in state.chunk(2)))
+        return torch.cat([q.flatten(), k.flatten()])
+
+    return moved
+
+
+def coupling() -> "Figure":
+    """Left: q and k of one coordinate in 60 steps. Right: what three steps do to the symplectic form."""
+    figure, (paths, defects) = side_by_side(2, 3.3)
+    colors = dict(zip(INTEGRATORS, PALETTE, strict=False))
+    for label in ("Euler", "leapfrog, gradient force"):
+        step = coupling_map(INTEGRATORS[label], 1, 1.5, n_steps=1, dt=0.2, force="gradient")
+        state, orbit = torch.tensor([0.6, 0.0], dtype=torch.float64), []
+        for _ in range(60):
+            orbit.append(state)
+            state = step(state).detach()
+        paths.plot(*torch.stack(orbit).T, color=colors[label], linewidth=1, marker=".", markersize=3)
+    titled(paths, "paths under one conservative force", "q", "k")
+
+    sizes = [0.02 * 1.6**i for i in range(8)]
+    form = torch.zeros(8, 8, dtype=torch.float64)
+    form[:4, 4:], form[4:, :4] = torch.eye(4), -torch.eye(4)
+    start = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for (label, preset), kind in zip(INTEGRATORS.items(), ("o-", "x--", "^-"), strict=True):
+        found = []
+        for dt in sizes:
+            j = torch.autograd.functional.jacobian(coupling_map(preset, 4, 3.0, n_steps=3, dt=dt), start)
+            found.append(max(float((j.T @ form @ j - form).abs().max()), 1e-17))
+        defects.loglog(sizes, found, kind, color=colors[label], markersize=4.5, linewidth=1.2, label=label)
+    in_factors(defects.xaxis, defects.yaxis)
+    titled(defects, "defect of the symplectic form", "dt", "max |J'ΩJ - Ω|")
+    keyed(defects, loc="center right")
+    return figure
+
+
+# --- differential ---------------------------------------------------------------------------------------------------
+
+
+def differential() -> "Figure":
+    """The two maps of a head that look at one target through the same noise, and their difference."""
+    figure = blank(7.4, 2.7)
+    n, width = 24, 16
+    layer = build("differential", d_model=2 * width, n_heads=1)
+    generator = torch.Generator().manual_seed(2)
+    noise, target = torch.randn(n, generator=generator), torch.zeros(n, n)
+    target[torch.arange(4, n), torch.arange(4, n) - 4] = 2.5  # four back
+    logits = torch.stack([noise + target, noise.expand(n, n)]) + 0.15 * torch.randn(2, n, n, generator=generator)
+    causal = torch.ones(n, n).tril().bool()
+    first, second = logits.masked_fill(~causal, -torch.inf).softmax(-1)
+    by = layer.score.lambda_init
+    shown = {"A₁": first, "A₂": second, f"A₁ - {by:.1f} A₂": first - by * second}
+    for axes, (title, weights) in zip(figure.subplots(1, 3), shown.items(), strict=True):
+        bare(framed(axes))
+        axes.imshow(shaded(weights))
+        titled(axes, title)
+    return figure
+
+
+# --- latent ---------------------------------------------------------------------------------------------------------
+
+
+def cached() -> "Figure":
+    """Numbers that a layer of width 512 with eight heads keeps for each position, read off its cache."""
+    figure, (axes,) = side_by_side(1, 2.7, 6.4)
+    names = ("standard", "coupled-mla", "gqa", "coupled-gqa", "mqa", "mla")
+    numbers = []
+    for name in names:
+        layer, cache = build(name, d_model=512, n_heads=8), Cache()
+        with torch.no_grad():
+            layer(torch.randn(1, 4, 512), cache=cache)
+        numbers.append(cache.n_numbers // 4)
+    bars = axes.barh(names, numbers, color=[GREY if name == "standard" else PALETTE[0] for name in names], height=0.6)
+    axes.bar_label(bars, [f"{number:,}" for number in numbers], padding=4, fontsize=9, color=INK)
+    axes.set_xlim(0, 1.15 * max(numbers))
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    titled(axes, "", "numbers cached per layer and position")
+    return figure
+
+
+# --- gated ----------------------------------------------------------------------------------------------------------
+
+
+def gate() -> "Figure":
+    """A head asked to say the last mark's value, or nothing where no mark has been: where its weights go."""
+    figure, (losses, sinks) = side_by_side(2, 2.9)
+    for name, color in (("standard", INK), ("gated", PALETTE[0])):
+        curve, mass = fitted_to_say_nothing(name)
+        losses.semilogy(range(1, len(curve) + 1), curve, color=color, linewidth=1.4, label=name)
+        sinks.plot(range(len(mass)), mass, color=color, linewidth=1.4, label=name)
+    titled(losses, "squared error", "steps")
+    titled(sinks, "error where there is nothing to say", "position")
+    in_factors(losses.yaxis)
+    keyed(losses)
+    return figure
+
+
+def fitted_to_say_nothing(name: str, n: int = 16, width: int = 16) -> tuple[list[float], Tensor]:
+    """Half of the queries ask for the value of a mark, half ask for nothing, and should get nothing."""
+    torch.manual_seed(0)
+    layer = build(name, d_model=width, n_heads=1)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
+    generator, curve = torch.Generator().manual_seed(0), []
+    for _ in range(300):
+        x, wanted = asked(64, n, width, generator)
+        loss = (layer(x)[0] - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        curve.append(loss.item())
+    with torch.no_grad():
+        x, wanted = asked(512, n, width, generator)
+        silent = (wanted == 0).all(-1)
+        error = (layer(x)[0] - wanted).square().mean(-1)
+    return curve, torch.where(silent, error, torch.nan).nanmean(0)
+
+
+def asked(n_examples: int, n: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    content = torch.randn(n_examples, n, width, generator=generator)
+    content[..., :2] = 0
+    asks = torch.rand(n_examples, n, generator=generator) < 0.5
+    content[..., 0] = asks.float() * 3
+    content[:, 0, 1] = 3  # the mark
+    wanted = torch.where(asks.unsqueeze(-1), content[:, :1], torch.zeros(()))
+    return content, wanted
+
+
+# --- phase ----------------------------------------------------------------------------------------------------------
+
+
+def phase() -> "Figure":
+    """One coordinate. Left: Psi(q) in the complex plane. Right: the score of q = 1 against keys."""
+    figure, (plane, scores) = side_by_side(2, 3.0)
+    activation = attractor.attention.PRESETS["phase"].couple.build(HeadLayout(1, 1, 1, free=1, value=1))
+    r = torch.linspace(-4, 4, 401).reshape(1, 1, -1, 1)
+    for w, color in zip((0.0, 0.5, 1.0, 2.0), (INK, *PALETTE), strict=False):
+        with torch.no_grad():
+            activation.phase.weight.fill_(w)
+            q, k = activation(torch.ones(1, 1, 1, 1), r)
+        plane.plot(k[0, 0, :, 0], k[0, 0, :, 1], color=color, linewidth=1.3, label=f"w = {w:g}")
+        scores.plot(r.flatten(), (q @ k.mT).flatten(), color=color, linewidth=1.3)
+    plane.set_aspect("equal")
+    titled(plane, "Ψ(r) for r from -4 to 4", "real part", "imaginary part")
+    titled(scores, "score of q = 1", "r")
+    keyed(plane)
+    return figure
+
+
+# --- two timescales -------------------------------------------------------------------------------------------------
+
+
+def timescales() -> "Figure":
+    """Left: what each token hears through the slow path. Right: the cost of a pass against four dense layers."""
+    figure, (reach, cost) = side_by_side(2, 3.2)
+    n = 16
+    reach.imshow(shaded(heard_through_the_slow_path(n)))
+    reach.set_xticks(range(0, n, 4))
+    reach.set_yticks(range(0, n, 4))
+    titled(reach, "heard through the slow path", "of token", "by token")
+
+    lengths = [2**i for i in range(7, 16, 2)]
+    dense = SIZES["dense-minimind"].replace(mlp="gelu")
+    for pool, color in zip((2, 4, 8), PALETTE, strict=False):
+        config = SIZES["fast-slow"].replace(pool_factor=pool)
+        ratios = [sum(forward_flops(config, n).values()) / sum(forward_flops(dense, n).values()) for n in lengths]
+        cost.semilogx(lengths, ratios, color=color, linewidth=1.4, base=2, label=f"P = {pool}")
+        cost.axhline(config.layer_equivalents / 4, color=color, linewidth=0.8, linestyle=(0, (2, 2)))
+    titled(cost, "FLOPs of four dense layers; dashed: L_eq / 4", "length")
+    cost.set_xticks(lengths)
+    in_factors(cost.xaxis)
+    keyed(cost)
+    return figure
+
+
+def heard_through_the_slow_path(n: int) -> Tensor:
+    """|d injected_t / d x_s|, the largest of a row as 1; zero where token t hears nothing of token s."""
+    model = attractor.models.FastSlowConfig().build(seed=0).eval()
+    torch.nn.init.ones_(model.injection.gate)
+    blocks = Aligned(model.config.pool_factor, n, torch.device("cpu"))
+    rotation = None if model.slow_rope is None else model.slow_rope.at(blocks.positions)
+    x = torch.randn(1, n, model.config.d_model, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    injected, _ = model.injected(x, blocks, rotation, None)
+    direction = torch.randn_like(injected[0, 0])
+    rows = [torch.autograd.grad(row @ direction, x, retain_graph=True)[0][0].norm(dim=-1) for row in injected[0]]
+    heard = torch.stack(rows)
+    return heard / heard.amax(-1, keepdim=True).clamp_min(1e-12)
+
+
+# --- recurrent ------------------------------------------------------------------------------------------------------
+
+
+def circle() -> "Figure":
+    """Eigenvalues of x + eta A x with A' = -A, before a norm and under it."""
+    figure, (plane, growth) = side_by_side(2, 3.3)
+    generator = torch.Generator().manual_seed(0)
+    a = skew_symmetric(N_TURNING, generator)
+    start = normalize(torch.randn(N_TURNING, 1, dtype=a.dtype, generator=generator), dim=0)
+
+    def moved(x: Tensor) -> Tensor:
+        return x + a @ x
+
+    def normed(x: Tensor) -> Tensor:
+        return moved(x) / moved(x).norm()
+
+    shown = {
+        "without a norm": (moved, start, PALETTE[1], "^"),
+        "with a norm, at the start": (normed, start, GREY, "s"),
+        "with a norm, 256 steps later": (normed, after(normed, start, MUCH_LATER), PALETTE[0], "o"),
+    }
+    turn = torch.linspace(0, 2 * torch.pi, 200)
+    plane.plot(turn.cos(), turn.sin(), color=INK, linewidth=0.9)
+    for label, (step, x, color, kind) in shown.items():
+        values = analysis.eigenvalues(step, x)
+        plane.plot(
+            values.real, values.imag, linestyle="none", marker=kind, markersize=3.2, color=color, label=label, alpha=0.8
+        )
+    plane.set_aspect("equal")
+    titled(plane, "eigenvalues and the unit circle", "real part", "imaginary part")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    for norm, color, kind in (("none", PALETTE[1], "^"), ("unit", PALETTE[0], "o")):
+        found = [norm_by_tokens(n, norm, seed=0) for n in N_TOKENS]
+        label = {"none": "without a norm", "unit": "rows of length 1"}[norm]
+        growth.loglog(N_TOKENS, found, color=color, marker=kind, markersize=4, linewidth=1.3, base=2, label=label)
+    in_factors(growth.xaxis, growth.yaxis)
+    titled(growth, "norm of an iteration's Jacobian", "tokens")
+    keyed(growth)
+    return figure
+
+
+# --- reading exponents ----------------------------------------------------------------------------------------------
+
+
+def exponents() -> "Figure":
+    """A random matrix of radius one: growth of the best direction over T steps, and of a frame drawn at random."""
+    figure, (axes,) = side_by_side(1, 2.9, WIDTH)
+    n = 200
+    m = torch.randn(n, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / n**0.5
+    m = m / torch.linalg.eigvals(m).abs().max()
+    start, steps = torch.zeros(n, dtype=torch.float64), (1, 2, 4, 8, 16, 32, 64)
+
+    def turn(x: Tensor) -> Tensor:
+        return m @ x
+
+    product = [analysis.finite_time_exponents(turn, start, n_steps=t, k=1).item() for t in steps]
+    exact = [float(torch.linalg.matrix_norm(torch.linalg.matrix_power(m, t), 2).log()) / t for t in steps]
+    frame = [analysis.lyapunov_spectrum(turn, start, n_steps=t, k=1, n_transient=0).item() for t in steps]
+    axes.semilogx(steps, exact, color=INK, linewidth=1, base=2, label="from the matrix: log |M^T| / T")
+    axes.plot(steps, product, "o", color=PALETTE[0], markersize=4.5, label="finite_time_exponents")
+    axes.plot(steps, frame, "s-", color=PALETTE[1], markersize=4, linewidth=1, label="QR from a random frame")
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    in_factors(axes.xaxis)
+    titled(axes, "", "steps T", "largest exponent")
+    keyed(axes)
+    return figure
+
+
+# --- studies --------------------------------------------------------------------------------------------------------
+
+
+def ablation() -> "Figure":
+    return of_study("coupling-ablation", "differences")
+
+
+def control() -> "Figure":
+    return of_study("logit-control", "differences")

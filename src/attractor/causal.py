@@ -1,0 +1,295 @@
+"""One causal model that is asked, wherever it is from: a run of ours, an export of one, or a Hugging Face folder.
+
+    logits = causal.logits(tokens)          B T V: what follows each token, given it and those before
+
+Nothing is fetched, nothing is unpickled, and no code of a folder is run. transformers is imported only for its models.
+"""
+
+import inspect
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attractor.attention.stage import require
+from attractor.corpus.tokenizer import Tokenizer
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.hf.imported import OURS, import_model
+from attractor.hf.safetensors import files_of
+from attractor.models.language_model import LanguageModel
+from attractor.tasks.task import TaskConfig
+from attractor.tasks.text import Text
+from attractor.train.finished import CHECKPOINTS, finished_run
+from attractor.train.loop import AUTOCAST
+from attractor.train.spelling import ELSEWHERE, tokenizer_of_run
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+BEGINNINGS = ("<|begin_of_text|>", "<bos>", "<s>", "<|startoftext|>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
+NOISE = 1e-2  # of the largest logit: far above rounding in half precision, far below what another token does
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A model in evaluation mode with its spelling."""
+
+    name: str
+    model: nn.Module  # a LanguageModel where it is ours, else one of transformers
+    ours: bool
+    vocab_size: int
+    start: int | None  # the token that a text may begin after
+    end: int | None  # the token that ends a text
+    max_length: int | None  # of the sequences that it takes; None: without end
+    trained_length: int | None  # of those that it was trained on, where that is known
+    spell: Callable[[str], Iterable[int]] = field(repr=False)
+    unspell: Callable[[Sequence[int]], str] = field(repr=False)
+    half: torch.dtype | None = None  # the precision of autocast, for a run that was trained in it
+    always_starts: bool = False  # whether its tokenizer puts `start` before every text, as the model is used to
+
+    def encode(self, text: str) -> list[int]:
+        """Its tokens, without any that the text does not spell: nothing is put before or after it."""
+        tokens = [int(token) for token in self.spell(text)]
+        if tokens and max(tokens) >= self.vocab_size:
+            raise InputError(
+                f"vocabulary must hold every token of the tokenizer, but '{self.name}' has {self.vocab_size} and the "
+                f"text token {max(tokens)}; put the tokenizer beside it that it was trained with"
+            )
+        return tokens
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.unspell([int(token) for token in ids])
+
+    def logits(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
+        """`real` is False at padding. Behind a text it needs none: what comes later changes nothing before."""
+        with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
+            if self.ours:
+                return self.model(tokens, real=real)[0]
+            inputs = {"input_ids": tokens}
+            if real is not None:
+                inputs["attention_mask"] = real.long()
+                if "position_ids" in inspect.signature(self.model.forward).parameters:
+                    inputs["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
+            return self.model(**inputs, use_cache=False).logits
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+
+def load_causal(
+    path: Path | str, device: torch.device, dtype: torch.dtype | None = None, checkpoint: str = CHECKPOINTS[0]
+) -> Causal:
+    """The model in a folder. Without a dtype: a run as it was validated, another model as it is stored."""
+    folder = Path(path).expanduser()
+    found = described(folder)
+    if "model_type" not in found:
+        return _of_run(folder, device, dtype, checkpoint)
+    if checkpoint != CHECKPOINTS[0]:
+        raise InputError(f"checkpoint must be left out with a Hugging Face folder, got '{checkpoint}'; leave it out")
+    files_of(folder)  # refuses pickled weights, before transformers is asked
+    with _quiet():
+        return _of_export(folder, device, dtype) if found["model_type"] == OURS else _of_hub(folder, device, dtype)
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, checkpoint: str) -> Causal:
+    tokenizer = tokenizer_of_run(RunFolder.open(folder))
+    run = finished_run(folder, device, checkpoint)
+    _require_causal(run.model)
+    beginning = _beginning(tokenizer) if is_imported(run.config.task) else None
+    return Causal(
+        name=folder.resolve().name,
+        model=run.model.to(dtype).eval(),
+        ours=True,
+        vocab_size=run.model.config.vocab_size,
+        start=_first_of(beginning, tokenizer.end_of_text),
+        end=tokenizer.end_of_text,
+        max_length=run.model.max_length,
+        trained_length=run.config.seq_len,
+        spell=tokenizer.encode,
+        unspell=lambda ids: tokenizer.decode([token for token in ids if token < tokenizer.n_spelled]),
+        half=AUTOCAST.get(run.config.precision) if dtype is None else None,
+        always_starts=beginning is not None,
+    )
+
+
+def is_imported(task: TaskConfig) -> bool:
+    """Whether nothing was trained on here: the model is as it came."""
+    return isinstance(task, Text) and task.corpus.startswith(ELSEWHERE)
+
+
+def _beginning(tokenizer: Tokenizer) -> int | None:
+    """What others put before a text, by the names that are usual: a run's tokenizer spells, and begins nothing."""
+    specials = {token["content"]: token["id"] for token in json.loads(tokenizer.definition).get("added_tokens", [])}
+    return next((specials[name] for name in BEGINNINGS if name in specials), None)
+
+
+def _of_export(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Causal:
+    """Our own model out of its Hugging Face clothes, so that it can be observed like any other of ours."""
+    tokenizer = _tokenizer(folder, "PreTrainedTokenizerFast")  # as exports have it; Auto would ask for the model's code
+    model = import_model(folder, dtype)
+    _require_causal(model)
+    return Causal(
+        name=folder.resolve().name,
+        model=model.to(device).eval(),
+        ours=True,
+        vocab_size=model.config.vocab_size,
+        start=_first_of(tokenizer.bos_token_id, tokenizer.eos_token_id),
+        end=tokenizer.eos_token_id,
+        max_length=model.max_length,
+        trained_length=model.config.max_seq_len,
+        spell=_speller(tokenizer),
+        unspell=tokenizer.decode,
+    )
+
+
+def _require_causal(model: LanguageModel) -> None:
+    require(model.config.causal, "causal", "True to be asked what follows", False, "give a language model")
+    require(model.config.n_classes is None, "n_classes", "None to be asked what follows", model.config.n_classes)
+
+
+# --- theirs ---------------------------------------------------------------------------------------------------------
+
+
+def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Causal:
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    with _explained(folder):
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    known = CAUSAL.get(config.model_type)
+    stored = config.architectures or []
+    if known is None or (stored and not {known} & {*stored}):
+        kind = ", ".join(stored) or config.model_type
+        raise InputError(f"model must be a causal language model, got '{folder.name}' of {kind}; give one that is")
+    tokenizer = _tokenizer(folder)
+    model = _loaded(folder, dtype).to(device).eval()
+    text = config.get_text_config(decoder=True)
+    start = _first_of(tokenizer.bos_token_id, text.bos_token_id, tokenizer.eos_token_id)
+    length = getattr(text, "max_position_embeddings", None)
+    causal = Causal(
+        name=folder.resolve().name,
+        model=model,
+        ours=False,
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        start=start,
+        end=tokenizer.eos_token_id,
+        max_length=length,
+        trained_length=length,
+        spell=_speller(tokenizer),
+        unspell=tokenizer.decode,
+        always_starts=start is not None and tokenizer("")["input_ids"][:1] == [start],
+    )
+    _refuse_foresight(causal)
+    return causal
+
+
+def _loaded(folder: Path, dtype: torch.dtype | None) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _explained(folder):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype="auto" if dtype is None else dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    model, report = loaded
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"weights must be complete, but '{folder.name}' lacks {len(missing)}, the first is '{missing[0]}'; give "
+            "the folder of the whole causal language model"
+        )
+    return model
+
+
+def _tokenizer(folder: Path, kind: str = "AutoTokenizer") -> Any:
+    import transformers
+
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise InputError(
+            f"model must have its tokenizer beside it, but '{folder}' has none of {', '.join(TOKENIZERS)}; copy it "
+            "there from where the model is from"
+        )
+    with _explained(folder):
+        return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _speller(tokenizer: Any) -> Callable[[str], Iterable[int]]:
+    """Text that spells a special's name stays plain text, as everywhere in this house."""
+
+    def spell(text: str) -> Iterable[int]:
+        return tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+    return spell
+
+
+@torch.no_grad()
+def _refuse_foresight(causal: Causal) -> None:
+    """Some classes that predict the next token see it when they are stored as encoders."""
+    first = causal.start or 0
+    one, other = (causal.logits(torch.tensor([[first, token]], device=causal.device))[0, 0] for token in (1, 2))
+    if (one - other).abs().max() > NOISE * one.abs().max():
+        raise InputError(
+            f"model must be causal, but what '{causal.name}' predicts depends on the token that comes; give a decoder"
+        )
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """The config.json of a run or of a Hugging Face folder, which has a model_type."""
+    if not folder.is_dir():
+        raise InputError(
+            f"model must be a folder here, but '{folder}' is none, and nothing is fetched; where there is network, "
+            f"'hf download {shlex.quote(str(folder))} --local-dir FOLDER' fetches one from the Hub: give that FOLDER"
+        )
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"model must be a run folder or a Hugging Face folder, but '{folder}' has no config.json; give another"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"config.json of '{folder}' must be JSON, but is damaged; restore it") from error
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """What transformers says of a folder that it cannot read, in one line."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"model must be one that transformers reads without code of its own, but '{folder}' is not ({said}); "
+            "mend the folder or give another"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bars: a folder on this machine is read in seconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _first_of(*tokens: int | list[int] | None) -> int | None:
+    return next((token for token in tokens if isinstance(token, int)), None)

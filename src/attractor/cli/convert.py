@@ -1,0 +1,62 @@
+"""Commands that bring models in: import, and convert to another mechanism. Both write a run."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+
+@dataclass(frozen=True)
+class Import:
+    """Turn a Hugging Face folder into a run that every command takes; nothing is fetched, nothing is unpickled."""
+
+    model: Annotated[Positional[Path], arg(help="a folder with config.json and safetensors")]
+    out: Annotated[Path | None, arg(help="the run's folder; by default one of the same name under runs/")] = None
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Give a trained model another mechanism, which starts at exactly what the model computes."""
+
+    model: Annotated[Positional[Path], arg(help="a run folder, or a Hugging Face folder")]
+    attention: Annotated[str, arg(help="a coupled or gated mechanism, as 'attractor list' names them")]
+    out: Annotated[Path | None, arg(help="the run's folder; by default one under runs/")] = None
+    checkpoint: Annotated[str, arg(help="of a run: best or last")] = "best"
+    seed: Annotated[int, arg(help="what is new is drawn from it")] = 0
+
+
+def import_folder(args: Import, console: Console) -> None:
+    from attractor.hf.as_run import TOKENIZER, import_run, without_spelling
+
+    run = import_run(args.model, args.out or Path("runs") / args.model.resolve().name)
+    if not (run.path / TOKENIZER).is_file():
+        say(console, without_spelling(args.model))
+    told(console, run.summary() or {}, run.path)
+
+
+def convert(args: Convert, console: Console) -> None:
+    from attractor.hf.convert import convert_run
+
+    out = args.out or Path("runs") / f"{args.model.resolve().name}-{args.attention}"
+    run = convert_run(args.model, args.attention, out, args.checkpoint, args.seed)
+    told(console, run.summary() or {}, run.path)
+
+
+def told(console: Console, summary: dict[str, Any], path: Path) -> None:
+    say(console, f"{summary['label']} attention, {summary['n_parameters']:,} parameters")
+    say(console, f"train: attractor train --start {shlex.quote(str(path))} --corpus CORPUS")
+    say(console, str(path))
+
+
+def say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
+    "import": (Import, import_folder),
+    "convert": (Convert, convert),
+}

@@ -1,0 +1,235 @@
+"""The command that measures how good a model is: on its own validation sets, on texts, on lm-eval's tasks."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.attention.stage import require
+from attractor.errors import InputError, unknown
+from attractor.train.config import Runtime
+
+if TYPE_CHECKING:
+    from attractor.causal import Causal
+    from attractor.scoring.documents import Texts
+    from attractor.scoring.texts import TextScore
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
+OF_TEXTS = ("on", "against", "stride")
+OF_TASKS = ("tasks", "include_path", "n_shots", "limit")
+OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a model: a run on its validation sets, or any causal model on texts (--on) or tasks (--tasks)."""
+
+    model: Annotated[Positional[Path], arg(help="a run folder, or with --on and --tasks also a Hugging Face folder")]
+    on: Annotated[str | None, arg(help="texts: a file, a folder or a corpus; by default what the run held out")] = None
+    against: Annotated[Path | None, arg(help="another model, for a test of pairs document by document")] = None
+    window: Annotated[int | None, arg(help="tokens of context; by default as many as in training")] = None
+    stride: Annotated[int | None, arg(help="tokens between windows; by default half a window")] = None
+    tasks: Annotated[tuple[str, ...], arg(help="of lm-eval, by name")] = ()
+    include_path: Annotated[Path | None, arg(help="a folder with tasks of your own; their code runs")] = None
+    n_shots: Annotated[int | None, arg(help="examples before each question; by default as the task says")] = None
+    limit: Annotated[int | None, arg(help="questions of each task, to try it out")] = None
+    n_iterations: Annotated[tuple[int, ...], arg(help="of a recurrent model; several make a curve")] = ()
+    votes: Annotated[int, arg(help="answers to each board, of which the lowest energy wins")] = 1
+    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
+    puzzles: Annotated[Path | None, arg(help="a file of boards, in place of the validation sets")] = None
+    batch_size: Annotated[int | None, arg(help="by default as the run validated, or as memory allows")] = None
+    max_batches: Annotated[int | None, arg(help="likewise; of a file all")] = None
+    checkpoint: Annotated[str, arg(help="best or last, of a run")] = "best"
+    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as validated or as stored")] = None
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    out: Annotated[Path | None, arg(help="a folder for evaluation.json and what belongs to it")] = None
+
+    def given(self, names: tuple[str, ...]) -> list[str]:
+        usual = {f.name: f.default for f in fields(self)}
+        return [name for name in names if getattr(self, name) != usual[name]]
+
+    def refuse(self, names: tuple[str, ...], beside: str) -> None:
+        for name in self.given(names):
+            raise InputError(f"{name} must be left out {beside}, got {getattr(self, name)}; leave it out")
+
+
+def evaluate(args: Evaluate, console: Console) -> None:
+    if args.tasks:
+        args.refuse((*OF_RUNS, *OF_TEXTS), "with --tasks")
+        _tasks(args, console)
+        return
+    args.refuse(OF_TASKS, "without --tasks")
+    if args.given(OF_ANY_MODEL) or not _has_validation_sets(args.model):
+        args.refuse(OF_RUNS, "where texts are scored")
+        _texts(args, console)
+        return
+    _validation_sets(args, console)
+
+
+# --- validation sets ------------------------------------------------------------------------------------------------
+
+
+def _validation_sets(args: Evaluate, console: Console) -> None:
+    from attractor.files import write_bytes, write_json
+    from attractor.models.recurrent import RecurrentModel
+    from attractor.report.canvas import as_file
+    from attractor.solving.curves import curves_figure
+    from attractor.solving.evaluation import Question, evaluate_run
+    from attractor.solving.progress import progress
+    from attractor.solving.published import published
+    from attractor.solving.table import record, table_of
+    from attractor.train.finished import finished_run
+    from attractor.train.hardware import resolve_device
+
+    question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
+    run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
+    with progress(console) as watch:
+        rows = list(evaluate_run(run, question, watch))
+    beside = published(run.config)
+    console.print(table_of(rows, question.votes, beside))
+    if args.out is None:
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    written = args.out / "evaluation.json"
+    write_json(written, record(run, question, rows, beside, _command()))
+    if isinstance(run.model, RecurrentModel):
+        figure = curves_figure(rows, run.model.config.n_iterations)
+        write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))
+    _say(console, str(written))
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _texts(args: Evaluate, console: Console) -> None:
+    from attractor.files import write_text
+    from attractor.scoring.documents import corpus_of, texts_on
+    from attractor.scoring.paired import paired, require_enough
+    from attractor.scoring.shown import lines_of_documents, record_of_texts, table_of_texts
+
+    folders = [args.model, *([] if args.against is None else [args.against])]
+    trained_on = [corpus for folder in folders if (corpus := corpus_of(folder)) is not None]
+    own = corpus_of(args.model) if args.on is None else args.on
+    if own is None:
+        raise InputError(
+            f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"
+        )
+    texts = texts_on(own, trained_on)
+    if args.against is not None:
+        require_enough(len(texts.documents))
+    _say(console, texts.describe())
+    names = [folder.resolve().name for folder in folders]
+    if len({*names}) < len(names):
+        names = [str(folder) for folder in folders]
+    scores = [_score(args, folder, name, texts, console) for folder, name in zip(folders, names, strict=True)]
+    console.print(table_of_texts(scores))
+    test = paired(*scores) if len(scores) == 2 else None
+    if test is not None:
+        _say(console, test.verdict)
+    if args.out is not None:
+        found = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, test)}
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_text(args.out / "documents.jsonl", "".join(lines_of_documents(scores)))
+        _write_record(args, found, console)
+
+
+def _score(args: Evaluate, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
+    from attractor.scoring.texts import read, score
+    from attractor.solving.progress import progress
+
+    causal = replace(_load(args, folder), name=name)
+    reading = read(causal, texts.documents, args.window, args.stride)
+    with progress(console) as watch:
+        return score(reading, args.batch_size, watch(f"tokens of {name}", reading.n_tokens))
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def _tasks(args: Evaluate, console: Console) -> None:
+    from attractor.corpus.network import OFFLINE, reachable
+    from attractor.scoring.shown import table_of_tasks
+    from attractor.solving.progress import progress
+
+    require(args.limit is None or args.limit >= 1, "limit", "at least 1", args.limit)
+    require(args.n_shots is None or args.n_shots >= 0, "n_shots", "at least 0", args.n_shots)
+    if not reachable():
+        # Before the libraries that fetch are imported: they would ask again and again.
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+        _say(console, f"{OFFLINE}: only tasks whose data are on this machine can run")
+    try:
+        from attractor.scoring.harness import AttractorLM, evaluate_tasks
+    except ImportError as error:
+        raise InputError(
+            f"package 'lm-eval' must be installed for --tasks ({error}); run: pip install 'attractor[eval]'"
+        ) from error
+    causal = _load(args, args.model)
+    names = [name for each in args.tasks for name in each.split(",") if name]
+    with progress(console) as watch:
+        lm = AttractorLM(causal, args.window, args.batch_size, watch)
+        found = evaluate_tasks(lm, names, args.include_path, args.n_shots, args.limit)
+    console.print(table_of_tasks(found))
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
+        chosen = {name: found[name] for name in kept if name in found}
+        _write_record(args, {"model": causal.name, "window": lm.max_length, "limit": args.limit, **chosen}, console)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _load(args: Evaluate, folder: Path) -> "Causal":
+    import torch
+
+    from attractor.causal import load_causal
+    from attractor.train.hardware import resolve_device
+
+    if args.dtype is not None and args.dtype not in DTYPES:
+        raise unknown("dtype", args.dtype, DTYPES)
+    dtype = None if args.dtype is None else getattr(torch, DTYPES[args.dtype])
+    return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
+
+
+def _is_run(folder: Path) -> bool:
+    from attractor.causal import described
+
+    return "model_type" not in described(folder)
+
+
+def _has_validation_sets(folder: Path) -> bool:
+    from attractor.causal import is_imported
+    from attractor.evidence.run import RunFolder
+    from attractor.train.config import TrainConfig
+
+    return _is_run(folder) and not is_imported(TrainConfig.from_dict(RunFolder.open(folder).config).task)
+
+
+def _write_record(args: Evaluate, found: dict[str, Any], console: Console) -> None:
+    from attractor.evidence.machine import environment
+    from attractor.files import write_json
+    from attractor.train.hardware import resolve_device
+
+    assert args.out is not None
+    how = {"checkpoint": args.checkpoint, "dtype": args.dtype, "device": str(resolve_device(args.device))}
+    written = args.out / "evaluation.json"
+    write_json(written, {"command": _command(), **how, **found, "environment": environment()})
+    _say(console, str(written))
+
+
+def _command() -> str:
+    return shlex.join(["attractor", *sys.argv[1:]])
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"evaluate": (Evaluate, evaluate)}

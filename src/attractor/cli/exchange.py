@@ -1,0 +1,120 @@
+"""Commands that hand a run on to other tools: export."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.errors import unknown
+from attractor.evidence.run import RunFolder
+
+if TYPE_CHECKING:
+    from attractor.corpus.tokenizer import Tokenizer
+    from attractor.models.config import ModelConfig
+    from attractor.train.config import TrainConfig
+
+FORMATS = ("hf",)
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the model of a run as Hugging Face's tools read it, with its tokenizer, its code and a card."""
+
+    run: Annotated[Positional[Path], arg(help="a run folder")]
+    to: Annotated[str, arg(help="hf")] = FORMATS[0]
+    out: Annotated[Path | None, arg(help="a new or empty folder; by default 'hf' in the run's own")] = None
+    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as it was trained")] = None
+    max_shard_size: Annotated[str, arg(help="of a file of weights")] = "5GB"
+    self_contained: Annotated[bool, arg(help="with the code, for machines where attractor is not installed")] = True
+
+
+def export(args: Export, console: Console) -> None:
+    if args.to not in FORMATS:
+        raise unknown("format", args.to, FORMATS)
+    if args.dtype is not None and args.dtype not in DTYPES:
+        raise unknown("dtype", args.dtype, DTYPES)
+    import torch
+
+    from attractor.hf.export import export_model, refuse_inhabited
+    from attractor.report.card import Exported, model_card
+    from attractor.train.finished import finished_run
+    from attractor.train.parts import training_flops_per_token
+
+    folder = RunFolder.open(args.run)
+    out = args.out or args.run / args.to  # within the run, where no search for runs finds its config.json
+    refuse_inhabited(out)
+    run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
+    tokenizer = tokenizer_to_export(folder, run.config)
+    tokens = (folder.summary() or {}).get("tokens")
+    dtype = None if args.dtype is None else getattr(torch, DTYPES[args.dtype])
+    exported = Exported(
+        name=out.resolve().name if args.out else args.run.resolve().name,
+        step=int(run.checkpoint.rpartition("-")[2]),
+        mechanism=tuple(sentences(run.config.model)),
+        sources=tuple(dict.fromkeys(SOURCE.findall("\n".join(definitions(run.config.model))))),
+        training_flops=tokens and tokens * training_flops_per_token(run.model, run.config.seq_len),
+        dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
+        max_length=run.model.max_length,
+        has_tokenizer=tokenizer is not None,
+        self_contained=args.self_contained,
+    )
+    card = model_card(folder, exported)
+    export_model(run.model, out, tokenizer, card, args.self_contained, args.max_shard_size, dtype)
+    console.print(str(out), markup=False, highlight=False, soft_wrap=True)
+
+
+def tokenizer_to_export(folder: RunFolder, config: "TrainConfig") -> "Tokenizer | None":
+    """What the run's tokens spell; None where they are no text, as those of a puzzle are."""
+    from attractor.corpus.tokenizer import load_tokenizer
+    from attractor.tasks.glue import Glue
+    from attractor.tasks.text import Text
+    from attractor.train.spelling import ELSEWHERE, FILE, tokenizer_of_run
+
+    if (folder.path / FILE).is_file():
+        return tokenizer_of_run(folder)
+    if isinstance(config.task, Text):  # of a model from elsewhere, which came without, bytes would be a guess
+        return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
+    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
+
+
+def sentences(config: "ModelConfig[Any]") -> Iterator[str]:
+    """What the family and each stage say of themselves in the first paragraph of their file, and how they are set."""
+    from attractor.attention.config import STAGES
+    from attractor.catalogue import choice
+
+    for part in own_parts(config):
+        said = " ".join(definition(part).partition("\n\n")[0].split())
+        name = next((name for name, stage in STAGES.items() if isinstance(part, stage)), None)
+        yield said if name is None else f"{name}: {said} ({choice(name, part)})"
+
+
+def definitions(config: "ModelConfig[Any]") -> Iterator[str]:
+    return (definition(part) for part in own_parts(config))
+
+
+def definition(part: Any) -> str:
+    return inspect.getdoc(sys.modules[type(part).__module__]) or ""
+
+
+def own_parts(config: "ModelConfig[Any]") -> Iterator[Any]:
+    """What is not as in a Transformer with softmax attention."""
+    from attractor.attention import AttentionConfig
+    from attractor.attention.config import STAGES
+    from attractor.models import TransformerConfig
+
+    if not isinstance(config, TransformerConfig):
+        yield config
+    mechanisms = dict.fromkeys(getattr(each, name) for each in config.mechanisms for name in STAGES)
+    yield from (stage for stage in mechanisms if stage not in vars(AttentionConfig()).values())
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"export": (Export, export)}

@@ -1,0 +1,128 @@
+"""The command that measures any causal model: measure."""
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from attractor.attention.stage import require
+from attractor.errors import InputError, RunInterrupted, unknown
+from attractor.train.config import Runtime
+
+if TYPE_CHECKING:
+    from attractor.measuring import Plan, Sample
+    from attractor.measuring.measure import Watch
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure attention, layers and depth of any causal model on a text: runs, and folders of Hugging Face's."""
+
+    models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders, one or several")]
+    on: Annotated[str, arg(help="a file of text, or a corpus by name")]
+    n_samples: Annotated[int, arg(help="passages of the text, over which all is averaged")] = 8
+    length: Annotated[int, arg(help="tokens of a passage")] = 128
+    layers: Annotated[tuple[int, ...], arg(help="counted from 0; by default all")] = ()
+    k: Annotated[int, arg(help="exponents over depth; 0 leaves them out")] = 4
+    jacobians: Annotated[bool, arg(help="norms of layers and exponents, which take most of the time")] = True
+    memory: Annotated[float, arg(help="GB to hold at most, beside the model")] = 4.0
+    dtype: Annotated[str, arg(help="float32, float64, bfloat16 or float16; Jacobians need the first two")] = "float32"
+    seed: Annotated[int, arg(help="of the places of the passages")] = 0
+    checkpoint: Annotated[str, arg(help="of a run: best or last")] = "best"
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    out: Annotated[Path | None, arg(help="a folder for measures.json, figures and a page")] = None
+
+
+def measure(args: Measure, console: Console) -> None:
+    from attractor.evidence.run import environment
+    from attractor.measuring import Plan, text_of
+    from attractor.measuring.page import write_page, write_record
+    from attractor.solving.progress import progress
+
+    require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
+    if args.dtype not in DTYPES:
+        raise unknown("dtype", args.dtype, DTYPES)
+    k = args.k if args.jacobians else 0
+    plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
+    text = text_of(args.on)
+    contents = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
+    records: list[dict[str, Any]] = []
+
+    def keep(found: dict[str, Any]) -> None:
+        if args.out is not None:
+            write_record(args.out, contents | {"models": [*records, found]})
+
+    finished = True
+    for path in args.models:
+        with progress(console) as watch:
+            found, finished = _measured(args, path, plan, text, watch, keep)
+        if found is not None:
+            records.append(found)
+            _show(found, console)
+        if not finished:
+            break
+    if not records:
+        raise RunInterrupted("interrupted before the first passage was done; nothing is kept", signal.SIGINT)
+    if args.out is not None:
+        page = write_page(args.out, contents | {"models": records})
+        console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    if not finished:
+        raise RunInterrupted("interrupted; shown is what was measured before", signal.SIGINT)
+
+
+def _measured(
+    args: Measure, path: Path, plan: "Plan", text: str, watch: "Watch", keep: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Any] | None, bool]:
+    """The record of a model, and whether all passages are in it: Ctrl-C ends it with those that are done."""
+    import torch
+
+    from attractor.causal import load_causal
+    from attractor.measuring import measured, passages, record
+    from attractor.train.hardware import resolve_device
+
+    causal = load_causal(path, resolve_device(args.device), getattr(torch, args.dtype), args.checkpoint)
+    if causal.max_length is not None and plan.length > causal.max_length:
+        raise InputError(
+            f"length must be at most {causal.max_length:,}, which '{causal.name}' has positions for, got "
+            f"{plan.length:,}; give a smaller one"
+        )
+    tokens = passages(text, causal.encode, plan.n_samples, plan.length, causal.start, plan.seed)
+    name = causal.name if [each.resolve().name for each in args.models].count(causal.name) == 1 else str(path)
+    about = {
+        "text": args.on,
+        "n_parameters": sum(parameter.numel() for parameter in causal.model.parameters()),
+        "dtype": args.dtype,
+        "device": str(causal.device),
+    }
+    samples: list[Sample] = []
+    found = None
+    try:
+        for sample in measured(causal.model, tokens.to(causal.device), plan, watch):
+            samples.append(sample)
+            found = record(name, plan, samples, **about)
+            keep(found)
+    except KeyboardInterrupt:
+        return found, False
+    return found, True
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    from attractor.measuring.table import exponents_line, table_of
+
+    console.print(found["model"], style="bold", markup=False, highlight=False)
+    console.print(table_of(found))
+    if found["exponents"]["by_rank"]:
+        console.print(exponents_line(found), markup=False, highlight=False)
+    for note in found["notes"]:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"measure": (Measure, measure)}

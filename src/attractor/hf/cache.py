@@ -1,0 +1,84 @@
+"""Our caches behind Hugging Face's: `generate` asks for their length, reorders their rows in beam search, cuts them.
+
+What our models remember, of whatever family, is made of tensors whose first dimension is the sequences of a batch. So a
+row of the batch is chosen in all of them alike, without knowing what they are.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache as TheirCache
+
+from attractor.errors import InputError
+from attractor.models.language_model import LanguageModel, ModelCache
+from attractor.models.transformer import TransformerCache
+
+
+class AttractorCache(TheirCache):
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(layers=[])  # they hold keys and values by layer, ours whatever the model remembers
+        self.held: ModelCache = model.new_cache()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.held.length
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1  # it grows
+
+    @property
+    def is_croppable(self) -> bool:
+        return isinstance(self.held, TransformerCache)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._change(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._change(lambda x: x[indices])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._change(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, whose number is given as a negative one."""
+        if tokens_to_remove == 0:
+            return
+        if not isinstance(self.held, TransformerCache):
+            raise InputError(
+                "past_key_values must be of a Transformer to forget tokens again, as assisted generation does, got one "
+                f"of {type(self.held).__name__}, whose blocks cannot be undone; generate without an assistant"
+            )
+        if not -self.held.length <= tokens_to_remove < 0:
+            raise InputError(
+                f"tokens_to_remove must be between {-self.held.length} and 0, got {tokens_to_remove}; the number of "
+                "tokens to forget is given as a negative one"
+            )
+        self.held.length += tokens_to_remove
+        if self.held.real is not None:
+            self.held.real = self.held.real[:, : self.held.length]
+        for layer in self.held.layers:
+            layer.length = self.held.length
+
+    def reset(self) -> NoReturn:
+        raise InputError("past_key_values must be made anew to start again: AttractorCache(model.model)")
+
+    def update(self, *_: Any, **__: Any) -> NoReturn:
+        raise InputError("past_key_values must be of the model it is given to; leave it out to start with an empty one")
+
+    def _change(self, rows: Callable[[Tensor], Tensor]) -> None:
+        with torch.no_grad():
+            _with_rows(self.held, rows)
+
+
+def _with_rows(held: Any, rows: Callable[[Tensor], Tensor]) -> Any:
+    """The same, with other rows in every tensor."""
+    if isinstance(held, Tensor):
+        return rows(held)
+    if isinstance(held, list):
+        return [_with_rows(one, rows) for one in held]
+    if isinstance(held, int) or held is None:
+        return held
+    for name, value in list(vars(held).items()):
+        setattr(held, name, _with_rows(value, rows))
+    return held

@@ -1,0 +1,97 @@
+"""Our models' configuration as Hugging Face stores it: one field holds ours, the others repeat what tools ask for.
+
+    {"model_type": "attractor", "attractor": {...}, "vocab_size": ..., "hidden_size": ..., ...}
+
+`attractor` is `ModelConfig.to_dict()`, mechanism and all; it determines the model. What repeats it must agree with it.
+"""
+
+from typing import Any, ClassVar, Self
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from attractor.errors import InputError
+from attractor.models.config import ModelConfig
+from attractor.models.families import model_config
+from attractor.models.fast_slow import FastSlowConfig
+from attractor.models.language_model import LanguageModel
+from attractor.models.transformer import TransformerConfig
+
+
+@strict
+class AttractorConfig(PreTrainedConfig):
+    model_type: ClassVar[str] = "attractor"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    attractor: dict[str, Any] | None = None  # None only in what Hugging Face asks for its defaults
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    max_position_embeddings: int | None = None
+    tie_word_embeddings: bool | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    @classmethod
+    def of(cls, config: ModelConfig[LanguageModel], **rest: Any) -> Self:
+        """Of a model of ours; `rest` is what Hugging Face's configs have besides, such as eos_token_id."""
+        return cls(attractor=config.to_dict(), **of_classes(config), **rest)
+
+    def __post_init__(self, **rest: Any) -> None:
+        if not type(self).__module__.startswith("transformers_modules"):
+            rest.pop("auto_map", None)  # it leads to code that came with a folder; this class came without
+        super().__post_init__(**rest)
+        if self.attractor is not None:
+            self.adopt(self.model_config())
+
+    def model_config(self) -> ModelConfig[LanguageModel]:
+        if self.attractor is None:
+            raise InputError(
+                "attractor must be a configuration as ModelConfig.to_dict() gives it, got None; make one by "
+                "AttractorConfig.of(TransformerConfig(...))"
+            )
+        config = model_config(self.attractor)
+        for name, value in repeated(config).items():
+            given = getattr(self, name)
+            if given is not None and given != value:
+                raise InputError(
+                    f"{name} must be {value!r}, as field 'attractor' has it, got {given!r}; change it there, or leave "
+                    f"{name} out"
+                )
+        return config
+
+    def adopt(self, config: ModelConfig[LanguageModel]) -> None:
+        """Be the configuration of a model of ours."""
+        self.attractor = config.to_dict()
+        for name, value in repeated(config).items():
+            setattr(self, name, value)
+
+
+def repeated(config: ModelConfig[LanguageModel]) -> dict[str, Any]:
+    """What Hugging Face's tools look for, by their names."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": n_blocks(config),
+        "num_attention_heads": config.n_heads,
+        "max_position_embeddings": config.max_seq_len,
+        "tie_word_embeddings": config.tied_embeddings and config.n_classes is None,
+    }
+
+
+def n_blocks(config: ModelConfig[LanguageModel]) -> int:
+    """Blocks with weights of their own."""
+    if isinstance(config, TransformerConfig):
+        return config.n_layers
+    if isinstance(config, FastSlowConfig):
+        return config.n_pre + config.n_slow + config.n_post
+    return 1
+
+
+def of_classes(config: ModelConfig[LanguageModel]) -> dict[str, Any]:
+    """A label of each sequence; of one class it is a number."""
+    if config.n_classes is None:
+        return {}
+    return {"num_labels": config.n_classes} | ({"problem_type": "regression"} if config.n_classes == 1 else {})

@@ -1,0 +1,255 @@
+"""Our models as Hugging Face's: what their tools call is here, what is computed is in `attractor.models`.
+
+The model of ours is the attribute `model`, so its weights keep their names behind `model.`. A readout that is tied to
+the embedding is that matrix and no second one: there is nothing to tie, nothing to save twice, and no output embedding
+to ask for.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
+
+from attractor.errors import InputError
+from attractor.hf.cache import AttractorCache
+from attractor.hf.config import AttractorConfig
+from attractor.kernels.cross_entropy import IGNORED, linear_cross_entropy
+from attractor.models.config import ModelConfig
+from attractor.models.fast_slow import FastSlow
+from attractor.models.language_model import LanguageModel
+from attractor.models.recurrent import RecurrentModel
+from attractor.tap import capture
+
+
+class AttractorPreTrainedModel(PreTrainedModel):
+    config_class = AttractorConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _tied_weights_keys = {}  # noqa: RUF012
+    _no_split_modules = ["Block", "StreamedBlock"]  # noqa: RUF012
+
+    def __init__(self, config: AttractorConfig) -> None:
+        super().__init__(config)
+        built = self.task_config(config).build()
+        self.model = built
+        config.adopt(built.config)
+        for tensor in [*self.parameters(), *self.buffers()]:  # drawn by `build`, and not to be drawn again
+            tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
+        self.post_init()
+
+    @classmethod
+    def of(cls, model: LanguageModel, **rest: Any) -> Self:
+        """Around a model that is there, which is not copied; `rest` goes to the configuration (eos_token_id, ...)."""
+        with torch.device("meta"):
+            made = cls(AttractorConfig.of(model.config, **rest))
+        wanted, given = made.model.config.n_classes, model.config.n_classes
+        if given != wanted:
+            raise InputError(
+                f"n_classes must be {wanted} for {cls.__name__}.of, which takes a model as it is, got {given}; save it "
+                "as what it is, and load it by from_pretrained as what it shall be"
+            )
+        made.model = model
+        made.training = model.training
+        return made
+
+    def task_config(self, config: AttractorConfig) -> ModelConfig[LanguageModel]:
+        """What the model is for may be another thing than what its weights were trained for."""
+        raise NotImplementedError
+
+    # --- what their tools ask for -----------------------------------------------------------------------------------
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        return self.model.activation_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        self.model.activation_checkpointing = value
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embedding = cast(Any, value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.model.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.model.head = cast(Any, new_embeddings)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        embedding = super().resize_token_embeddings(*args, **kwargs)
+        self.model.config = self.model.config.replace(vocab_size=embedding.num_embeddings)
+        self.config.adopt(self.model.config)
+        return embedding
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """For what a checkpoint did not hold: as it starts in a model of ours."""
+        if next(module.parameters(recurse=False), None) is not None:
+            cast(Any, module).reset_parameters()
+
+    # --- observed ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def observed(self, hidden_states: bool | None, attentions: bool | None) -> Iterator["Observed"]:
+        """`hidden_states`: the stream before the blocks, after each on the fast path, and the last after the last norm.
+        `attentions`: every map, in the order of computation."""
+        seen = Observed()
+        with ExitStack() as until:
+            if self.config.output_attentions if attentions is None else attentions:
+                seen.weights = until.enter_context(capture("weights"))["weights"]
+            if self.config.output_hidden_states if hidden_states is None else hidden_states:
+                seen.stream = []
+                for module in [self.model.dropout, *fast_blocks(self.model), self.model.norm]:
+                    until.callback(module.register_forward_hook(seen.see).remove)
+            yield seen
+
+
+class Observed:
+    def __init__(self) -> None:
+        self.weights: list[Tensor] | None = None
+        self.stream: list[Tensor] | None = None
+
+    def see(self, module: nn.Module, _: Any, out: Any) -> None:
+        assert self.stream is not None
+        state = out[0] if isinstance(out, tuple) else out
+        self.stream.append(state.mean(2) if state.ndim == 4 else state)  # of several streams, what is read of them
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        states = None if self.stream is None else (*self.stream[:-2], self.stream[-1])
+        return {"hidden_states": states, "attentions": None if self.weights is None else tuple(self.weights)}
+
+
+def fast_blocks(model: LanguageModel) -> list[nn.Module]:
+    if isinstance(model, FastSlow):
+        return [*model.pre, *model.post]
+    return list(model.layers)
+
+
+class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
+    accepts_loss_kwargs = True  # num_items_in_batch
+
+    def task_config(self, config: AttractorConfig) -> ModelConfig[LanguageModel]:
+        ours = config.model_config().replace(n_classes=None)
+        if not ours.causal:
+            raise InputError(
+                f"causal must be True for {type(self).__name__}, got False in field 'attractor'; a model that sees "
+                "what comes after a position cannot continue text"
+            )
+        return ours
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: AttractorCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """attention_mask: B S, 0 at padding, left or right, counted from the first position in the cache. use_cache:
+        None is only where `past_key_values` is given. skip_logits: None is in training with labels, where the loss is
+        formed without ever holding all logits."""
+        cache = self._cache(past_key_values, use_cache)
+        real = real_positions(input_ids, attention_mask)
+        with self.observed(output_hidden_states, output_attentions) as seen:
+            hidden, aux_loss = self.model.hidden(input_ids, None if cache is None else cache.held, real)
+        readout = self.model.readout
+        hidden = hidden.to(readout.device)
+        loss = None if labels is None else self._loss(hidden, aux_loss, labels, num_items_in_batch)
+        logits = None
+        if not (self.training and labels is not None if skip_logits is None else skip_logits):
+            logits = F.linear(kept(hidden, logits_to_keep), readout)
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **seen.fields)
+        return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
+
+    def _loss(self, hidden: Tensor, aux_loss: Tensor, labels: Tensor, n_items: Tensor | int | None) -> Tensor:
+        """Of the next token at each position. Of a batch in parts, whose scored positions are `n_items` together, it is
+        this part's share: the parts' losses add up to that of the whole, auxiliary ones too."""
+        targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).to(hidden.device).flatten()
+        if n_items is None:
+            return linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets) + aux_loss
+        n_scored = (targets != IGNORED).sum()
+        if not n_scored:  # the mean over no position is not a number, and its share is nothing
+            return 0.0 * hidden.sum()
+        mean = linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets)
+        return (mean + aux_loss) * (n_scored / n_items)
+
+    def _cache(self, given: Any, use_cache: bool | None) -> AttractorCache | None:
+        if isinstance(given, AttractorCache):
+            return given
+        if given is not None and given.get_seq_length() > 0:
+            raise InputError(
+                f"past_key_values must be what this model gave, got {type(given).__name__}; leave it out to start anew"
+            )
+        return AttractorCache(self.model) if use_cache else None
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *_: Any, **__: Any) -> Any:
+        if generation_config.cache_implementation is not None:
+            raise InputError(
+                f"cache_implementation must be left out, got {generation_config.cache_implementation!r}; models of "
+                "attractor bring a cache of their own"
+            )
+        if isinstance(self.model, RecurrentModel):
+            generation_config.use_cache = False  # every iteration would need one of its own
+        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = AttractorCache(self.model)
+
+
+class AttractorForSequenceClassification(AttractorPreTrainedModel):
+    accepts_loss_kwargs = False
+
+    def task_config(self, config: AttractorConfig) -> ModelConfig[LanguageModel]:
+        return config.model_config().replace(n_classes=config.num_labels)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple[Any, ...]:
+        real = real_positions(input_ids, attention_mask)
+        with self.observed(output_hidden_states, output_attentions) as seen:
+            hidden, aux_loss = self.model.hidden(input_ids, real=real)
+        logits = F.linear(self.model.read(hidden, real), self.model.readout)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config) + aux_loss
+        out = SequenceClassifierOutput(loss=loss, logits=logits, **seen.fields)
+        return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
+
+
+def real_positions(tokens: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+    """B T: which of these tokens are not padding. None where all are, for which attention has faster ways."""
+    if attention_mask is None:
+        return None
+    if attention_mask.ndim != 2 or attention_mask.shape[1] < tokens.shape[1]:
+        raise InputError(
+            f"attention_mask must be B S with 0 at padding, for all positions so far, got "
+            f"{tuple(attention_mask.shape)} for tokens of shape {tuple(tokens.shape)}; give what the tokenizer gives"
+        )
+    real = attention_mask[:, -tokens.shape[1] :].bool()
+    return None if real.all() else real
+
+
+def kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """The positions whose logits are wanted: the last so many (0: all), or those of the index."""
+    if isinstance(logits_to_keep, Tensor):
+        return hidden[:, logits_to_keep]
+    return hidden[:, -logits_to_keep:] if logits_to_keep else hidden

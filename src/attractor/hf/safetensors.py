@@ -1,0 +1,131 @@
+"""Weights of a folder in files of safetensors, read one at a time into memory of their own.
+
+    8 bytes, the length of the table;   the table as JSON: name -> dtype, shape, first and last byte;   the bytes
+
+Read, not mapped: a mapped file counts as the process's memory for as long as it is open, so that a model copied out of
+it would count twice. A pickle is refused: to load it is to run whatever program it holds.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from attractor.errors import InputError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pkl")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+LONGEST_TABLE = 100_000_000  # bytes, as the format itself says
+CONVERSION = "from transformers import AutoModelForCausalLM as M; M.from_pretrained({0!r}).save_pretrained({1!r})"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+    def read(self, dtype: torch.dtype | None = None) -> Tensor:
+        tensor = torch.empty(self.shape, dtype=DTYPES[self.dtype])
+        with self.file.open("rb") as file:
+            file.seek(self.begin)
+            file.readinto(tensor.view(-1).view(torch.uint8).numpy().data)
+        return tensor if dtype is None else tensor.to(dtype)
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """All tensors of a folder by name."""
+
+    folder: Path
+    tensors: dict[str, Stored]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        tensors: dict[str, Stored] = {}
+        for file in files_of(folder):
+            tensors |= dict(table_of(file))
+        return cls(folder, tensors)
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the files' own, in the order of their names."""
+        digests = []
+        for file in sorted({stored.file for stored in self.tensors.values()}):
+            with file.open("rb") as content:
+                digests.append(hashlib.file_digest(content, "sha256").hexdigest())
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def files_of(folder: Path) -> list[Path]:
+    """One file, or the shards that the index names."""
+    if (folder / INDEX).is_file():
+        names = sorted(set(read_object(folder / INDEX).get("weight_map", {}).values()))
+        for name in names:
+            if not (folder / name).is_file():
+                raise InputError(
+                    f"shard '{name}' must be in '{folder}', as {INDEX} says, and is missing; fetch it again"
+                )
+        return [folder / name for name in names]
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if pickled:
+        code = CONVERSION.format(str(folder), f"{folder}-safe")
+        raise InputError(
+            f"weights must be safetensors, got '{pickled[0]}' in '{folder}', which is pickled and may run any program; "
+            f"if you trust it, convert it once with: python -c {shlex.quote(code)}"
+        )
+    raise InputError(f"weights must be {SINGLE}, or shards with {INDEX}, and '{folder}' has neither; give another")
+
+
+def table_of(file: Path) -> Iterator[tuple[str, Stored]]:
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        table = content.read(length) if 0 < length <= min(LONGEST_TABLE, size - 8) else b""
+    try:
+        described = {name: _entry(entry) for name, entry in json.loads(table).items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _damaged(file) from None
+    for name, (dtype, shape, begin, end) in described.items():
+        if dtype not in DTYPES:
+            raise InputError(
+                f"'{name}' must be stored as one of {', '.join(DTYPES)}, got {dtype} in '{file}'; give the model's "
+                "folder from before it was quantised"
+            )
+        begins = 8 + length + begin
+        if end - begin != math.prod(shape) * DTYPES[dtype].itemsize or not 0 <= begin <= end <= size - 8 - length:
+            raise _damaged(file)
+        yield name, Stored(file, dtype, shape, begins)
+
+
+def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    begin, end = entry["data_offsets"]
+    return str(entry["dtype"]), tuple(map(int, entry["shape"])), int(begin), int(end)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InputError(f"'{path}' is damaged: it must hold one JSON object; fetch it again")
+    return value
+
+
+def _damaged(file: Path) -> InputError:
+    return InputError(f"'{file}' is damaged, or cut short: it does not hold what its table says; fetch it again")

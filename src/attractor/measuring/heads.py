@@ -1,0 +1,98 @@
+"""Softmax maps from what was scored, and what is measured of them, as many heads at once as memory holds.
+
+    L = scale q k'                                      the logits: before soft-cap, bias and mask           (1)
+    A = softmax(cap tanh(L / cap) + bias + mask)        a sink, a logit of its own, may take a share of it   (2)
+
+Of each head, T queries and S keys: entropy of the rows of A, with the first row and without, and in units of log n for
+rows that may attend to n > 1 keys; effective rank, share of the largest singular value; attention on position 0; mean,
+standard deviation and maximum of L where attention is allowed. Differential attention has twice the heads: each softmax
+map counts, never their difference.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attractor.analysis import attention_entropy, sink_mass, spectral_profile
+from attractor.control.scored import Scored
+from attractor.errors import InputError
+from attractor.measuring.plan import GB
+
+COPIES = 8  # of a map that are held at once: logits, mask, weights, and what a decomposition works on
+
+
+@torch.no_grad()
+def head_measures(module: nn.Module, scored: Scored, max_bytes: int) -> dict[str, Float[Tensor, " H"]]:
+    """By name. `module` is the one that scored: it knows of soft-caps and sinks."""
+    n_heads, n_queries, n_keys = scored.q.shape[1], scored.q.shape[2], scored.k.shape[2]
+    one = COPIES * n_queries * n_keys * torch.promote_types(scored.q.dtype, torch.float32).itemsize
+    if one > max_bytes:
+        raise InputError(
+            f"memory must be at least {one / GB:.2g} GB for a head's map of {n_queries:,} x {n_keys:,}, got "
+            f"{max_bytes / GB:g}; give more, or a smaller length"
+        )
+    blocks = torch.arange(n_heads, device=scored.q.device).split(max_bytes // one)
+    parts = [_measures(*softmax_maps(module, scored, heads)) for heads in blocks]
+    return {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+
+
+def softmax_maps(
+    module: nn.Module, scored: Scored, heads: Int[Tensor, " H"]
+) -> tuple[Float[Tensor, "H T S"], Bool[Tensor, "H T S"], Float[Tensor, "H T S"]]:
+    """(1), where attention is allowed, and (2), for these heads of one sequence."""
+    assert scored.q.shape[0] == 1
+    wide = torch.promote_types(scored.q.dtype, torch.float32)
+    with torch.autocast(scored.q.device.type, enabled=False):
+        logits = scored.q[0, heads].to(wide) @ scored.k[0, scored.reads[heads]].to(wide).mT * scored.scale  # (1)
+    free, last, rule = scored.keys_of(0, logits.shape[1], heads)
+    allowed = torch.zeros_like(logits, dtype=torch.bool)
+    allowed[..., :free] = True
+    if rule is not None:
+        allowed[..., free:last] = rule[0] if rule.ndim == 4 else rule
+    capped = _biased(_capped(logits, module), scored.allowed, heads).masked_fill(~allowed, float("-inf"))
+    sinks = getattr(module, "sinks", None)
+    if isinstance(sinks, Tensor):
+        column = sinks.detach()[heads].to(wide).view(-1, 1, 1).expand(-1, capped.shape[1], 1)
+        weights = torch.cat([capped, column], dim=-1).softmax(-1)[..., :-1]
+    else:
+        weights = capped.softmax(-1)
+    return logits, allowed, weights.masked_fill(~allowed, 0.0)  # (2); a row with nothing allowed came out as NaN
+
+
+def _capped(logits: Tensor, module: nn.Module) -> Tensor:
+    """As ours name it, and as models of transformers do."""
+    for name in ("softcap", "attn_logit_softcapping"):
+        cap = getattr(module, name, None)
+        if cap is not None:
+            return cap * (logits / cap).tanh()
+    return logits
+
+
+def _biased(logits: Tensor, added: object, heads: Tensor) -> Tensor:
+    """What a mask adds to the logits where it forbids nothing: a bias by distance, as ALiBi has it."""
+    if not isinstance(added, Tensor) or added.dtype == torch.bool:
+        return logits
+    bias = added.expand(1, *added.shape[-3:])[0] if added.ndim == 4 else added
+    return logits + (bias[heads] if bias.ndim == 3 and len(bias) > 1 else bias)
+
+
+def _measures(logits: Tensor, allowed: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    rows = attention_entropy(weights)
+    n_seen = allowed.sum(-1)
+    several = n_seen > 1
+    normalised = torch.where(several, rows / n_seen.clamp(min=2).log(), 0.0).sum(-1) / several.sum(-1)
+    spectrum = spectral_profile(weights)
+    n_logits = allowed.sum((-2, -1))
+    mean = logits.masked_fill(~allowed, 0.0).sum((-2, -1), dtype=torch.float64) / n_logits
+    apart = (logits - mean.to(logits.dtype).view(-1, 1, 1)).masked_fill(~allowed, 0.0)
+    return {
+        "entropy": rows.mean(-1),
+        "entropy_after_first": rows[..., 1:].mean(-1),
+        "normalised_entropy": normalised,
+        "effective_rank": spectrum.effective_rank,
+        "top_share": spectrum.top_share,
+        "sink_mass": sink_mass(weights),
+        "logit_mean": mean,
+        "logit_std": (apart.square().sum((-2, -1), dtype=torch.float64) / n_logits).sqrt(),
+        "logit_max": logits.masked_fill(~allowed, float("-inf")).amax((-2, -1)),
+    }

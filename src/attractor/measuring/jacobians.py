@@ -1,0 +1,69 @@
+"""Norms of the layers' Jacobians, and exponents over depth, within memory.
+
+    |J_l|                                          how much a small change can grow in layer l              (1)
+    lambda_i = (1 / L) log sigma_i(J_L ... J_1)    and on the way through all L of them, on average         (2)
+
+All positions of a passage are one state, of T x D numbers, so a change at one of them may grow at others. (1) takes at
+most 30 iterations of Lanczos, whose basis is held; (2) is subspace iteration, the steps of which are layers. As many
+directions go through a layer at once as fit beside those.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from attractor.analysis import FiniteTime, NormEstimate, estimate_jacobian_norm, finite_time
+from attractor.analysis.finite_time import OVERSAMPLING
+from attractor.analysis.jacobian import kept_bytes
+from attractor.errors import InputError
+from attractor.measuring.plan import GB
+from attractor.models.maps import LayerMaps
+
+TOLERANCE = 1e-2  # relative, of norms: passages differ by more
+N_LANCZOS = 30
+N_SWEEPS = 8
+FRAMES = 8  # copies of a frame that its orthonormalisation and products hold
+DIRECTIONS = 4  # times what a layer keeps for its backward pass: what a direction takes on its way through
+
+
+@dataclass(frozen=True)
+class Jacobians:
+    maps: LayerMaps
+    max_bytes: int
+
+    @classmethod
+    def within(cls, max_bytes: int, maps: LayerMaps, k: int) -> Self:
+        """Refuses what cannot be done within memory, or at all, before anything long is begun."""
+        start = maps.states[0]
+        if start.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"dtype must be float32 or float64 for Jacobians, got {str(start.dtype).removeprefix('torch.')}; load "
+                "the model in one of them, or leave the Jacobians out (--no-jacobians)"
+            )
+        if k > start.numel():
+            length, width = start.shape[1], start.numel() // start.shape[1]
+            raise InputError(
+                f"k must be at most {start.numel():,}, the dimension of {length} positions of {width} numbers, got "
+                f"{k:,}; ask for fewer exponents"
+            )
+        held = max(N_LANCZOS + FRAMES, FRAMES * (k + OVERSAMPLING)) * start.nbytes + len(maps.states) * start.nbytes
+        once = max(kept_bytes(step, state) for step, state in zip(maps.steps, maps.states, strict=False))
+        least = held + DIRECTIONS * once
+        if least > max_bytes:
+            raise InputError(
+                f"memory must be at least {least / GB:.2g} GB for Jacobians at this length, got {max_bytes / GB:g}; "
+                "give more, a smaller length, or leave them out (--no-jacobians)"
+            )
+        return cls(maps, (max_bytes - held) // DIRECTIONS)
+
+    def norm(self, layer: int) -> NormEstimate:
+        """(1)."""
+        step, start = self.maps.block(layer)
+        return estimate_jacobian_norm(
+            step, start, tolerance=TOLERANCE, max_iterations=N_LANCZOS, max_bytes=self.max_bytes
+        )
+
+    def exponents(self, k: int) -> FiniteTime:
+        """(2), the k largest."""
+        return finite_time(self.maps.steps, self.maps.states[0], k=k, max_sweeps=N_SWEEPS, max_bytes=self.max_bytes)

@@ -1,0 +1,72 @@
+"""The measures as one HTML file that needs nothing else: no script, no network, no second file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from attractor.evidence.configuration import dotted_fields
+from attractor.files import write_bytes, write_json, write_text
+from attractor.measuring.figures import Records, curves, exponents, head_maps
+from attractor.measuring.record import MEASURES
+from attractor.measuring.table import rows
+from attractor.report.page import fill, show, verbatim
+from attractor.report.study_figure import Picture
+
+HERE = Path(__file__).parent
+RECORD, PAGE = "measures.json", "index.html"
+
+
+def write_record(folder: Path, contents: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / RECORD, contents)
+
+
+def write_page(folder: Path, contents: dict[str, Any]) -> Path:
+    """The record, every figure as a file, and the page, whose path is returned."""
+    write_record(folder, contents)
+    page, drawn = render(contents)
+    for picture in drawn:
+        write_bytes(folder / f"{picture.name}.svg", picture.file("svg"))
+    write_text(folder / PAGE, page)
+    return folder / PAGE
+
+
+def render(contents: dict[str, Any]) -> tuple[str, list[Picture]]:
+    records: Records = contents["models"]
+    groups = {
+        "Layer by layer": list(curves(records)),
+        "Head by head": list(head_maps(records)),
+        "Depth as time": list(exponents(records)),
+    }
+    page = fill(
+        str(HERE / "page.html.j2"),  # a whole path, since templates of other rooms lie elsewhere
+        style=verbatim("page.css", str(HERE / "page.css")),
+        title=" and ".join(record["model"] for record in records),
+        records=records,
+        facts=[_facts(record) for record in records],
+        groups={title: [_shown(each) for each in pictures] for title, pictures in groups.items() if pictures},
+        tables=[_table(record) for record in records],
+        environment={name: show(value) for name, value in dotted_fields(contents["environment"]).items()},
+        command=contents["command"],
+    )
+    return page, [picture for pictures in groups.values() for picture in pictures]
+
+
+def _shown(picture: Picture) -> dict[str, Any]:
+    return {"svg": Markup(picture.svg()), "caption": picture.caption}
+
+
+def _facts(record: Any) -> str:
+    plan = record["plan"]
+    number = f"{record['n_samples']} passage{'s' * (record['n_samples'] != 1)} of {plan['length']:,} tokens"
+    return (
+        f"{number} of {record['text']}, {record['n_parameters']:,} parameters, {record['dtype']} on {record['device']}"
+    )
+
+
+def _table(record: Any) -> tuple[Sequence[str], list[list[str]]]:
+    known = [measure for measure in MEASURES if measure.name in record["by_layer"]]
+    headings = ["layer", *(measure.title for measure in known)]
+    return headings, list(rows(record, [measure.name for measure in known]))

@@ -1,0 +1,83 @@
+"""Passages of a text, as tokens: the same places of the text whatever the tokenizer, so that models can be compared.
+
+The text is cut into as many stretches as there are passages, and in each of them a passage begins at a place drawn by
+the seed, at a line's beginning where one is near: passages are spread over the text and do not overlap.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attractor.corpus.located import located
+from attractor.corpus.readers import TEXT, format_of
+from attractor.corpus.shards import is_prepared
+from attractor.corpus.sources import documents, open_source
+from attractor.errors import InputError
+
+LONGEST = 2**26  # characters that are looked at; a passage is a few hundred of them
+LONGEST_TOKEN = 16  # characters that a token holds at most, on average
+NEAR = 400  # characters within which the beginning of a line is looked for
+BETWEEN = "\n\n"  # documents
+
+
+def text_of(name: str) -> str:
+    """Of a file in UTF-8, or the documents of a corpus one after another; of what is very long the beginning."""
+    path = located(name)
+    if path.is_file() and format_of(path.name) in (None, TEXT) and path.suffix != ".gz":
+        try:
+            with path.open(encoding="utf-8") as file:
+                return file.read(LONGEST)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"on must be text in UTF-8, but '{name}' is not ({error.reason} at byte {error.start}); convert it"
+            ) from error
+    if is_prepared(path):
+        raise InputError(
+            f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
+        )
+    source = open_source(str(path) if path.exists() else name)
+    texts = (text if isinstance(text, str) else text.decode(errors="replace") for _, text in documents(source))
+    return "".join(_beginning(chain.from_iterable((text, BETWEEN) for text in texts)))
+
+
+def passages(
+    text: str, encode: Callable[[str], Sequence[int]], n_samples: int, length: int, start: int | None, seed: int
+) -> Int[Tensor, "N T"]:
+    """Each of `length` tokens; the first one is `start`, which models know a text to begin after, if there is one."""
+    leading = [] if start is None else [start]
+    n_spelled = length - len(leading)
+    rng = np.random.default_rng(seed)
+    bounds = [len(text) * number // n_samples for number in range(n_samples + 1)]
+    found = []
+    for begin, end in pairwise(bounds):
+        stretch = text[begin:end]
+        reach = n_spelled * LONGEST_TOKEN
+        at = _line_near(stretch, int(rng.integers(0, max(len(stretch) - reach, 0) + 1)))
+        tokens = encode(stretch[at : at + reach])[:n_spelled] if at else []
+        if len(tokens) < n_spelled:
+            tokens = encode(stretch[:reach])[:n_spelled]
+        if len(tokens) < n_spelled:
+            raise InputError(
+                f"on must have {n_samples} passages of {length} tokens, one in each {len(stretch):,} characters, got "
+                f"one of {len(leading) + len(tokens)}; give a longer text, a smaller --length or --n-samples"
+            )
+        found.append(leading + list(tokens))
+    return torch.tensor(found)
+
+
+def _line_near(stretch: str, at: int) -> int:
+    line = stretch.rfind("\n", max(at - NEAR, 0), at)
+    return at if line < 0 else line + 1
+
+
+def _beginning(texts: Iterator[str]) -> Iterator[str]:
+    left = LONGEST
+    for text in texts:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return

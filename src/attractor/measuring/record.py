@@ -1,0 +1,130 @@
+"""What passages told, as one record: means with Student's t interval over passages, layer by layer, and by head."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from attractor.evidence.statistics import mean_interval
+from attractor.measuring.jacobians import TOLERANCE
+from attractor.measuring.plan import Plan
+from attractor.measuring.sample import Sample
+
+Interval = dict[str, float | None]  # mean, low and high; the last two are None for a single passage
+
+END = "end"  # of the stream, behind the last layer
+
+
+@dataclass(frozen=True)
+class Measure:
+    name: str
+    title: str
+    about: str
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+OF_HEADS = (
+    Measure("entropy", "Entropy of attention (nats)", "Of the rows of a map, on average, the first row among them."),
+    Measure("entropy_after_first", "Entropy without row 0 (nats)", "Row 0 can only attend to itself: it has none."),
+    Measure("normalised_entropy", "Entropy / log n", "Of rows that may attend to n > 1 positions: 1 is uniform."),
+    Measure("effective_rank", "Effective rank", "(sum of singular values)² / (sum of their squares), of a map."),
+    Measure("top_share", "Share of the largest singular value", "Of the sum of all: 1 is a map of rank one."),
+    Measure("sink_mass", "Attention on position 0", "By later positions, on average: the attention sink."),
+    Measure("logit_mean", "Mean logit", "Scaled, before soft-cap and mask, where attention is allowed."),
+    Measure("logit_std", "Deviation of logits", "Scaled, before soft-cap and mask, where attention is allowed."),
+    Measure("logit_max", "Largest logit of any head", "Scaled, before soft-cap and mask, where attention is allowed."),
+)
+OF_LAYERS = (
+    Measure(
+        "jacobian_norm", "Norm of the layer's Jacobian", "How much a small change of all positions can grow in it."
+    ),
+)
+OF_STREAM = (
+    Measure("stream_norm", "Stream after position 0", "Length of its vectors, as it enters each layer and at the end."),
+    Measure("stream_norm_first", "Stream at position 0", "Length of its vector, which an attention sink makes large."),
+)
+MEASURES = OF_HEADS + OF_LAYERS + OF_STREAM
+OVER_HEADS: dict[str, Callable[[Sequence[float]], float]] = {"logit_max": max}  # the mean, for others
+
+
+def record(name: str, plan: Plan, samples: Sequence[Sample], **about: Any) -> dict[str, Any]:
+    """`layers` names the entries of every list by layer; stream measures have one more, the end."""
+    by_sample = _by_sample(samples)
+    return {
+        "model": name,
+        **about,
+        "n_samples": len(samples),
+        "plan": asdict(plan),
+        "layers": samples[0].layers,
+        "by_layer": {
+            measure: [_interval(values) for values in zip(*rows, strict=True)] for measure, rows in by_sample.items()
+        },
+        "over_layers": {measure: _interval(_whole(rows)) for measure, rows in by_sample.items()},
+        "by_head": {
+            measure.name: [
+                [_mean(values) for values in zip(*layer, strict=True)]
+                for layer in zip(*(sample.heads[measure.name] for sample in samples), strict=True)
+            ]
+            for measure in OF_HEADS
+            if samples[0].heads
+        },
+        "by_sample": by_sample,
+        "exponents": {
+            "by_rank": [_interval(values) for values in zip(*(sample.exponents for sample in samples), strict=True)],
+            "by_sample": [sample.exponents for sample in samples],
+        },
+        "notes": list(_notes(plan, samples)),
+    }
+
+
+def _by_sample(samples: Sequence[Sample]) -> dict[str, list[list[float | None]]]:
+    """By measure, passage and layer; None where a layer scored nothing."""
+    found: dict[str, list[list[float | None]]] = {}
+    for sample in samples:
+        for name, layers in sample.heads.items():
+            over = OVER_HEADS.get(name, _mean)
+            found.setdefault(name, []).append([over(heads) if heads else None for heads in layers])
+        for name, values in ({"jacobian_norm": sample.jacobian_norm} if sample.jacobian_norm else {}).items():
+            found.setdefault(name, []).append([*values])
+        for name, values in sample.stream.items():
+            found.setdefault(name, []).append([*values])
+    return found
+
+
+def _interval(values: Sequence[float | None]) -> Interval | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    found = mean_interval(known)
+    if not isfinite(found.mean):  # a direction that is lost, or attention of a single row
+        return None
+    return {"mean": found.mean, "low": found.low, "high": found.high}
+
+
+def _whole(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """The mean over layers, of each passage."""
+    known = [[value for value in row if value is not None] for row in rows]
+    return [_mean(row) if row else None for row in known]
+
+
+def _notes(plan: Plan, samples: Sequence[Sample]) -> Any:
+    """What a reader has to know before the numbers are believed."""
+    if len(samples) < plan.n_samples:
+        yield f"Stopped after {len(samples)} of {plan.n_samples} passages."
+    layers, heads = samples[0].layers, samples[0].heads.get("entropy")
+    silent = [layer for number, layer in enumerate(layers) if not heads or not heads[number]]
+    if silent:
+        where = "No layer" if len(silent) == len(layers) else f"Not every layer (not {', '.join(map(str, silent))})"
+        yield (
+            f"{where} attends through a softmax that can be seen: ours under a softmax can, and those of transformers "
+            "that ask its table of attention functions."
+        )
+    error = max(sample.jacobian_error for sample in samples)
+    if error > TOLERANCE:
+        yield f"Norms of Jacobians are lower bounds: the largest relative error is about {error:.1%}."
+    change = max(sample.exponent_change for sample in samples)
+    if change > 1e-3:
+        yield f"Exponents are lower bounds: in the last sweep they still changed by up to {change:.1e}."

@@ -1,0 +1,63 @@
+"""Measures of a model as a table for people: a row for each layer, means with half of their 95% interval."""
+
+from collections.abc import Iterator, Mapping
+from math import floor, log10
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attractor.measuring.record import END
+from attractor.report.table import UNKNOWN
+
+COLUMNS = {
+    "entropy_after_first": "entropy",
+    "normalised_entropy": "/ log n",
+    "effective_rank": "rank",
+    "sink_mass": "sink",
+    "logit_std": "logit sd",
+    "logit_max": "largest",
+    "jacobian_norm": "|J|",
+    "stream_norm": "|h|",
+}
+
+
+def table_of(record: Mapping[str, Any]) -> Table:
+    """What fits a terminal; a page and the record have all."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    shown = [name for name in COLUMNS if name in record["by_layer"]]
+    table.add_column("layer")
+    for name in shown:
+        table.add_column(COLUMNS[name], justify="right")
+    for row in rows(record, shown):
+        table.add_row(*map(Text, row), style="bold" if row[0] == "all" else "")
+    return table
+
+
+def rows(record: Mapping[str, Any], names: list[str]) -> Iterator[list[str]]:
+    """One for each layer, one for the end of the stream, and the mean over all."""
+    for number, layer in enumerate([*map(str, record["layers"]), END]):
+        by_layer = (record["by_layer"][name] for name in names)
+        yield [layer, *(with_interval(values[number] if number < len(values) else None) for values in by_layer)]
+    yield ["all", *(with_interval(record["over_layers"][name]) for name in names)]
+
+
+def exponents_line(record: Mapping[str, Any]) -> str:
+    found = [with_interval(each) for each in record["exponents"]["by_rank"]]
+    return f"exponents over depth, per layer: {', '.join(found)}"
+
+
+def with_interval(found: Mapping[str, float | None] | None) -> str:
+    """`1.23 ±0.06`; a single passage has no interval."""
+    if found is None:
+        return UNKNOWN
+    mean, low, high = found["mean"], found["low"], found["high"]
+    assert mean is not None
+    digits = _decimals(mean)
+    return f"{mean:.{digits}f}" + ("" if low is None or high is None else f" ±{(high - low) / 2:.{digits}f}")
+
+
+def _decimals(mean: float) -> int:
+    """Which show three digits; of small numbers two or fewer, so that a row stays a line."""
+    return min(max(2 - floor(log10(abs(mean))), 0), 3) if mean else 2

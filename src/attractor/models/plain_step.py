@@ -1,0 +1,128 @@
+"""One position more of plain blocks: the operations that the general way comes down to, and nothing between them.
+
+    n = norm(x);  q, k, v = W_q n, W_k n, W_v n;  x <- x + W_o softmax(scale q K') V;  x <- x + MLP(norm(x))
+
+A small model decodes as fast as Python gets from one operation to the next: calls of modules, stages that do nothing
+and looks for listeners are half of its time. The values are the same, bit for bit.
+
+`plain_parts` says whether this is all that the blocks do, as they stand right now: norms on the way in, separate heads,
+no coupling, softmax without cap, plain output; each module what it was built as, and nobody watching it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from attractor.attention import Attention, Cache, Rotation
+from attractor.attention.couple.none import Unmoved
+from attractor.attention.output.plain import PlainOutput
+from attractor.attention.project.heads import HeadProjection
+from attractor.attention.score.softmax import SoftmaxScore
+from attractor.models.block import Block
+from attractor.models.mlp import GatedMLP
+from attractor.tap import listening
+
+Parts = tuple[Any, ...]  # the modules of one block, in the order of KINDS
+KINDS = (
+    Block,
+    *(nn.RMSNorm, Attention, nn.Identity, nn.RMSNorm, GatedMLP, nn.Identity, nn.Dropout),
+    *(HeadProjection, Unmoved, nn.Identity, nn.Identity, SoftmaxScore, PlainOutput),
+    *[nn.Linear] * 7,
+)
+
+
+def plain_parts(blocks: Iterable[nn.Module]) -> list[Parts] | None:
+    """What `plain_step` takes, or None where the blocks are not plain."""
+    if every_module._global_forward_hooks or every_module._global_forward_pre_hooks or listening():
+        return None
+    found = []
+    for block in blocks:
+        parts = _parts(block)
+        if parts is None:
+            return None
+        found.append(parts)
+    return found
+
+
+def _parts(block: nn.Module) -> Parts | None:
+    parts: list[Any] = [block]
+    # Straight from the tables that modules keep: a name looked up on a module costs as much as a small operation.
+    for start, names in (
+        (0, ("attention_norm", "attention", "attention_post_norm", "mlp_norm", "mlp", "mlp_post_norm", "dropout")),
+        (2, ("project", "couple", "query_norm", "key_norm", "score", "output")),
+        (8, ("query", "key", "value")),
+        (13, ("out",)),
+        (5, ("gate", "up", "down")),
+    ):
+        if type(parts[start]) is not KINDS[start]:
+            return None
+        table = parts[start]._modules
+        parts += [table[name] for name in names]
+    if tuple(map(type, parts)) != KINDS or block.training or parts[12].softcap is not None:
+        return None
+    for part in parts:
+        own = part.__dict__
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
+            return None
+    return tuple(parts)
+
+
+def plain_step(
+    blocks: Sequence[Parts],
+    x: Tensor,
+    mask: bool | Tensor,
+    rotation: Rotation | None,
+    caches: Sequence[Cache],
+) -> Tensor:
+    """x: B 1 D, the newest position of each sequence. mask: as a block takes it; without a tensor, the whole past."""
+    allowed = mask if isinstance(mask, Tensor) else None
+    turn = None if rotation is None else _Turn(rotation, x.dtype)
+    batch = x.shape[0]
+    for parts, cache in zip(blocks, caches, strict=True):
+        _, norm, attention, _, mlp_norm, mlp, *_ = parts
+        score, query, key, value, out, gate, up, down = parts[12], *parts[14:]
+        layout = attention.layout
+        n_queries, n_keys = layout.n_queries, layout.n_kv_heads
+        n = _normed(norm, x)
+        q = _product(query, n).view(batch, n_queries, 1, -1)
+        k = _product(key, n).view(batch, n_keys, 1, -1)
+        v = _product(value, n).view(batch, n_keys, 1, -1)
+        if turn is not None:
+            both = turn(torch.cat((q, k), dim=1))
+            q, k = both[:, :n_queries], both[:, n_queries:]
+        k, v = cache.append(k, v)
+        context = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, scale=score.scale, enable_gqa=n_queries != n_keys
+        )
+        x = x + _product(out, context.view(batch, 1, -1))
+        n = _normed(mlp_norm, x)
+        x = x + _product(down, mlp.activation(_product(gate, n)) * _product(up, n))
+    return x
+
+
+class _Turn:
+    """A rotation of whole vectors, both halves at once: x cos + (x with its halves exchanged) (-sin, sin)."""
+
+    def __init__(self, rotation: Rotation, dtype: torch.dtype) -> None:
+        wide = torch.promote_types(dtype, torch.float32)
+        cos, sin = rotation.cos.to(wide), rotation.sin.to(wide)
+        self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        self.half, self.wide, self.dtype = cos.shape[-1], wide, dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x if self.wide == self.dtype else x.to(self.wide)
+        turned = torch.addcmul(wide * self.cos, wide.roll(self.half, dims=-1), self.sin)
+        return turned if self.wide == self.dtype else turned.to(self.dtype)
+
+
+def _product(linear: nn.Linear, x: Tensor) -> Tensor:
+    own = linear._parameters
+    return F.linear(x, own["weight"], own["bias"])  # type: ignore[arg-type]
+
+
+def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
+    return torch.rms_norm(x, norm.normalized_shape, norm._parameters["weight"], norm.eps)

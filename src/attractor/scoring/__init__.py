@@ -1,0 +1,25 @@
+"""What any causal model makes of texts: likelihoods, perplexity, bits per byte, and tests between two models.
+
+`harness.py` puts a model under lm-eval; it stands alone because it imports lm-eval, which is an extra.
+"""
+
+from attractor.scoring.documents import Texts, texts_on
+from attractor.scoring.paired import Paired, paired
+from attractor.scoring.spans import Likelihood, Span, likelihoods
+from attractor.scoring.texts import DocumentScore, TextScore, score_texts
+from attractor.scoring.windows import Window, windows
+
+__all__ = [
+    "DocumentScore",
+    "Likelihood",
+    "Paired",
+    "Span",
+    "TextScore",
+    "Texts",
+    "Window",
+    "likelihoods",
+    "paired",
+    "score_texts",
+    "texts_on",
+    "windows",
+]

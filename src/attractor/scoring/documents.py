@@ -1,0 +1,72 @@
+"""Which texts are scored: all documents of a file or folder; of what a model was trained on, only what was held out."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attractor.causal import described, is_imported
+from attractor.corpus.documents import CORPORA, Document, documents_at
+from attractor.corpus.located import located
+from attractor.corpus.shards import PreparedCorpus, is_prepared
+from attractor.corpus.split import place, split_of
+from attractor.errors import InputError, unknown
+from attractor.tasks.text import Text
+from attractor.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Texts:
+    name: str
+    documents: tuple[Document, ...]
+    held_out: bool  # whether they are a part, that no training on the whole has seen
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(len(text) for _, text in self.documents)
+
+    def describe(self) -> str:
+        part = "the part held out of " if self.held_out else ""
+        return f"{part}{self.name}: {len(self.documents):,} documents, {self.n_bytes:,} bytes"
+
+
+def texts_on(name: str, trained_on: Collection[str] = ()) -> Texts:
+    """Of a corpus by name, a prepared one, and one that a model was trained on: what is held out of it."""
+    path = located(name).resolve()
+    if name not in CORPORA and not path.exists():
+        if "/" not in name and "." not in name:
+            raise unknown("corpus", name, CORPORA, see="or give the path of a text file or folder")
+        raise InputError(f"on must be a text file, a folder or a corpus, but '{name}' does not exist; check the path")
+    seen = name in CORPORA or path in {located(each).resolve() for each in trained_on}
+    if name not in CORPORA and is_prepared(path):
+        found, seen = tuple(_of_prepared(path)), True
+    else:
+        there = CORPORA[name]() if name in CORPORA else documents_at(path)
+        written = [document for document in there if document[1].strip()]
+        found = tuple(_held_out(written) if seen and written else written)
+    if not found:
+        raise InputError(f"on must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
+    return Texts(name if name in CORPORA else path.name, found, seen)
+
+
+def corpus_of(folder: Path) -> str | None:
+    """What a run on text was trained on here; None for any other folder."""
+    config = described(folder)
+    if "model_type" in config:
+        return None
+    task = TrainConfig.from_dict(config).task
+    return task.corpus if isinstance(task, Text) and not is_imported(task) else None
+
+
+def _held_out(documents: list[Document]) -> Iterator[Document]:
+    """The documents that training on them validates with."""
+    rule = split_of(place(text) for _, text in documents)
+    for name, text in documents[:1] if rule.single else documents:
+        for held_out, part in rule.sides(text):
+            if held_out:
+                yield name, part
+
+
+def _of_prepared(path: Path) -> Iterator[Document]:
+    corpus = PreparedCorpus.open(path)
+    for number, tokens in enumerate(corpus.valid.documents()):
+        yield f"valid#{number}", corpus.tokenizer.decode(tokens[:-1]).encode()  # without its end of text

@@ -1,0 +1,92 @@
+"""What scoring found: tables for people, records for programs."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attractor.scoring.paired import Paired
+from attractor.scoring.texts import TextScore
+
+
+def table_of_texts(scores: Sequence[TextScore]) -> Table:
+    table = _table("model", "bits/byte", "perplexity", "nats/token", "tokens", "bytes", "window", "stride")
+    for score in scores:
+        figures = (f"{score.bits_per_byte:.4f}", f"{score.perplexity:,.3f}", f"{score.nats_per_token:.4f}")
+        counts = (score.n_tokens, score.n_bytes, score.window, score.stride)
+        table.add_row(Text(score.model), *figures, *(f"{count:,}" for count in counts))
+    return table
+
+
+def table_of_tasks(results: Mapping[str, Any]) -> Table:
+    table = _table("task", "metric", "value", "standard error", "shots", "n")
+    for task, metrics in results["results"].items():
+        for name, value in _metrics(metrics):
+            error = metrics.get(f"{name.split(',')[0]}_stderr,{name.partition(',')[2]}")
+            shown = (f"{x:.4f}" if isinstance(x, float) else "" for x in (value, error))
+            n = results["n-samples"].get(task, {}).get("effective", "")
+            table.add_row(Text(task), Text(_named(name)), *shown, str(results["n-shot"].get(task, "")), str(n))
+    return table
+
+
+def record_of_texts(scores: Sequence[TextScore], test: Paired | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": [_summary(score) for score in scores]}
+    if test is not None:
+        interval = test.difference.interval
+        found["difference"] = {
+            "of": test.of,
+            "against": test.against,
+            "unit": "nats per byte, mean over documents",
+            "mean": interval.mean,
+            "low": interval.low,
+            "high": interval.high,
+            "level": interval.level,
+            "n": interval.n,
+            "t": test.difference.statistic,
+            "p": test.difference.p,
+            "verdict": test.verdict,
+        }
+    return found
+
+
+def lines_of_documents(scores: Sequence[TextScore]) -> Iterator[str]:
+    """JSON lines, one for each model and document."""
+    for score in scores:
+        for document in score.documents:
+            yield json.dumps({"model": score.model, **vars(document)}, ensure_ascii=False) + "\n"
+
+
+def _summary(score: TextScore) -> dict[str, Any]:
+    return {
+        "model": score.model,
+        "bits_per_byte": score.bits_per_byte,
+        "perplexity": score.perplexity,
+        "nats_per_token": score.nats_per_token,
+        "nats": score.nats,
+        "n_documents": len(score.documents),
+        "n_tokens": score.n_tokens,
+        "n_bytes": score.n_bytes,
+        "window": score.window,
+        "stride": score.stride,
+    }
+
+
+def _metrics(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """lm-eval names a metric with its filter, `acc,none`, and its standard error likewise."""
+    return [(name, value) for name, value in found.items() if "," in name and "_stderr," not in name]
+
+
+def _named(metric: str) -> str:
+    name, _, chosen = metric.partition(",")
+    return name if chosen == "none" else f"{name} ({chosen})"
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    return table

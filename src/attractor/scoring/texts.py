@@ -1,0 +1,119 @@
+"""How well a model predicts texts: nats of each document, perplexity per token, and bits per byte.
+
+    nats = -log p(document | start),   perplexity = exp(nats / tokens),   bits per byte = nats / (bytes log 2)  (1)
+
+over all documents together. The bytes are those of the UTF-8 text, so bits per byte can be compared between models that
+cut text into different tokens, which perplexity cannot. Every document is predicted on its own, from the token that a
+text of this model may begin after. Where there is none, nobody predicts its first token, which is charged as a guess
+among all: log V.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attractor.causal import Causal
+from attractor.corpus.documents import Document
+from attractor.errors import InputError
+from attractor.scoring.spans import Told, likelihoods, silent
+from attractor.scoring.windows import spans_of, stride_of, window_of
+
+
+@dataclass(frozen=True)
+class DocumentScore:
+    name: str
+    n_tokens: int
+    n_bytes: int
+    nats: float
+
+    @property
+    def nats_per_byte(self) -> float:
+        return self.nats / self.n_bytes
+
+
+@dataclass(frozen=True)
+class TextScore:
+    model: str
+    window: int
+    stride: int
+    documents: tuple[DocumentScore, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(document.n_tokens for document in self.documents)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(document.n_bytes for document in self.documents)
+
+    @property
+    def nats(self) -> float:
+        return math.fsum(document.nats for document in self.documents)
+
+    @property
+    def nats_per_token(self) -> float:
+        return self.nats / self.n_tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nats_per_token, 700.0))  # (1)
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / (self.n_bytes * math.log(2))  # (1)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model, and documents in its tokens, ready to be scored."""
+
+    causal: Causal
+    window: int
+    stride: int
+    documents: tuple[Document, ...]
+    tokens: tuple[np.ndarray, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+def read(
+    causal: Causal, documents: Sequence[Document], window: int | None = None, stride: int | None = None
+) -> Reading:
+    width = window_of(causal, window)
+    smallest = np.min_scalar_type(causal.vocab_size - 1)
+    tokens = [np.array(causal.encode(text.decode()), dtype=smallest) for _, text in documents]
+    for (name, _), spelled in zip(documents, tokens, strict=True):
+        if not len(spelled):
+            raise InputError(f"a document must have tokens, but '{name}' has none for '{causal.name}'; leave it out")
+    return Reading(causal, width, stride_of(width, stride), tuple(documents), tuple(tokens))
+
+
+def score(reading: Reading, batch_size: int | None = None, told: Told = silent) -> TextScore:
+    causal = reading.causal
+    start = [] if causal.start is None else [causal.start]
+    guessed = math.log(causal.vocab_size) if causal.start is None else 0.0
+    spans = [
+        spans_of(np.array([*start, *tokens], dtype=tokens.dtype), reading.window, reading.stride)
+        for tokens in reading.tokens
+    ]
+    found = iter(likelihoods(causal, [span for of_document in spans for span in of_document], batch_size, told))
+    scores = []
+    for (name, text), tokens, of_document in zip(reading.documents, reading.tokens, spans, strict=True):
+        nats = guessed - math.fsum(next(found).log for _ in of_document)
+        scores.append(DocumentScore(name, len(tokens), len(text), nats))
+    return TextScore(causal.name, reading.window, reading.stride, tuple(scores))
+
+
+def score_texts(
+    causal: Causal,
+    documents: Sequence[Document],
+    window: int | None = None,
+    stride: int | None = None,
+    batch_size: int | None = None,
+) -> TextScore:
+    """Documents are names and UTF-8 texts, as `attractor.corpus.documents.documents_at` finds them."""
+    return score(read(causal, documents, window, stride), batch_size)

@@ -1,0 +1,102 @@
+"""The code that an export carries: all that it needs, nothing more, and unchanged but for imports and shapes."""
+
+import ast
+import sys
+import tokenize
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from attractor.hf import bundle
+from attractor.hf.bundle import file_name, rewritten, self_contained_code
+
+CODE = self_contained_code()
+THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # the last comes with transformers
+ROOMS = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "tap", "hf"}
+
+
+def modules() -> dict[str, Path]:
+    """The source of every file of the bundle, by the file's name."""
+    package = bundle.PACKAGE
+    named = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        named[f"{file_name('.'.join(parts))}.py"] = path
+    return {name: named[name] for name in CODE}
+
+
+def test_a_file_imports_its_neighbours_and_few_packages() -> None:
+    for name, code in CODE.items():
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                roots = {str(node.module).split(".")[0]}
+            elif isinstance(node, ast.ImportFrom):
+                files = [node.module] if node.module else [alias.name for alias in node.names]
+                assert {f"{file}.py" for file in files} <= CODE.keys(), name
+                continue
+            else:
+                continue
+            assert roots <= THIRD_PARTY | sys.stdlib_module_names, name
+
+
+def test_the_loader_finds_every_file(tmp_path: Path) -> None:
+    """transformers copies what it sees imported from the entry on, by its own reading of the text."""
+    for name, code in CODE.items():
+        (tmp_path / name).write_text(code)
+    found = {Path(file).name for file in get_relative_import_files(tmp_path / next(iter(CODE)))}
+    assert found | {next(iter(CODE))} == CODE.keys()
+
+
+def test_dead_weight_stays_out() -> None:
+    assert {source.relative_to(bundle.PACKAGE).with_suffix("").parts[0] for source in modules().values()} <= ROOMS
+
+
+def test_comments_and_docstrings_are_kept() -> None:
+    def words(content: bytes) -> list[str]:
+        return [t.string for t in tokenize.tokenize(BytesIO(content).readline) if t.type == tokenize.COMMENT]
+
+    for name, source in modules().items():
+        head, *comments = words(CODE[name].encode())
+        assert source.relative_to(bundle.PACKAGE.parent).as_posix() in head
+        assert "SPDX-License-Identifier: Apache-2.0" in head
+        assert comments == words(source.read_bytes()), name
+        assert ast.get_docstring(ast.parse(CODE[name])) == ast.get_docstring(ast.parse(source.read_bytes())), name
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        (
+            "from attractor.attention import Rope, build",
+            "from .attention_position import Rope\nfrom .attention_layer import build\n",
+        ),
+        ("from attractor.errors import InputError as Refused", "from .errors import InputError as Refused\n"),
+        (
+            "from attractor.equilibrium import manifold",
+            "from .equilibrium_manifold import __name__ as _\nfrom . import equilibrium_manifold as manifold\n",
+        ),
+        ("from jaxtyping import Float", ""),
+        ("import math", "import math\n"),
+    ],
+)
+def test_an_import_leads_to_where_the_name_is_defined(line: str, becomes: str) -> None:
+    """In a form that the loader sees; a late import stays where it is."""
+    for indent in ("", "    "):
+        before = "def f():\n    é = 1\n"
+        text, _ = rewritten(f"{before}{indent}{line}\n".encode())
+        assert text == before + "".join(f"{indent}{each}\n" for each in becomes.splitlines())
+
+
+def test_shapes_become_types_where_lines_hold_signs_of_several_bytes() -> None:
+    text, _ = rewritten(
+        b'from jaxtyping import Float, Int\nx = "\xc3\xa9"; y: Float[Tensor, "B T"] = {}  # \xc3\xa9\n'
+        b'def f(z: dict[str, Float[\n    Tensor | None, "B"\n]], n: Int[Tensor, ""]) -> list[int]: ...\n'
+    )
+    assert text.splitlines() == [
+        'x = "é"; y: Tensor = {}  # é',
+        "def f(z: dict[str, Tensor | None], n: Tensor) -> list[int]: ...",
+    ]

@@ -1,0 +1,187 @@
+"""A converted model starts as the model it was, bit for bit, and learns from there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from foreign import saved, tokens
+
+from attractor.attention import PRESETS
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.hf.as_run import import_run
+from attractor.hf.convert import convert_model, convert_run
+from attractor.hf.imported import import_model
+from attractor.models import FastSlowConfig, Transformer, TransformerConfig
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.finished import finished_run
+from attractor.train.loop import train
+from attractor.train.optimizer import optimizer_groups
+from attractor.train.spelling import tokenizer_of_run
+
+BASE = TransformerConfig(vocab_size=96, d_model=32, n_heads=4, n_kv_heads=2, n_layers=2, d_ff=48, positions="rope")
+SOURCES = {
+    "grouped queries": BASE,
+    "learned positions": BASE.replace(n_kv_heads=None, positions="learned"),
+    "QK-norm": BASE.replace(qk_norm=True),
+    "QK-norm across": BASE.replace(qk_norm=True, qk_norm_across=True, post_norm=True, qk_norm_eps=1e-3),
+    "gqa": BASE.replace(n_kv_heads=None, attention="gqa"),
+    "gated": BASE.replace(attention="gated"),
+    "differential": BASE.replace(attention="differential"),
+    "differential-original": BASE.replace(attention="differential-original"),
+    "mla": BASE.replace(n_kv_heads=None, attention="mla"),
+    "coupled-euler": BASE.replace(attention="coupled-euler"),
+}
+PLAIN = ["mlp-only", *(name for name, preset in PRESETS.items() if isinstance(preset.couple, Dynamics)), "gated"]
+COUPLED_SOFTMAX = [name for name in PLAIN if name not in ("coupled-differential", "coupled-mla")]
+CASES = [
+    *(("grouped queries", name) for name in COUPLED_SOFTMAX),
+    *((source, "coupled-euler") for source in ("learned positions", "QK-norm", "QK-norm across", "gqa")),
+    ("gated", "coupled-gated"),
+    ("differential", "coupled-differential"),
+    ("differential-original", "coupled-differential"),
+    ("mla", "coupled-mla"),
+    ("coupled-euler", "coupled-gated"),
+]
+
+
+def model(source: str) -> Transformer:
+    """With weights that training might have left: none is at its start."""
+    made = SOURCES[source].build(0).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("source", "attention"), CASES)
+def test_the_start_is_the_model_bit_for_bit(source: str, attention: str) -> None:
+    original = model(source)
+    before = {name: weight.clone() for name, weight in original.state_dict().items()}
+    made = convert_model(original, attention)
+    assert made.config.attention_config != original.config.attention_config
+    assert torch.equal(made(tokens())[0], original(tokens())[0])
+    assert all(torch.equal(weight, before[name]) for name, weight in original.state_dict().items())
+    if source == "mla":  # cached otherwise: coupled keys cannot stay folded in the latent
+        return
+    cache, other = made.new_cache(), original.new_cache()
+    for part in tokens().split(8, dim=1):
+        assert torch.equal(made(part, cache=cache)[0], original(part, cache=other)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["coupled-euler", "coupled-gated", "mlp-only"])
+def test_the_start_is_exact_in_half_precision_too(attention: str) -> None:
+    original = model("grouped queries").to(torch.bfloat16)
+    made = convert_model(original, attention)
+    assert {weight.dtype for weight in made.parameters()} == {torch.bfloat16}
+    assert torch.equal(made(tokens())[0], original(tokens())[0])
+
+
+@pytest.mark.parametrize("attention", COUPLED_SOFTMAX)
+def test_what_is_new_learns(attention: str) -> None:
+    """At first behind its gate, then all of it: after a few steps every new weight has a gradient."""
+    original = model("grouped queries")
+    made = convert_model(original, attention).train()
+    new = [weight for name, weight in made.named_parameters() if name not in dict(original.named_parameters())]
+    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
+    asked, targets = tokens(), tokens().roll(-1, 1)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss, _ = made.loss(asked, targets)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    assert losses[0] == original.loss(asked, targets)[0].item()
+    assert losses[-1] < losses[0]
+    assert new
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in new)
+
+
+def test_the_gate_is_what_opens_coupling() -> None:
+    """At the start it alone of what is new has a gradient, and it may have a rate of its own."""
+    made = convert_model(model("grouped queries"), "coupled-euler").train()
+    made.loss(tokens(), tokens().roll(-1, 1))[0].backward()
+    moved = {name for name, weight in made.named_parameters() if ".couple." in name and weight.grad.abs().max() > 0}
+    assert moved == set(made.config.gates)
+    config = TrainConfig(model=made.config, gate_lr=0.1)
+    (gates,) = [group for group in optimizer_groups(made, config) if "gates" in group["name"]]
+    assert [name for name, _ in gates["params"]] == list(made.config.gates)
+    assert BASE.replace(attention="coupled-euler").gates == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "attention", "words"),
+    [
+        ("grouped queries", "differential", ["got 'differential', whose score stage is Differential", "coupled-euler"]),
+        ("grouped queries", "coupled-mla", ["whose project stage is Latent where the model has Heads"]),
+        ("grouped queries", "psiqrh", ["whose project stage is Shared"]),
+        ("grouped queries", "phase", ["which has no gradient where it changes nothing"]),
+        ("grouped queries", "gqa", ["which the model has already"]),
+        ("grouped queries", "eular", ["unknown attention 'eular'"]),
+        ("coupled-euler", "coupled-hamiltonian", ["whose couple stage is Leapfrog where the model has Euler"]),
+        (
+            "gated",
+            "coupled-euler",
+            ["whose output stage is Plain where the model has Gated", "choose among: coupled-g"],
+        ),
+        ("differential", "coupled-euler", ["whose score stage is Softmax", "choose among: coupled-differential"]),
+        ("mla", "gated", ["whose project stage is Heads where the model has Latent", "choose among: coupled-mla"]),
+    ],
+)
+def test_what_cannot_start_exactly_is_refused_with_what_can(source: str, attention: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        convert_model(model(source), attention)
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_other_families_are_refused() -> None:
+    with pytest.raises(InputError, match="must be a transformer to be converted, got the family fast-slow"):
+        convert_model(FastSlowConfig(vocab_size=31, d_model=32, d_ff=48).build(0), "coupled-euler")
+
+
+@torch.no_grad()
+def test_a_folder_of_hugging_face_and_a_run_of_it_convert_alike(tmp_path: Path) -> None:
+    """And a name stands for the mechanism, so that runs of it stand side by side in a comparison."""
+    saved(tmp_path / "llama")
+    import_run(tmp_path / "llama", tmp_path / "run")
+    expected = import_model(tmp_path / "llama")(tokens())[0]
+    for source, out in (("llama", "one"), ("run", "other")):
+        made = convert_run(tmp_path / source, "coupled-euler", tmp_path / out)
+        run = finished_run(made.path, torch.device("cpu"))
+        assert torch.equal(run.model(tokens())[0], expected)
+        assert run.config.label == "coupled-euler"
+        assert (made.summary() or {})["converted"]["from"] == source
+        assert (
+            tokenizer_of_run(made).encode("the can").tolist()
+            == tokenizer_of_run(RunFolder.open(tmp_path / "run")).encode("the can").tolist()
+        )
+
+
+def test_a_converted_run_is_fine_tuned_below_the_original(tmp_path: Path) -> None:
+    """A run trained on text, converted, and trained on: it ends below where it began, with open gates."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat, and the hat on the cat.\n" * 80)
+    config = TrainConfig(
+        model=TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=1, d_ff=48, positions="rope"),
+        n_steps=20,
+        warmup_steps=0,
+        batch_size=4,
+        seq_len=32,
+        eval_every=20,
+        eval_batches=4,
+    ).replace(corpus=str(tmp_path / "text.txt"))
+    runtime = Runtime(device="cpu", telemetry_every=None)
+    first = train(config, tmp_path / "run", runtime)
+    convert_run(tmp_path / "run", "coupled-euler", tmp_path / "coupled")
+    start = finished_run(tmp_path / "coupled", torch.device("cpu")).config
+    again = start.replace(start=str(tmp_path / "coupled"), gate_lr=0.05, n_steps=30, eval_every=30)
+    second = train(again, tmp_path / "tuned", runtime)
+    assert second["valid_loss"] < first["valid_loss"]
+    tuned = finished_run(tmp_path / "tuned", torch.device("cpu")).model
+    assert all(tuned.get_parameter(name).abs().max() > 0 for name in tuned.config.gates)

@@ -1,0 +1,309 @@
+"""Exports: whole or not at all, equal bit by bit, and alive where attractor is not installed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from rich.console import Console
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attractor.attention import PRESETS
+from attractor.cli.exchange import Export, export
+from attractor.corpus.tokenizer import ByteTokenizer, load_tokenizer
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.hf import export as exporting
+from attractor.hf.export import as_theirs, export_model
+from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
+from attractor.tasks.glue import Glue
+from attractor.tasks.text import Text
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import train
+
+TINY: dict[str, Any] = {"vocab_size": 320, "d_model": 16, "n_heads": 4, "d_ff": 24, "max_seq_len": 48}
+TOKENS = torch.arange(40, 64).view(2, 12)
+MODELS: dict[str, ModelConfig[LanguageModel]] = {
+    name: TransformerConfig(**TINY, n_layers=1, attention=name, positions="rope" if i % 2 else "learned")
+    for i, name in enumerate(PRESETS)
+} | {
+    "fast-slow": FastSlowConfig(**TINY),
+    "fast-slow-coupled": FastSlowConfig(**TINY, attention="coupled-gated"),
+    "itrsa-causal": ItrSAConfig(**TINY, causal=True, positions="rope"),
+    "reparametrised": TransformerConfig(**TINY, n_layers=1, sigma_reparam=True, tied_embeddings=False),
+}
+LABELLED = TransformerConfig(**TINY, n_layers=1, n_classes=3, pool="mean")
+
+# What a stranger types, on a machine without attractor.
+STRANGER = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ("attractor", "jaxtyping"):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+
+from pathlib import Path
+
+import torch
+import transformers
+
+root, *names = sys.argv[1:]
+answers = {}
+kind = transformers.AutoModelForCausalLM
+tokens = torch.arange(40, 64).view(2, 12)
+tokenizer = transformers.AutoTokenizer.from_pretrained(Path(root) / names[0] / "model", trust_remote_code=True)
+for name in names:
+    folder = str(Path(root) / name / "model")
+    if name == "labelled":
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+        answers[name] = {"logits": model(tokens).logits}
+        continue
+    model = kind.from_pretrained(folder, trust_remote_code=True)
+    kind = type(model)  # all have the same code, and to find that again takes as long as all the rest
+    prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
+    said = model.generate(**prompts, max_new_tokens=4, do_sample=False)
+    answers[name] = {"logits": model(tokens).logits, "said": said}
+    if name == "standard":
+        model.save_pretrained(f"{root}/again/model")  # with its code
+        again = transformers.AutoModelForCausalLM.from_pretrained(f"{root}/again/model", trust_remote_code=True)
+        answers["again"] = {"logits": again(tokens).logits}
+        labels = transformers.AutoModelForSequenceClassification
+        classes = labels.from_pretrained(folder, trust_remote_code=True, num_labels=5)(tokens)
+        answers["tuned for labels"] = {"shape": torch.tensor(classes.logits.shape)}
+assert not [name for name in sys.modules if name.split(".")[0] in ("attractor", "jaxtyping")]
+torch.save(answers, Path(root) / "answers.pt")
+"""
+
+
+def stirred(config: ModelConfig[LanguageModel]) -> LanguageModel:
+    """Every weight away from where it starts: a gate that starts at 0 would hide what is behind it."""
+    model = config.build(0).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, LanguageModel]:
+    return {name: stirred(config) for name, config in MODELS.items()} | {"labelled": stirred(LABELLED)}
+
+
+@pytest.fixture(scope="module")
+def answers(built: dict[str, LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
+    root = tmp_path_factory.mktemp("exports")
+    for name, model in built.items():
+        export_model(model, root / name / "model", ByteTokenizer())  # code of one name is loaded once
+    surroundings = os.environ | {"HF_MODULES_CACHE": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", STRANGER, str(root), *built]
+    done = subprocess.run(command, env=surroundings, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(root / "answers.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "labelled"])
+def test_without_attractor_logits_are_equal_bit_by_bit(
+    name: str, built: dict[str, LanguageModel], answers: dict[str, dict[str, Tensor]]
+) -> None:
+    with torch.no_grad():
+        assert torch.equal(answers[name]["logits"], built[name](TOKENS)[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_attractor_the_same_text_is_generated(
+    name: str, built: dict[str, LanguageModel], answers: dict[str, dict[str, Tensor]]
+) -> None:
+    """With left padding, on the caches that came along."""
+    ours = as_theirs(built[name], ByteTokenizer()).eval()
+    tokenizer = exporting.as_fast_tokenizer(ByteTokenizer())
+    prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
+    assert torch.equal(answers[name]["said"], ours.generate(**prompts, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
+
+
+def test_an_export_can_be_saved_and_tuned_without_attractor(answers: dict[str, dict[str, Tensor]]) -> None:
+    assert torch.equal(answers["again"]["logits"], answers["standard"]["logits"])
+    assert answers["tuned for labels"]["shape"].tolist() == [2, 5]
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+SMALL = MODELS["coupled-euler"]
+
+
+def test_weights_are_those_of_the_model_in_one_file_or_several(tmp_path: Path) -> None:
+    model = stirred(SMALL)
+    export_model(model, tmp_path / "one", self_contained=False)
+    export_model(model, tmp_path / "several", self_contained=False, max_shard_size="8KB")
+    several = sorted((tmp_path / "several").glob("*.safetensors"))
+    assert len(several) > 2
+    parts: dict[str, Tensor] = {}
+    for file in several:
+        parts |= load_file(file)
+    index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())
+    assert index["weight_map"].keys() == parts.keys()
+    ours = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+    for found in (parts, load_file(tmp_path / "one" / "model.safetensors")):
+        torch.testing.assert_close(found, ours, rtol=0, atol=0)
+    assert not list((tmp_path / "one").glob("*.py"))
+
+
+def test_half_precision_narrows_the_file_and_leaves_the_model(tmp_path: Path) -> None:
+    model = stirred(SMALL)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    export_model(model, tmp_path / "half", self_contained=False, dtype=torch.bfloat16)
+    found = load_file(tmp_path / "half" / "model.safetensors")
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+        assert torch.equal(found[f"model.{name}"], weight.bfloat16())
+
+
+def test_tools_find_the_ids_that_they_ask_for(tmp_path: Path) -> None:
+    export_model(stirred(SMALL), tmp_path / "out", ByteTokenizer(), card="# A card\n", self_contained=False)
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (generation["eos_token_id"], generation["pad_token_id"]) == (256, 257)
+    assert (tmp_path / "out" / "README.md").read_text() == "# A card\n"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.model_max_length == (SMALL.max_seq_len if SMALL.positions == "learned" else int(1e30))
+
+
+# --- whole or not at all --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return stirred(SMALL)
+
+
+def test_a_folder_with_files_is_refused_and_left_alone(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"out must be a new or empty folder, and '.*full' holds files"):
+        export_model(model, tmp_path / "full")
+    with pytest.raises(InputError, match=r"out must be a folder, and '.*mine.txt' is a file"):
+        export_model(model, tmp_path / "full" / "mine.txt")
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
+    (tmp_path / "empty").mkdir()
+    export_model(model, tmp_path / "empty", self_contained=False)
+    assert (tmp_path / "empty" / "config.json").is_file()
+
+
+def test_an_export_that_fails_leaves_nothing(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "as_fast_tokenizer", full)
+    with pytest.raises(OSError, match="No space"):
+        export_model(model, tmp_path / "out", ByteTokenizer())
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_is_refused_in_one_line(model: LanguageModel, tmp_path: Path) -> None:
+    from attractor.corpus import bpe
+
+    large = bpe.train(iter(["ab abc abcd " * 9] + [chr(0x4E00 + i) * 2 for i in range(200)]), 400)
+    with pytest.raises(InputError, match=r"tokenizer must have at most vocab_size=320 tokens.* got 'bpe:400' with 400"):
+        export_model(model, tmp_path / "out", large)
+    with pytest.raises(InputError, match="max_shard_size must be a size such as 5GB or 500MB, got 'big'"):
+        export_model(model, tmp_path / "out", max_shard_size="big")
+    board = ItrSAConfig(**TINY, causal=False)
+    with pytest.raises(InputError, match="causal must be True"):
+        export_model(board.build(0), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    config = TrainConfig(
+        model=SMALL,
+        task=Text(str(folder / "squares.txt")),
+        n_steps=4,
+        warmup_steps=1,
+        batch_size=2,
+        seq_len=16,
+        eval_every=2,
+        eval_batches=2,
+    )
+    train(config, folder / "run", Runtime(device="cpu"))
+    return folder / "run"
+
+
+@pytest.fixture
+def exported(capsys: pytest.CaptureFixture[str]) -> Callable[..., Path]:
+    def carry_out(*args: Any, **options: Any) -> Path:
+        export(Export(*args, **options), Console(width=200))
+        return Path(capsys.readouterr().out.splitlines()[-1])
+
+    return carry_out
+
+
+def test_a_run_is_exported_with_tokenizer_card_and_code(run: Path, exported: Callable[..., Path]) -> None:
+    out = exported(run)
+    assert out == run / "hf"
+    there = {path.name for path in out.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_attractor.py"} <= there
+    card = (out / "README.md").read_text()
+    assert "Forward Euler" in card
+    assert "squares.txt" in card
+    assert str(run.parent) not in card
+    best = json.loads((run / "checkpoints" / "best.json").read_text())
+    assert f"| exported weights are of step | {best['step']} |" in card
+    weights = load_file(run / "checkpoints" / f"step-{best['step']:08d}" / "model.safetensors")
+    found = load_file(out / "model.safetensors")
+    for name, weight in weights.items():
+        assert torch.equal(found[f"model.{name}"], weight)
+
+
+def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_path: Path) -> None:
+    options = {"checkpoint": "last", "dtype": "bf16", "max_shard_size": "4KB", "self_contained": False}
+    out = exported(run, out=tmp_path / "out", **options)
+    assert len(list(out.glob("*.safetensors"))) > 1
+    assert not list(out.glob("*.py"))
+    card = (out / "README.md").read_text()
+    assert "| stored as | bfloat16 |" in card
+    assert "| exported weights are of step | 4 |" in card
+    for wrong, message in (
+        ({"to": "onnx"}, "unknown format 'onnx'"),
+        ({"dtype": "fp64"}, "unknown dtype 'fp64'"),
+        ({"checkpoint": "first"}, "unknown checkpoint 'first'"),
+        ({"out": run}, "out must be a new or empty folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            exported(run, **{"out": tmp_path / "other", **wrong})
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
+    from attractor.cli.exchange import tokenizer_to_export
+    from attractor.tasks.sudoku import Sudoku
+
+    config = TrainConfig(task=Sudoku(board_size=4), model=SMALL.replace(vocab_size=5, causal=False), seq_len=16)
+    folder = RunFolder.create(tmp_path / "run", config.to_dict())
+    assert tokenizer_to_export(folder, config) is None
+    glue = TrainConfig(task=Glue(glue_data="stdlib"), model=LABELLED, seq_len=16)
+    found = tokenizer_to_export(folder, glue)
+    assert found is not None
+    assert found.fingerprint == load_tokenizer("bytes").fingerprint

@@ -1,0 +1,156 @@
+"""Hugging Face's `generate` on our caches speaks what our own speaks."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.hf.cache import AttractorCache
+from attractor.hf.model_registered import AttractorForCausalLM
+from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
+
+SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 40}
+CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
+    **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
+    "learned": TransformerConfig(**SMALL, n_layers=2),
+    "fast-slow": FastSlowConfig(**SMALL),
+    "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
+}
+CACHED = ("standard", "mla", "fast-slow")
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
+N_NEW = 10
+
+
+def around(name: str) -> AttractorForCausalLM:
+    model = CONFIGS[name].build(0).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # large weights, so that a text wanders and its choices do not hang on rounding; open gates
+        for parameter in model.parameters():
+            parameter += 0.4 * torch.randn(parameter.shape, generator=generator)
+    return AttractorForCausalLM.of(model, pad_token_id=0)
+
+
+def padded() -> dict[str, Tensor]:
+    rows = [[0] * (6 - len(row)) + row for row in PROMPTS]
+    mask = [[0] * (6 - len(row)) + [1] * len(row) for row in PROMPTS]
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(mask)}
+
+
+def greedy(model: Any, **inputs: Any) -> Tensor:
+    return model.generate(**{"max_new_tokens": N_NEW, "do_sample": False} | inputs)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_speaks_as_ours_does(name: str) -> None:
+    """Criterion: the same tokens, for a batch that is padded on the left and for one prompt alone."""
+    model = around(name)
+    cached = name != "itrsa"
+    ours = model.model.generate(PROMPTS, N_NEW, temperature=0.0, use_cache=cached)
+    assert torch.equal(greedy(model, **padded()), ours)
+    alone = model.model.generate([PROMPTS[1]], N_NEW, temperature=0.0, use_cache=cached)
+    assert torch.equal(greedy(model, input_ids=torch.tensor([PROMPTS[1]])), alone)
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_sampling_draws_from_the_same_distribution(name: str) -> None:
+    """Criterion: one seed, with the cache and without, one text."""
+    texts = []
+    for use_cache in (True, False):
+        torch.manual_seed(5)
+        sampled = {"do_sample": True, "temperature": 1.5, "top_k": 20, "top_p": 0.9, "use_cache": use_cache}
+        texts.append(greedy(around(name), **padded(), **sampled))
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_beams_take_their_past_along(name: str) -> None:
+    """Criterion: beams that are cached speak as those that compute all anew, with several texts for each prompt."""
+    model = around(name)
+    beams = {"num_beams": 3, "num_return_sequences": 2}
+    with_cache = greedy(model, **padded(), **beams)
+    assert with_cache.shape == (6, 6 + N_NEW)
+    assert torch.equal(with_cache, greedy(model, **padded(), **beams, use_cache=False))
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_text_goes_on_from_what_is_remembered(name: str) -> None:
+    """Criterion: in two parts as in one; a copy of the past goes on on its own."""
+    model = around(name)
+    prompt = torch.tensor([PROMPTS[1]])
+    whole = greedy(model, input_ids=prompt)
+    first = greedy(model, input_ids=prompt, max_new_tokens=4, return_dict_in_generate=True)
+    assert isinstance(first.past_key_values, AttractorCache)
+    assert first.past_key_values.get_seq_length() == first.sequences.shape[1] - 1
+    for past in (copy.deepcopy(first.past_key_values), first.past_key_values):
+        rest = greedy(model, input_ids=first.sequences, past_key_values=past, max_new_tokens=N_NEW - 4)
+        assert torch.equal(rest, whole)
+
+
+def test_rows_of_the_past_are_chosen_in_all_that_is_remembered() -> None:
+    """Criterion: for FastSlow with its padding, its blocks and its several caches: each row goes on as itself."""
+    model = around("fast-slow").model
+    inputs = padded()
+    real, fresh = inputs["attention_mask"].bool(), torch.tensor([[11], [12], [13]])
+    with torch.no_grad():
+        plain, changed = AttractorCache(model), AttractorCache(model)
+        for cache in (plain, changed):
+            model(inputs["input_ids"], cache=cache.held, real=real)
+        rows = torch.tensor([2, 0, 0, 1])
+        changed.reorder_cache(rows)
+        expected = torch.cat([model(fresh, cache=plain.held)[0] for fresh in fresh.expand(3, 5).split(1, dim=1)], dim=1)
+        found = torch.cat(
+            [model(fresh[rows], cache=changed.held)[0] for fresh in fresh.expand(3, 5).split(1, dim=1)], dim=1
+        )
+    torch.testing.assert_close(found, expected[rows], rtol=1e-5, atol=1e-5)
+    changed.batch_repeat_interleave(2)
+    assert changed.held.real is not None
+    assert changed.held.real.shape[0] == 8
+
+
+def test_an_assistant_may_be_wrong() -> None:
+    """Criterion: what a smaller model proposed and the larger took back leaves no trace; FastSlow cannot take back."""
+    model = around("standard")
+    assistant = AttractorForCausalLM.of(CONFIGS["gqa"].build(1).eval(), pad_token_id=0)
+    prompt = torch.tensor([PROMPTS[1]])
+    assert torch.equal(greedy(model, input_ids=prompt, assistant_model=assistant), greedy(model, input_ids=prompt))
+    with pytest.raises(InputError, match=r"past_key_values must be of a Transformer.*generate without an assistant"):
+        greedy(around("fast-slow"), input_ids=prompt, assistant_model=assistant)
+
+
+def test_pipeline() -> None:
+    words = {f"w{i}": i for i in range(60)} | {"<pad>": 60}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", padding_side="left")
+    model = around("coupled-euler")
+    speak = transformers.pipeline("text-generation", model=model, tokenizer=fast, batch_size=3)
+    prompts = [" ".join(f"w{token}" for token in row) for row in PROMPTS]
+    told = speak(prompts, max_new_tokens=N_NEW, do_sample=False)
+    ours = model.model.generate(PROMPTS, N_NEW, temperature=0.0)
+    for (answer,), row, prompt in zip(told, ours, prompts, strict=True):
+        assert answer["generated_text"] == prompt + fast.decode(row[6:])
+
+
+def test_what_the_caches_cannot_do_is_refused() -> None:
+    model = around("standard")
+    prompt = torch.tensor([PROMPTS[1]])
+    with pytest.raises(InputError, match=r"cache_implementation must be left out, got 'static'"):
+        greedy(model, input_ids=prompt, cache_implementation="static")
+    theirs = transformers.DynamicCache()
+    assert model(prompt, past_key_values=theirs, use_cache=True).past_key_values.get_seq_length() == 6
+    theirs.update(torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4), 0)
+    with pytest.raises(InputError, match="past_key_values must be what this model gave, got DynamicCache"):
+        model(prompt, past_key_values=theirs)
+    past = model(prompt, use_cache=True).past_key_values
+    with pytest.raises(InputError, match="tokens_to_remove must be between -6 and 0, got -7"):
+        past.crop(-7)
+    with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 40 for 41"):
+        greedy(around("learned"), input_ids=prompt, max_new_tokens=36)

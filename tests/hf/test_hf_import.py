@@ -1,0 +1,329 @@
+"""A model from a Hugging Face folder computes what it computed there; what would not is refused in one line."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import MODELS, VOCAB_SIZE, saved, sentence_pieces, tokens
+from safetensors.torch import load_file, save_file
+
+from attractor.attention.position import Rope
+from attractor.corpus.tokenizer import ByteTokenizer, restore
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.hf.as_run import TOKENIZER, import_run, without_spelling
+from attractor.hf.families import ARCHITECTURES
+from attractor.hf.imported import import_model
+from attractor.hf.safetensors import INDEX, SINGLE, StoredWeights
+from attractor.hf.tokenizers import as_fast_tokenizer
+from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.train.finished import finished_run
+from attractor.train.spelling import tokenizer_of_run
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    saved(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def change_weights(folder: Path, changed: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    save_file(changed(load_file(folder / SINGLE)), folder / SINGLE)
+
+
+# --- what is computed ---------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_same_logits_at_once_and_token_by_token(name: str, tmp_path: Path) -> None:
+    """fp32, 1e-4 of logits that differ by far more between tokens, over more positions than any scaling begins at."""
+    model = saved(tmp_path, name, spelled=False)
+    ours, asked = import_model(tmp_path), tokens()
+    expected = model(asked).logits
+    assert expected.std() > 0.3
+    torch.testing.assert_close(ours(asked)[0], expected, rtol=0, atol=1e-4)
+    cache = ours.new_cache()
+    parts = [ours(part, cache=cache)[0] for part in asked[:, :12].split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), expected[:, :12], rtol=0, atol=1e-4)
+
+
+def test_every_architecture_of_the_table_is_tried_here() -> None:
+    assert {known.model_type for known in ARCHITECTURES} == {model_type for model_type, _ in MODELS.values()}
+
+
+OURS: dict[str, ModelConfig[Any]] = {
+    "standard": TransformerConfig(vocab_size=31, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40),
+    "coupled-mla": TransformerConfig(
+        vocab_size=31, d_model=32, n_heads=4, n_layers=2, d_ff=48, attention="coupled-mla", tied_embeddings=False
+    ),
+    "sigma": TransformerConfig(vocab_size=31, d_model=32, n_heads=4, n_layers=1, d_ff=48, sigma_reparam=True),
+    "fast-slow": FastSlowConfig(vocab_size=31, d_model=32, d_ff=48),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OURS)
+def test_our_own_models_come_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model = OURS[name].build(0).eval()
+    weights = {f"model.{name}": weight.contiguous() for name, weight in model.state_dict().items()}
+    save_file(weights, tmp_path / SINGLE)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "attractor", "attractor": OURS[name].to_dict()}))
+    back = import_model(tmp_path)
+    assert back.config == OURS[name]
+    assert torch.equal(back(tokens() % 31)[0], model(tokens() % 31)[0])
+
+
+def test_weights_are_read_as_safetensors_reads_them_shards_too(tmp_path: Path) -> None:
+    saved(tmp_path / "one", spelled=False)
+    saved(tmp_path / "several", spelled=False, shards="20KB")
+    expected = load_file(tmp_path / "one" / SINGLE)
+    for folder in (tmp_path / "one", tmp_path / "several"):
+        found = {name: stored.read() for name, stored in StoredWeights.open(folder).tensors.items()}
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert len({stored.file for stored in StoredWeights.open(tmp_path / "several").tensors.values()}) > 1
+
+
+def test_half_precision_stays_and_norms_around_one_are_not_rounded(tmp_path: Path) -> None:
+    for name in ("llama", "gemma"):
+        saved(tmp_path / name, name, spelled=False).to(torch.bfloat16).save_pretrained(tmp_path / name)
+    halved = import_model(tmp_path / "llama")
+    assert {weight.dtype for weight in halved.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in import_model(tmp_path / "llama", torch.float32).parameters()} == {torch.float32}
+    gemma, stored = import_model(tmp_path / "gemma"), load_file(tmp_path / "gemma" / SINGLE)
+    assert torch.equal(gemma.norm.weight, 1 + stored["model.norm.weight"].float())
+
+
+def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, tmp_path: Path) -> None:
+    """theta and scaling stood apart, and defaults were left out."""
+    stored = json.loads((llama / "config.json").read_text())
+    rope = stored.pop("rope_parameters")
+    old = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaled = {"rope_scaling": old | {"original_max_position_embeddings": 16}, "rope_theta": rope["rope_theta"]}
+    for name in ("tie_word_embeddings", "head_dim", "attention_bias", "hidden_act", "mlp_bias"):
+        del stored[name]
+    (llama / "config.json").write_text(json.dumps(stored | scaled))
+    expected = TransformerConfig(
+        vocab_size=VOCAB_SIZE,
+        d_model=32,
+        n_heads=4,
+        n_kv_heads=2,
+        n_layers=3,
+        d_ff=48,
+        positions="rope",
+        tied_embeddings=False,
+        rope_scaling="llama3:8.0:1.0:4.0:16",
+    )
+    assert import_model(llama).config == expected
+    assert Rope(8, scaling=expected.rope_scaling).scaling == (8, 1, 4, 16)
+
+
+ALONE = """
+import resource, sys
+from pathlib import Path
+sys.modules["transformers"] = None  # whoever imports it fails
+import torch
+from attractor.hf.imported import import_model
+def peak(): return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+model = import_model(sys.argv[1])
+print((peak() - before) / (Path(sys.argv[1]) / "model.safetensors").stat().st_size)
+"""
+
+
+def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path: Path) -> None:
+    """Criterion: less than 1.15 times the file beyond what the process had, with an embedding of half of it."""
+    saved(tmp_path, spelled=False, hidden_size=512, num_hidden_layers=1, vocab_size=16_000)
+    done = subprocess.run([sys.executable, "-c", ALONE, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.15
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "gemma2": ({"model_type": "gemma2"}, ["model_type must be one of attractor, llama", "cap on the logits"]),
+    "moe": ({"model_type": "qwen3_moe"}, ["'qwen3_moe'", "mixtures of experts (MoE)", "attractor measure"]),
+    "nobody": ({"model_type": "nobodys"}, ["got 'nobodys'; "]),
+    "experts": (
+        {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "num_hidden_layers": 3},
+        ["first_k_dense_replace must be at least num_hidden_layers", "got 1", "mixtures of experts"],
+    ),
+    "bias": ({"attention_bias": True}, ["attention_bias must be false", "got True", "bias on the output of attention"]),
+    "mlp bias": ({"mlp_bias": True}, ["mlp_bias must be false", "bias in the MLP"]),
+    "window": (
+        {"model_type": "mistral", "sliding_window": 64},
+        ["sliding_window must be null, or no shorter than max_position_embeddings", "got 64"],
+    ),
+    "windows": ({"layer_types": ["sliding_attention"] * 3}, ["layer_types must be full_attention in every layer"]),
+    "window of qwen": ({"model_type": "qwen2", "use_sliding_window": True}, ["use_sliding_window must be false"]),
+    "packed": ({"quantization_config": {"bits": 4}}, ["quantization_config must be false", "packed weights"]),
+    "activation": ({"hidden_act": "relu"}, ["hidden_act must be silu or gelu", "got 'relu'"]),
+    "yarn": ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["rope_parameters must be of type", "yarn"]),
+    "part of a head": ({"partial_rotary_factor": 0.5}, ["rope_parameters must be of whole heads", "0.5"]),
+    "scaling without its factor": (
+        {"rope_parameters": {"rope_type": "linear"}},
+        ["rope_scaling must be linear:FACTOR", "got 'linear:None'"],
+    ),
+    "no width": ({"hidden_size": None}, ["hidden_size must be a whole number", "got None"]),
+    "vocabulary": ({"vocab_size": 64}, ["'model.embed_tokens.weight' must have shape (64, 32)", "got (96, 32)"]),
+    "heads": ({"num_key_value_heads": 4}, ["layer 0 of", "project.key.weight must have shape (32, 32)"]),
+    "depth": ({"num_hidden_layers": 4}, ["layer 3 of", "must hold 'q_proj.weight'"]),
+    "shallow": ({"num_hidden_layers": 2}, ["every weight must have a place", "model.layers.2."]),
+    "tied": ({"tie_word_embeddings": True}, ["lm_head.weight must be the embedding", "set it to false there"]),
+}
+
+
+def assert_in_one_line(refused: pytest.ExceptionInfo[InputError], words: list[str]) -> None:
+    said = str(refused.value)
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_as_ours_is_refused_by_name(name: str, llama: Path) -> None:
+    changes, words = REFUSED[name]
+    change(llama / "config.json", **changes)
+    with pytest.raises(InputError) as refused:
+        import_model(llama)
+    assert_in_one_line(refused, words)
+
+
+def test_an_untied_model_without_its_readout_is_refused(llama: Path) -> None:
+    change_weights(llama, lambda weights: {name: w for name, w in weights.items() if name != "lm_head.weight"})
+    with pytest.raises(InputError, match=r"lm_head.weight must be in .* tie_word_embeddings is false, and is missing"):
+        import_model(llama)
+
+
+def test_a_readout_that_is_the_embedding_may_be_stored_beside_it(tmp_path: Path) -> None:
+    saved(tmp_path, "llama-tied-llama3", spelled=False)
+    change_weights(tmp_path, lambda weights: weights | {"lm_head.weight": weights["model.embed_tokens.weight"].clone()})
+    assert import_model(tmp_path).head is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: (folder / SINGLE).unlink(), ["weights must be model.safetensors", "has neither"]),
+        (
+            lambda folder: (folder / SINGLE).rename(folder / "pytorch_model.bin"),
+            ["must be safetensors, got 'pytorch_model.bin'", "is pickled", "convert it once with: python -c"],
+        ),
+        (lambda folder: (folder / SINGLE).write_bytes(b"{}" * 20), ["is damaged", "fetch it again"]),
+        (
+            lambda folder: (folder / SINGLE).write_bytes((folder / SINGLE).read_bytes()[:-100]),
+            ["is damaged, or cut short"],
+        ),
+        (
+            lambda folder: change_weights(folder, lambda weights: {n: w.to(torch.int8) for n, w in weights.items()}),
+            ["must be stored as one of F64, F32, F16, BF16, got I8"],
+        ),
+        (lambda folder: (folder / "config.json").write_text("{"), ["is damaged", "one JSON object"]),
+        (lambda folder: (folder / "config.json").unlink(), ["must hold config.json with a model_type"]),
+    ],
+    ids=["none", "pickled", "damaged", "cut short", "quantised", "damaged config", "no config"],
+)
+def test_files_that_cannot_be_read_are_refused(spoil: Callable[[Path], None], words: list[str], llama: Path) -> None:
+    spoil(llama)
+    with pytest.raises(InputError) as refused:
+        import_model(llama)
+    assert_in_one_line(refused, words)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    saved(tmp_path, spelled=False, shards="20KB")
+    (tmp_path / "model-00002-of-00007.safetensors").unlink()
+    with pytest.raises(InputError, match="shard 'model-00002-of-00007.safetensors' must be in .*" + INDEX):
+        import_model(tmp_path)
+
+
+def test_nothing_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must be a folder on this machine, got 'meta-llama/Llama-3.2-1B'"):
+        import_model("meta-llama/Llama-3.2-1B")
+
+
+# --- as a run -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_run_holds_the_model_and_its_spelling_and_no_path(tmp_path: Path) -> None:
+    model = saved(tmp_path / "llama")
+    import_run(tmp_path / "llama", tmp_path / "run")
+    run = finished_run(tmp_path / "run", CPU)
+    torch.testing.assert_close(run.model(tokens())[0], model(tokens()).logits, rtol=0, atol=1e-4)
+    folder = RunFolder.open(tmp_path / "run")
+    text = "the cat and a can.\nQ!"
+    tokenizer, theirs = tokenizer_of_run(folder), sentence_pieces()
+    assert tokenizer.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+    assert tokenizer.end_of_text == theirs.token_to_id("</s>")
+    summary = folder.summary() or {}
+    assert summary["imported"]["from"] == "llama"
+    assert not [file for file in folder.path.glob("*.json") if str(tmp_path) in file.read_text()]
+
+
+def test_a_run_keeps_the_precision_of_what_was_imported(tmp_path: Path) -> None:
+    saved(tmp_path / "llama").to(torch.bfloat16).save_pretrained(tmp_path / "llama")
+    run = import_run(tmp_path / "llama", tmp_path / "run")
+    stored = StoredWeights.open(next(run.checkpoints.iterdir())).tensors
+    assert {weight.dtype for weight in stored.values()} == {"BF16"}
+
+
+def test_a_folder_that_holds_something_is_left_alone(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "letter.txt").write_text("dear")
+    with pytest.raises(InputError, match="out must be a new or an empty folder"):
+        import_run(llama, tmp_path / "run")
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["letter.txt"]
+
+
+def test_without_its_tokenizer_a_model_is_imported_and_said_to_have_none(tmp_path: Path) -> None:
+    saved(tmp_path / "llama", spelled=False)
+    run = import_run(tmp_path / "llama", tmp_path / "run")
+    assert run.finished
+    assert not (run.path / TOKENIZER).exists()
+    assert "has no tokenizer.json, so 'generate'" in without_spelling(tmp_path / "llama")
+    (tmp_path / "llama" / "tokenizer.model").touch()
+    assert "make one of its tokenizer.model with: python -c" in without_spelling(tmp_path / "llama")
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "llama")
+    larger = sentence_pieces()
+    larger.add_tokens(["tomorrow"])
+    larger.save(str(tmp_path / "llama" / "tokenizer.json"))
+    with pytest.raises(InputError, match=f"must have at most the {VOCAB_SIZE} tokens .*, got {VOCAB_SIZE + 1}"):
+        import_run(tmp_path / "llama", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_our_bytes_come_back_as_bytes(tmp_path: Path) -> None:
+    saved(tmp_path / "llama", spelled=False, vocab_size=320)
+    as_fast_tokenizer(ByteTokenizer()).save_pretrained(tmp_path / "llama")
+    run = import_run(tmp_path / "llama", tmp_path / "run")
+    assert (run.path / TOKENIZER).read_bytes() == ByteTokenizer.definition
+    assert restore(ByteTokenizer.definition, "").fingerprint == tokenizer_of_run(run).fingerprint
+
+
+def test_the_page_shows_the_table() -> None:
+    """docs/import.md says of every architecture what it becomes and which fields refuse it."""
+    page = (ROOT / "docs" / "import.md").read_text()
+    for known in ARCHITECTURES:
+        (row,) = re.findall(rf"^\| `{known.model_type}` \|.*$", page, re.MULTILINE)
+        needs = ", ".join(f"`{need.field}`" for need in known.needs)
+        assert row == f"| `{known.model_type}` | {known.models} | {known.becomes} | {needs} |"

@@ -1,0 +1,248 @@
+"""Our models as Hugging Face's: the same numbers, in and out of their files, whatever the mechanism."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors import safe_open
+from torch import Tensor
+
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.hf.config import AttractorConfig
+from attractor.hf.model_registered import AttractorForCausalLM, AttractorForSequenceClassification
+from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
+from attractor.tap import capture
+
+transformers.utils.logging.disable_progress_bar()
+
+SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 40}
+
+
+def plain(**changes: Any) -> TransformerConfig:
+    return TransformerConfig(**SMALL | {"n_layers": 2, "positions": "rope"} | changes)
+
+
+CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
+    **{name: plain(attention=name) for name in PRESETS},
+    "untied": plain(tied_embeddings=False, positions="learned"),
+    "sigma-reparam": plain(sigma_reparam=True),
+    "fast-slow": FastSlowConfig(**SMALL),
+    "fast-slow-streams": FastSlowConfig(**SMALL, streams=2, attention="coupled-euler", projector_width=16),
+    "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
+}
+FEW = ("standard", "untied", "fast-slow")
+
+
+def built(name: str) -> LanguageModel:
+    """Weights at which gates are open: what starts at 0 would hide a part that is missing."""
+    model = CONFIGS[name].build(0).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def tokens(length: int = 9) -> Tensor:
+    return torch.randint(61, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+def loaded(folder: Path, kind: Any = transformers.AutoModelForCausalLM, **options: Any) -> Any:
+    return kind.from_pretrained(folder, **options)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_saved_and_loaded_it_is_the_same_model(name: str, tmp_path: Path) -> None:
+    """Criterion: bits, through several files, with nothing missing and nothing left over; its configuration as well."""
+    model = built(name)
+    AttractorForCausalLM.of(model).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    back, found = loaded(tmp_path, output_loading_info=True)
+    assert not any(found.values())
+    assert isinstance(back, AttractorForCausalLM)
+    assert back.model.config == model.config
+    with torch.no_grad():
+        assert torch.equal(back(tokens()).logits, model(tokens())[0])
+
+
+def test_around_a_model_nothing_is_copied_and_the_mode_stays() -> None:
+    model = built("standard").train()
+    around = AttractorForCausalLM.of(model, eos_token_id=5, pad_token_id=6)
+    assert around.model is model
+    assert around.training
+    assert {name.removeprefix("model.") for name in around.state_dict()} == set(model.state_dict())
+    assert (around.generation_config.eos_token_id, around.generation_config.pad_token_id) == (5, 6)
+
+
+def test_from_a_configuration_it_starts_as_a_model_of_ours() -> None:
+    """Criterion: torch's seed decides, as in `build`, what is scaled after it is drawn included."""
+    for config in (plain(), FastSlowConfig(**SMALL), CONFIGS["itrsa"]):
+        torch.manual_seed(3)
+        ours = config.build().state_dict()
+        torch.manual_seed(3)
+        theirs = AttractorForCausalLM(AttractorConfig.of(config)).state_dict()
+        assert all(torch.equal(value, theirs[f"model.{name}"]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_weights_in_half_precision(name: str, tmp_path: Path) -> None:
+    AttractorForCausalLM.of(built(name)).save_pretrained(tmp_path)
+    back = loaded(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in back.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        assert torch.equal(back(tokens()).logits, built(name).bfloat16()(tokens())[0])
+    back.save_pretrained(tmp_path / "half")
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert loaded(tmp_path / "half", dtype="auto").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_over_devices(name: str, tmp_path: Path) -> None:
+    """Criterion: the same bits, with all on this device and with the blocks on disk."""
+    model = built(name)
+    AttractorForCausalLM.of(model).save_pretrained(tmp_path)
+    blocks = {f"model.{key}": "disk" for key, module in model.named_modules() if type(module).__name__ == "Block"}
+    rest = {f"model.{key}": "cpu" for key, _ in model.named_children() if key not in ("blocks", "pre", "slow", "post")}
+    for device_map in ("cpu", "auto", rest | blocks):
+        back = loaded(tmp_path, device_map=device_map, offload_folder=tmp_path / "offloaded")
+        with torch.no_grad():
+            assert torch.equal(back(tokens()).logits, model(tokens())[0])
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_padding_on_either_side_counts_for_nothing(name: str) -> None:
+    around = AttractorForCausalLM.of(built(name))
+    row = tokens()[:1, :5]
+    alone = around(row).logits
+    for left in (0, 3):
+        padded = torch.nn.functional.pad(row, (left, 3 - left), value=7)
+        mask = torch.nn.functional.pad(torch.ones_like(row), (left, 3 - left))
+        logits = around(padded, attention_mask=mask).logits
+        torch.testing.assert_close(logits[:, left : left + 5], alone, rtol=1e-4, atol=1e-4)
+    assert torch.equal(around(row, attention_mask=torch.ones_like(row)).logits, alone)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_is_asked_for_is_shown(name: str) -> None:
+    """Criterion: the last state gives the logits, there is one for each block and one before; maps are the taps'."""
+    around = AttractorForCausalLM.of(built(name))
+    out = around(tokens(), output_hidden_states=True, output_attentions=True)
+    readout = around.model.readout
+    assert torch.equal(torch.nn.functional.linear(out.hidden_states[-1], readout), out.logits)
+    assert torch.equal(out.hidden_states[0], around.model.embedded(tokens(), around.model._place(tokens(), None, None)))
+    n_fast = 3 if name == "fast-slow" else 2  # 1 + 2 rounds of 1
+    assert len(out.hidden_states) == n_fast + 1
+    assert all(state.shape == (2, 9, 32) for state in out.hidden_states)
+    with capture("weights") as seen:
+        around.model(tokens())
+    assert all(map(torch.equal, out.attentions, seen["weights"]))
+    assert around(tokens()).hidden_states is None
+    assert not any(module._forward_hooks for module in around.modules())
+
+
+def test_only_the_positions_that_are_wanted() -> None:
+    around = AttractorForCausalLM.of(built("standard"))
+    logits = around(tokens()).logits
+    torch.testing.assert_close(around(tokens(), logits_to_keep=2).logits, logits[:, -2:])
+    torch.testing.assert_close(around(tokens(), logits_to_keep=torch.tensor([1, 4])).logits, logits[:, [1, 4]])
+    assert isinstance(around(tokens(), return_dict=False), tuple)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_more_tokens_in_the_vocabulary(name: str, tmp_path: Path) -> None:
+    """Criterion: the old logits stay, the configuration follows, and what is saved loads again."""
+    around = AttractorForCausalLM.of(built(name))
+    before = around(tokens()).logits
+    around.resize_token_embeddings(70)
+    after = around(tokens()).logits
+    assert after.shape[-1] == 70 == around.config.vocab_size == around.config.attractor["vocab_size"]
+    torch.testing.assert_close(after[..., :61], before)
+    around.save_pretrained(tmp_path)
+    assert torch.equal(loaded(tmp_path)(tokens()).logits, after)
+
+
+def test_a_tied_readout_is_one_matrix(tmp_path: Path) -> None:
+    tied, untied = (AttractorForCausalLM.of(built(name)) for name in ("standard", "untied"))
+    assert tied.get_output_embeddings() is None
+    assert untied.get_output_embeddings() is untied.model.head
+    assert tied.config.tie_word_embeddings
+    assert not untied.config.tie_word_embeddings
+    tied.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert "model.embedding.weight" in file.keys()  # noqa: SIM118
+        assert "model.head.weight" not in file.keys()  # noqa: SIM118
+
+
+# --- labels of sequences ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_a_classifier_of_ours(pool: str, tmp_path: Path) -> None:
+    model = plain(n_classes=3, pool=pool).build(0).eval()
+    AttractorForSequenceClassification.of(model).save_pretrained(tmp_path)
+    back = loaded(tmp_path, transformers.AutoModelForSequenceClassification)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, 6:] = 0
+    assert back.config.num_labels == 3
+    out = back(tokens(), attention_mask=mask, labels=torch.tensor([0, 2]))
+    assert torch.equal(out.logits, model(tokens(), real=mask.bool())[0])
+    torch.testing.assert_close(out.loss, model.loss(tokens(), torch.tensor([0, 2]), mask.bool())[0])
+
+
+def test_numbers_and_several_labels_at_once() -> None:
+    number = AttractorForSequenceClassification.of(plain(n_classes=1).build(0))
+    target = torch.tensor([0.5, -1.0])
+    torch.testing.assert_close(number(tokens(), labels=target).loss, number.model.loss(tokens(), target)[0])
+    several = AttractorForSequenceClassification(AttractorConfig.of(plain(), num_labels=4))
+    labels = torch.eye(4)[:2]
+    out = several(tokens(), labels=labels)
+    torch.testing.assert_close(out.loss, torch.nn.functional.binary_cross_entropy_with_logits(out.logits, labels))
+
+
+def test_pretrained_text_becomes_a_classifier(tmp_path: Path) -> None:
+    """Criterion: all is taken over but the readout, which is new, drawn, and saved as what it is."""
+    model = built("coupled-euler")
+    AttractorForCausalLM.of(model).save_pretrained(tmp_path)
+    kind = transformers.AutoModelForSequenceClassification
+    made, found = kind.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
+    assert found["missing_keys"] == {"model.head.weight"}
+    assert made.model.head.weight.std() > 0.01
+    assert all(torch.equal(value, made.model.state_dict()[name]) for name, value in model.state_dict().items())
+    made.save_pretrained(tmp_path / "classifier")
+    again = kind.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(again(tokens()).logits, made(tokens()).logits)
+    assert again.config.attractor["n_classes"] == 3
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def test_the_configuration_is_ours_and_is_checked_as_ours(tmp_path: Path) -> None:
+    config = AttractorConfig.of(plain(attention=PRESETS["mla"]), eos_token_id=3)
+    config.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert (stored["hidden_size"], stored["num_hidden_layers"], stored["attractor"]["d_model"]) == (32, 2, 32)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).model_config() == plain(attention=PRESETS["mla"])
+    with pytest.raises(InputError, match="unknown attention 'eular'; did you mean 'coupled-euler'"):
+        AttractorConfig(attractor=plain().to_dict() | {"attention": "eular"})
+    with pytest.raises(InputError, match=r"hidden_size must be 32, as field 'attractor' has it, got 64"):
+        AttractorConfig(attractor=plain().to_dict(), hidden_size=64)
+    with pytest.raises(InputError, match=r"attractor must be a configuration.*got None; make one by"):
+        AttractorForCausalLM(AttractorConfig())
+
+
+def test_what_a_model_is_not_for_is_refused() -> None:
+    with pytest.raises(InputError, match="causal must be True for AttractorForCausalLM"):
+        AttractorForCausalLM(AttractorConfig.of(plain(causal=False)))
+    with pytest.raises(InputError, match=r"n_classes must be None for AttractorForCausalLM.of.*got 3"):
+        AttractorForCausalLM.of(plain(n_classes=3).build(0))
+    with pytest.raises(InputError, match=r"n_classes must be 2 for AttractorForSequenceClassification.of.*got None"):
+        AttractorForSequenceClassification.of(plain().build(0))
+    with pytest.raises(InputError, match=r"attention_mask must be B S with 0 at padding.*got \(2, 4\)"):
+        AttractorForCausalLM.of(built("standard"))(tokens(), attention_mask=torch.ones(2, 4))

@@ -1,0 +1,231 @@
+"""Our models under Hugging Face's Trainer and Accelerate: the loss is ours, however a batch is cut up."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from attractor.hf.model_registered import AttractorForCausalLM, AttractorForSequenceClassification
+from attractor.hf.trainer import LogitControl
+from attractor.kernels import cross_entropy
+from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
+
+SMALL: dict[str, Any] = {"vocab_size": 37, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 24}
+CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
+    "standard": TransformerConfig(**SMALL, n_layers=2),
+    "z-loss": TransformerConfig(**SMALL, n_layers=2, positions="rope", z_loss=0.1),
+    "coupled-euler": TransformerConfig(**SMALL, n_layers=2, positions="rope", attention="coupled-euler"),
+    "fast-slow": FastSlowConfig(**SMALL, fixed_point_loss=0.1),
+}
+
+
+def around(name: str) -> AttractorForCausalLM:
+    return AttractorForCausalLM.of(CONFIGS[name].build(0))
+
+
+def examples(n: int) -> list[dict[str, Tensor]]:
+    """Rows that count up from anywhere; how much of each is scored differs."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = (torch.randint(0, 37, (n, 1), generator=generator) + torch.arange(12)) % 37
+    scored = torch.arange(12) < torch.randint(4, 13, (n, 1), generator=generator)
+    labels = torch.where(scored, drawn, -100)
+    return [{"input_ids": row, "labels": label} for row, label in zip(drawn, labels, strict=True)]
+
+
+def batch(n: int = 6) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in examples(n)]) for name in ("input_ids", "labels")}
+
+
+def trainer(model: Any, out: Path, steps: int, callbacks: list[Any] | None = None, **changes: Any) -> Any:
+    arguments = transformers.TrainingArguments(
+        **{
+            "output_dir": str(out),
+            "max_steps": steps,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "use_cpu": True,
+            "report_to": [],
+            "save_steps": 3,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "lr_scheduler_type": "constant",
+            **changes,
+        }
+    )
+    rows = examples(24)
+    return transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=callbacks or []
+    )
+
+
+def weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_loss_is_of_the_next_token_and_ours(name: str) -> None:
+    """Criterion: that of the model itself on shifted targets, with its auxiliary loss; in evaluation also Hugging
+    Face's own of the logits."""
+    model = around(name)
+    tokens, labels = batch().values()
+    ours, aux_loss = model.model.train().loss(tokens[:, :-1], labels[:, 1:])
+    assert (aux_loss > 0) == (name in ("z-loss", "fast-slow"))
+    out = model.train()(tokens, labels=labels)
+    if name in ("standard", "coupled-euler"):  # an auxiliary loss is of all positions, the last among them
+        torch.testing.assert_close(out.loss, ours + aux_loss)
+    assert out.logits is None
+    assert model(tokens, labels=labels, skip_logits=False).logits.shape == (6, 12, 37)
+    out = model.eval()(tokens, labels=labels)
+    torch.testing.assert_close(out.loss, model.loss_function(out.logits, labels, 37))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
+    """Criterion: losses and gradients, with parts that score little or nothing. An auxiliary loss is a mean over
+    sequences here and there, so it adds up where parts score alike."""
+    tokens, labels = batch().values()
+    if name in ("z-loss", "fast-slow"):
+        labels = tokens.clone()
+    else:
+        labels[2:4] = -100
+    n_items = (labels[:, 1:] != -100).sum()
+    whole, parts = around(name).train(), around(name).train()
+    loss = whole(tokens, labels=labels).loss
+    loss.backward()
+    total = torch.zeros(())
+    for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        part = parts(tokens[rows], labels=labels[rows], num_items_in_batch=n_items).loss
+        part.backward()
+        total += part.detach()
+    torch.testing.assert_close(total, loss.detach(), rtol=1e-5, atol=1e-6)
+    other = gradients(parts)
+    for key, gradient in gradients(whole).items():
+        torch.testing.assert_close(other[key], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_part_without_scored_positions_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: neither is a number lost, by the loss that holds all logits or by the one that does not."""
+    tokens, _ = batch().values()
+    for small in (cross_entropy.SMALL, 0):
+        monkeypatch.setattr(cross_entropy, "SMALL", small)
+        model = around("standard").train()
+        loss = model(tokens, labels=torch.full_like(tokens, -100), num_items_in_batch=torch.tensor(10)).loss
+        loss.backward()
+        assert loss == 0
+        assert all((gradient == 0).all() for gradient in gradients(model).values())
+
+
+@pytest.mark.parametrize("name", ["coupled-euler", "fast-slow"])
+def test_recomputed_activations_change_nothing(name: str) -> None:
+    tokens, labels = batch().values()
+    found = []
+    for enabled in (False, True):
+        model = around(name).train()
+        if enabled:
+            model.activation_checkpointing_enable()
+            assert model.model.activation_checkpointing
+            assert model.is_activation_checkpointing
+        model(tokens, labels=labels).loss.backward()
+        found.append(gradients(model))
+        model.activation_checkpointing_disable()
+        assert not model.model.activation_checkpointing
+    assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+
+
+@pytest.mark.parametrize("name", ["coupled-euler", "fast-slow"])
+def test_the_trainer_resumes_exactly(name: str, tmp_path: Path) -> None:
+    """Criterion: six steps in one go, and three and three, end with the same bits; the loss falls, and evaluation gives
+    it, too."""
+    whole = trainer(around(name), tmp_path / "whole", 6)
+    whole.train()
+    losses = [log["loss"] for log in whole.state.log_history if "loss" in log]
+    assert losses[-1] < losses[0]
+    assert whole.evaluate()["eval_loss"] < losses[0]
+    trainer(around(name), tmp_path / "parts", 3).train()
+    resumed = trainer(around(name), tmp_path / "parts", 6)
+    resumed.train(resume_from_checkpoint=True)
+    end = weights(resumed.model)
+    assert all(torch.equal(value, end[key]) for key, value in weights(whole.model).items())
+
+
+def test_the_trainer_accumulates(tmp_path: Path) -> None:
+    """Criterion: batches in halves, which score different numbers of positions, end where whole ones do."""
+    ends = []
+    for size, n_parts in ((4, 1), (2, 2)):
+        cut = {"per_device_train_batch_size": size, "gradient_accumulation_steps": n_parts}
+        plain = {"optim": "sgd", "max_grad_norm": 0.0, "save_strategy": "no"}
+        run = trainer(around("standard"), tmp_path, 3, **cut, **plain)
+        run.train()
+        ends.append(weights(run.model))
+    for key, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][key], rtol=1e-4, atol=1e-6)
+
+
+def test_control_of_logits_in_the_trainer(tmp_path: Path) -> None:
+    """Criterion: heads of our layers are clipped and paced, and a resumed run goes on bit for bit."""
+    control = {"quack": 0.5, "qk_clip": 1e-3}
+    ends = []
+    for folder, steps, options in (("whole", 6, {}), ("parts", 3, {}), ("parts", 6, {}), ("bare", 6, None)):
+        callbacks = [] if options is None else [LogitControl(**control)]
+        run = trainer(around("standard"), tmp_path / folder, steps, callbacks)
+        run.train(resume_from_checkpoint=folder == "parts" and steps == 6)
+        ends.append((weights(run.model), run.state.log_history))
+    (whole, log), _, (resumed, _), (bare, _) = ends
+    assert [entry["qk_clips"] for entry in log if "qk_clips" in entry][-1] > 0
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
+    assert any(not torch.equal(value, bare[key]) for key, value in whole.items())
+
+
+def test_a_loop_of_accelerate_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
+    """Criterion: with accumulation; four rounds end as two, a stop, and two do."""
+
+    def run(n_rounds: int, save: Path | None = None, start: Path | None = None) -> dict[str, Tensor]:
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+        model = around("fast-slow").train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        loader = DataLoader(examples(12), batch_size=2)  # type: ignore[arg-type]
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        if start is not None:
+            accelerator.load_state(str(start))
+        for _ in range(n_rounds):
+            for rows in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**rows).loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        if save is not None:
+            accelerator.save_state(str(save))
+        return weights(accelerator.unwrap_model(model))
+
+    whole = run(4)
+    run(2, save=tmp_path / "half")
+    assert all(torch.equal(value, whole[key]) for key, value in run(2, start=tmp_path / "half").items())
+
+
+def test_labels_of_sequences_are_learned_in_the_trainer(tmp_path: Path) -> None:
+    """Criterion: which half of the vocabulary a sequence is of, from rows of unequal length."""
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for index in range(32):
+        length = int(torch.randint(4, 9, (), generator=generator))
+        tokens = torch.randint(0, 18, (length,), generator=generator) + 18 * (index % 2)
+        rows.append({"input_ids": torch.nn.functional.pad(tokens, (0, 9 - length)), "labels": index % 2})
+        rows[-1]["attention_mask"] = (torch.arange(9) < length).long()
+    model = AttractorForSequenceClassification.of(TransformerConfig(**SMALL, n_layers=1, n_classes=2).build(0))
+    run = trainer(copy.deepcopy(model), tmp_path, 30, save_strategy="no", per_device_train_batch_size=16)
+    run.train_dataset = run.eval_dataset = rows
+    run.train()
+    predicted = run.predict(rows)
+    assert (predicted.predictions.argmax(-1) == predicted.label_ids).mean() > 0.9

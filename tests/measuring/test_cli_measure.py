@@ -1,0 +1,142 @@
+"""The command: a run and a folder of Hugging Face's side by side, what is kept on Ctrl-C, and what is refused."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from rich.console import Console
+
+from attractor import measuring
+from attractor.cli.measure import COMMANDS
+from attractor.cli.parsing import parse_among
+from attractor.errors import InputError, RunInterrupted
+from tiny_causal import TEXTS, write_llama, write_run
+
+MADE, MEASURE = COMMANDS["measure"]
+BRIEFLY = ("--n-samples=2", "--length=8")
+
+
+def attractor_measure(*arguments: str | Path) -> str:
+    console = Console(file=StringIO(), width=120)
+    MEASURE(parse_among({"measure": MADE}, "attractor", ["measure", *map(str, arguments)]), console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_text("".join(TEXTS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "ours")
+
+
+def test_a_run_and_a_llama_side_by_side(run: Path, llama: Path, text: Path, tmp_path: Path) -> None:
+    """Criterion: each has its table, the record both, and the last line is the page."""
+    out = tmp_path / "measures"
+    lines = attractor_measure(run, llama, "--on", text, *BRIEFLY, "--k=2", "--out", out).splitlines()
+    assert lines[-1] == str(out / "index.html")
+    assert [line for line in lines if line in ("ours", "llama")] == ["ours", "llama"]
+    assert sum(line.startswith("exponents over depth") for line in lines) == 2
+    ours, theirs = json.loads((out / "measures.json").read_text())["models"]
+    assert (len(ours["layers"]), len(theirs["layers"])) == (1, 2)
+    for found in (ours, theirs):
+        assert found["n_samples"] == 2
+        assert all(value["low"] <= value["mean"] <= value["high"] for value in found["by_layer"]["sink_mass"])
+        assert len(found["exponents"]["by_rank"]) == 2
+
+
+def test_the_same_command_gives_the_same_numbers(llama: Path, text: Path, tmp_path: Path) -> None:
+    found = []
+    for name in ("first", "second"):
+        attractor_measure(llama, "--on", text, *BRIEFLY, "--no-jacobians", "--out", tmp_path / name)
+        found.append(json.loads((tmp_path / name / "measures.json").read_text())["models"])
+    assert found[0] == found[1]
+
+
+def test_half_precision_is_measured_without_jacobians(llama: Path, text: Path) -> None:
+    with pytest.raises(InputError, match=r"dtype must be float32 or float64 for Jacobians, .*--no-jacobians"):
+        attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bfloat16")
+    assert "exponents" not in attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bfloat16", "--no-jacobians")
+
+
+def test_ctrl_c_keeps_the_passages_that_are_done(
+    llama: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the second of three passages is interrupted; the page is of the first, and says so."""
+    whole = measuring.measured
+
+    def interrupted(*given: Any) -> Any:
+        yield next(whole(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "measured", interrupted)
+    out = tmp_path / "measures"
+    with pytest.raises(RunInterrupted) as stopped:
+        attractor_measure(llama, "--on", text, "--n-samples=3", "--length=8", "--no-jacobians", "--out", out)
+    assert stopped.value.exit_code == 130
+    (found,) = json.loads((out / "measures.json").read_text())["models"]
+    assert found["n_samples"] == 1
+    assert "Stopped after 1 of 3 passages." in (out / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    config = transformers.BertConfig(
+        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((llama / name).read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--length=100",), "length must be at most 64, which 'llama' has positions for, got 100"),
+        (("--length=64", "--n-samples=400"), "on must have 400 passages of 64 tokens"),
+        (("--k=1000", *BRIEFLY), "k must be at most 128, the dimension of 8 positions of 16 numbers, got 1,000"),
+        (("--layers=2", *BRIEFLY), "layers must be from 0 to 1, got 2"),
+        (("--dtype=int8",), "unknown dtype 'int8'"),
+        (("--device=nowhere",), "device must be one that torch can use here"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options: tuple[str, ...], message: str, llama: Path, text: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        attractor_measure(llama, "--on", text, *options)
+
+
+def test_models_that_are_none_are_refused(encoder: Path, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        InputError, match=r"model must be a run folder or a Hugging Face folder, but .*empty' has no con"
+    ):
+        attractor_measure(tmp_path / "empty", "--on", text)
+    with pytest.raises(InputError, match="model must be a causal language model, got 'bert' of BertForMaskedLM"):
+        attractor_measure(encoder, "--on", text)
+    with pytest.raises(InputError, match="models must be at least one folder"):
+        attractor_measure("--on", text)
+
+
+def test_nothing_of_the_machine_is_left_watched(llama: Path, text: Path) -> None:
+    """Criterion: transformers' table of attention functions is what it was, and the model its own."""
+    from transformers.modeling_utils import AttentionInterface
+
+    before = AttentionInterface.get_interface
+    attractor_measure(llama, "--on", text, *BRIEFLY, "--no-jacobians")
+    assert AttentionInterface.get_interface is before
+    assert torch.is_grad_enabled()

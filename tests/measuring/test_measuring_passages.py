@@ -1,0 +1,72 @@
+"""Passages: the same places for every tokenizer, spread over the text, and as many tokens as were asked for."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.measuring.passages import passages, text_of
+
+TEXT = "".join(f"line {i} of a text that goes on and on, and says nothing but its number, {i}.\n" for i in range(400))
+
+
+def letters(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def pairs(text: str) -> list[int]:
+    """A tokenizer with shorter spellings: two letters a token."""
+    return [1000 * ord(a) + ord(b) for a, b in zip(text[::2], text[1::2], strict=False)]
+
+
+def spelled(tokens: list[int]) -> str:
+    return "".join(map(chr, tokens))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_passages_are_spread_over_the_text_and_do_not_overlap(seed: int) -> None:
+    found = passages(TEXT, letters, 5, 60, None, seed)
+    assert found.shape == (5, 60)
+    places = [TEXT.index(spelled(passage)) for passage in found.tolist()]
+    for number, place in enumerate(places):
+        assert len(TEXT) * number / 5 <= place <= len(TEXT) * (number + 1) / 5 - 60
+        assert place == 0 or TEXT[place - 1] == "\n"
+
+
+def test_tokenizers_begin_at_the_same_places_and_seeds_do_not() -> None:
+    by_letters, by_pairs = passages(TEXT, letters, 4, 40, None, 0), passages(TEXT, pairs, 4, 40, None, 0)
+    assert [1000 * a + b for a, b in by_letters[:, :2].tolist()] == by_pairs[:, 0].tolist()
+    assert not (by_letters == passages(TEXT, letters, 4, 40, None, 1)).all()
+
+
+def test_the_first_token_is_the_one_that_texts_begin_after() -> None:
+    found = passages(TEXT, letters, 3, 10, 7, 0)
+    assert found.shape == (3, 10)
+    assert (found[:, 0] == 7).all()
+    assert (found[:, 1:] == passages(TEXT, letters, 3, 9, None, 0)).all()
+
+
+def test_a_text_just_long_enough_suffices_and_a_shorter_one_is_refused() -> None:
+    assert spelled(passages(TEXT[:40], letters, 2, 20, None, 0).flatten().tolist()) == TEXT[:40]
+    with pytest.raises(InputError, match="2 passages of 21 tokens, one in each 20 characters, got one of 20; give a l"):
+        passages(TEXT[:40], letters, 2, 21, None, 0)
+
+
+def test_a_file_a_folder_and_a_corpus_have_texts(tmp_path: Path) -> None:
+    (tmp_path / "any.name").write_text(TEXT, encoding="utf-8")
+    assert text_of(str(tmp_path / "any.name")) == TEXT
+    with gzip.open(tmp_path / "zipped.txt.gz", "wt", encoding="utf-8") as file:
+        file.write(TEXT)
+    assert text_of(str(tmp_path / "zipped.txt.gz")).strip() == TEXT.strip()
+    assert "import" in text_of("stdlib-code")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
+    with pytest.raises(InputError, match=r"on must be text in UTF-8, but .*latin' is not .* at byte 2"):
+        text_of(str(tmp_path / "latin"))
+    with pytest.raises(InputError, match="does not exist; check it"):
+        text_of(str(tmp_path / "nowhere.txt"))
+    with pytest.raises(InputError, match="unknown source 'stdlib-cod'; did you mean 'stdlib-code'"):
+        text_of("stdlib-cod")

@@ -1,0 +1,90 @@
+"""The short way to decode a plain block is the general one, bit for bit, and is left once a block is not plain."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attractor.attention import PRESETS, Cache
+from attractor.models import Transformer, TransformerConfig
+from attractor.models.plain_step import plain_parts, plain_step
+from attractor.tap import capture
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "rope": {},
+    "grouped": {"n_kv_heads": 2},
+    "biases": {"qkv_bias": True},
+    "learned": {"positions": "learned"},
+    "wide heads": {"head_dim": 12},
+    "another gate": {"mlp": "geglu"},
+}
+OTHER: list[dict[str, Any]] = [
+    *({"attention": name} for name in PRESETS if name not in ("standard", "gqa", "mqa")),
+    {"mlp": "gelu"},
+    {"qk_norm": True},
+    {"softcap": 5.0},
+    {"norms_per_block": 4},
+    {"sigma_reparam": True},
+]
+
+
+def build(**changes: Any) -> Transformer:
+    fields = {"vocab_size": 61, "d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 96, "max_seq_len": 32}
+    return TransformerConfig(**fields | {"positions": "rope"} | changes).build(0).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("changes", PLAIN.values(), ids=PLAIN)
+def test_the_same_bits_position_by_position(changes: dict[str, Any], padded: bool, dtype: torch.dtype) -> None:
+    model = build(**changes).to(dtype)
+    tokens = torch.randint(0, 61, (3, 12), generator=torch.Generator().manual_seed(0))
+    real = (torch.arange(12) >= torch.tensor([[0], [3], [1]])) if padded else None
+    ways: list[Callable[[Tensor, Any, list[Cache]], Tensor]] = [
+        lambda x, place, caches: plain_step(plain_parts(model.blocks) or [], x, place.mask, place.rotation, caches),
+        lambda x, place, caches: in_general(model, x, place, caches),
+    ]
+    found = []
+    for way in ways:
+        cache, states = model.empty_cache(), []
+        model(tokens[:, :4], cache=cache, real=None if real is None else real[:, :4])
+        for t in range(4, 12):
+            place = model._place(tokens[:, t : t + 1], cache, None if real is None else real[:, t : t + 1])
+            states.append(way(model.embedded(tokens[:, t : t + 1], place), place, cache.layers))
+            cache.length += 1
+        found.append(torch.cat(states, dim=1))
+    assert torch.equal(*found)
+
+
+def in_general(model: Transformer, x: Tensor, place: Any, caches: list[Cache]) -> Tensor:
+    for block, cache in zip(model.layers, caches, strict=True):
+        x, _ = block(x, place.mask, place.rotation, cache)
+    return x
+
+
+@pytest.mark.parametrize("changes", OTHER, ids=str)
+def test_other_blocks_are_not_plain(changes: dict[str, Any]) -> None:
+    assert plain_parts(build(**changes).blocks) is None
+
+
+def test_blocks_that_are_watched_or_changed_are_not_plain() -> None:
+    model = build()
+    blocks, attention = model.blocks, model.layers[1].attention
+    assert plain_parts(blocks) is not None
+    with capture("weights"):
+        assert plain_parts(blocks) is None
+    for module in (blocks[0], attention.score, attention.query_norm, model.layers[0].mlp):
+        for register in (module.register_forward_hook, module.register_forward_pre_hook):
+            hook = register(lambda *_: None)
+            assert plain_parts(blocks) is None
+            hook.remove()
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert plain_parts(blocks) is None
+    everywhere.remove()
+    assert plain_parts(model.train().blocks) is None
+    assert plain_parts(model.eval().blocks) is not None
+    attention.output.out = nn.Sequential(attention.output.out)
+    assert plain_parts(blocks) is None

@@ -1,0 +1,167 @@
+"""The model card: what programs read is valid, what people read is what the run folder holds, and nothing else."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attractor.evidence.run import RunFolder
+from attractor.evidence.statistics import mean_interval
+from attractor.report.card import Exported, escaped, model_card, plain
+
+yaml = pytest.importorskip("yaml")
+
+TEXT = Exported("a-model", step=10, has_tokenizer=True)
+
+
+def head(card: str) -> dict[str, Any]:
+    _, block, _ = card.split("---\n", 2)
+    return yaml.safe_load(block)
+
+
+def section(card: str, title: str) -> str:
+    return card.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE))
+
+
+def test_the_card_says_what_the_run_holds(fake_runs: Callable[..., list[RunFolder]]) -> None:
+    (run,) = fake_runs(standard=[1.6])
+    card = model_card(run, TEXT)
+    assert head(card)["pipeline_tag"] == "text-generation"
+    assert "standard" in head(card)["tags"]
+    assert rows(section(card, "Size"))["parameters"] == "1,234,567"
+    assert rows(section(card, "Training"))["lr"] == "0.002"
+    assert rows(section(card, "Training"))["tokens"] == "1,000,000"
+    assert rows(section(card, "Results"))["loss (nats)"] == "1.6"
+    assert run.environment["versions"]["torch"] in section(card, "Environment")
+    assert "One seed" in section(card, "Results")
+
+
+def test_results_are_those_of_the_exported_weights(fake_runs: Callable[..., list[RunFolder]]) -> None:
+    (run,) = fake_runs(standard=[1.6])
+    (line,) = [line for line in run.metrics() if line["step"] == 4 and "valid_loss" in line]
+    card = model_card(run, Exported("a-model", step=4))
+    assert rows(section(card, "Results"))["loss (nats)"] == f"{line['valid_loss']:.4g}"
+    assert rows(section(card, "Training"))["exported weights are of step"] == "4"
+
+
+def test_seeds_give_an_interval_and_other_configurations_none(fake_runs: Callable[..., list[RunFolder]]) -> None:
+    runs = fake_runs(standard=[1.6, 1.7, 1.65], gated=[1.0, 1.1])
+    card = section(model_card(runs[0], TEXT), "Results")
+    interval = mean_interval([1.6, 1.7, 1.65])
+    assert escaped(f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}] (n = 3)") in card
+    assert "seeds 0, 1, 2" in card
+
+
+def test_a_damaged_neighbour_says_nothing(fake_runs: Callable[..., list[RunFolder]]) -> None:
+    first, second = fake_runs(standard=[1.6, 1.7])
+    (second.path / "config.json").write_text("{")
+    assert "One seed" in section(model_card(first, TEXT), "Results")
+
+
+def test_what_is_unknown_is_left_out(tmp_path: Path) -> None:
+    """A run that stopped at once: no number, no empty field, no section without content."""
+    run = RunFolder.create(tmp_path / "run", {"model": {"attention": {"couple": {}}, "n_kv_heads": None}})
+    (run.path / "environment.json").unlink()
+    card = model_card(run, Exported("bare", self_contained=False))
+    for title in ("Mechanism", "Data", "Results", "Environment", "Origin", "Training"):
+        assert f"## {title}\n" not in card
+    assert head(card) == {"library_name": "transformers", "tags": ["attractor", "attention"]}
+    assert not re.search(r"\b(None|null|nan|Unknown)\b", card)
+    assert "n\\_kv\\_heads" not in card
+    assert "not finished" in section(card, "Limits")
+    assert "Nothing was measured" in section(card, "Limits")
+    assert "trust_remote_code" not in card
+
+
+def test_a_model_from_elsewhere_was_not_trained_here(tmp_path: Path) -> None:
+    config = {"model": {"attention": "gqa"}, "task": {"corpus": "imported:some-llama"}, "lr": 1e-3, "seed": 0}
+    run = RunFolder.create(tmp_path / "run", config | {"seq_len": 64})
+    run.write_summary({"steps": 0, "tokens": 0, "n_parameters": 9, "imported": {"from": "some-llama"}})
+    card = model_card(run, Exported("brought", step=0, has_tokenizer=True))
+    assert rows(section(card, "Origin"))["from"] == "some-llama"
+    assert "## Training\n" not in card
+    assert "0.001" not in card
+    assert "trained on" not in card
+
+
+def test_no_folder_of_the_machine_is_told(tmp_path: Path) -> None:
+    corpus = tmp_path / "private" / "letters"
+    config = {"task": {"kind": "text", "corpus": str(corpus)}, "start": str(tmp_path / "base" / "run-7"), "seed": 0}
+    run = RunFolder.create(tmp_path / "run", config)
+    run.write_summary({"data": f"{corpus}: 3 documents", "steps": 5})
+    card = model_card(run, TEXT)
+    assert "letters: 3 documents" in card
+    assert "run-7" in card
+    assert str(tmp_path) not in card
+    assert "private" not in card
+
+
+HOSTILE = st.text(max_size=40) | st.sampled_from(
+    [
+        "</script><img src=x>",
+        "a\n---\nlicense: mit",
+        "x | y",
+        "`code` **bold** [link](http://example)",
+        '"quoted": {a: 1}',
+        "# heading",
+        "\x1b[31m\x7f\u2028é",
+        "}}\n\\end",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    run = RunFolder.create(tmp_path_factory.mktemp("runs") / "run", {"seed": 0})
+    run.append({"step": 5, "tokens": 9, "valid_loss": 1.0, "perplexity": 2.7})
+    return run
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=HOSTILE, label=HOSTILE, corpus=HOSTILE)
+def test_names_from_users_stay_names(name: str, label: str, corpus: str, finished: RunFolder) -> None:
+    """Whatever they hold: the head stays YAML of the same keys, the sections stay the same, code stays one line."""
+    config = {"label": label, "seed": 0, "model": {"attention": label}, "task": {"kind": "text", "corpus": corpus}}
+    run = RunFolder(finished.path, config)
+    summary = {"data": f"{corpus}: 3 documents", "steps": 5, "metric": {"name": "perplexity", "value": 2.7}}
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    card = model_card(run, Exported(name, step=5, has_tokenizer=True, mechanism=(label,), sources=(label,)))
+    found = head(card)
+    assert found.keys() <= {"library_name", "pipeline_tag", "tags", "model-index"}
+    if "model-index" in found:
+        (result,) = found["model-index"][0]["results"]
+        assert found["model-index"][0]["name"] == plain(name)
+        assert result["metrics"] == [{"type": "perplexity", "value": 2.7}]
+    body = card.split("---\n", 2)[2]
+    titles = re.findall(r"^## (.+)$", body, re.MULTILINE)
+    wanted = ["Mechanism", "Size", "Data", "Training", "Results", "Environment", "Limits", "How to load", "How to cite"]
+    assert [title for title in wanted if title in titles] == titles
+    assert set(wanted) - set(titles) <= {"Size"}  # where the mechanism has no name, nothing is known of the size
+    assert len(re.findall(r"^# ", body, re.MULTILINE)) == 1
+    prose = re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"(?<!\\)[<`]", prose)
+    (snippet,) = re.findall(r"^folder = (.*)  # ", body, re.MULTILINE)
+    assert json.loads(snippet) == plain(name)
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_without_live_signs(text: str) -> None:
+    shown = escaped(text)
+    assert "\n" not in shown
+    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_<|\[]", shown)
+
+
+def test_the_hub_accepts_the_head(fake_runs: Callable[..., list[RunFolder]]) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    (run,) = fake_runs(standard=[1.6])
+    read = hub.ModelCard(model_card(run, TEXT))
+    assert read.data.library_name == "transformers"

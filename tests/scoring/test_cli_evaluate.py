@@ -1,0 +1,115 @@
+"""The command: a run as it was validated, any model on texts or tasks, two models against each other."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attractor import cli
+from attractor.evidence.run import RunFolder
+from tiny_causal import TEXTS, write_llama, write_run, write_task
+
+Command = Callable[..., tuple[int | str | None, str, str]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `run`, another run, a model of others, and texts lie side by side."""
+    place = tmp_path_factory.mktemp("place")
+    write_run(place / "run", n_steps=6)
+    write_run(place / "elsewhere" / "run", seed=1)
+    write_llama(place / "llama")
+    (place / "fresh.txt").write_text("<|endoftext|>\n".join(text.upper() for text in TEXTS[:8]))
+    (place / "book.txt").write_text("".join(TEXTS))
+    return place
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path) -> Command:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+
+    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
+        code: int | str | None = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_run_alone_is_measured_as_it_was_validated(attractor: Command, place: Path) -> None:
+    code, _, err = attractor("evaluate", "run", "--out", "alone")
+    assert (code, err) == (0, "")
+    (row,) = json.loads((place / "alone" / "evaluation.json").read_text())["rows"]
+    summary = RunFolder.open(place / "run").summary()
+    assert summary is not None
+    assert row["loss"] == pytest.approx(summary["best_loss"], rel=1e-6)
+
+
+def test_two_models_of_different_tokens_are_held_against_each_other(attractor: Command, place: Path) -> None:
+    code, out, err = attractor("evaluate", "run", "--against", "llama", "--on", "fresh.txt", "--window=32", "--out=two")
+    assert (code, err) == (0, "")
+    assert "8 documents" in out
+    assert "nats per byte" in out
+    kept = json.loads((place / "two" / "evaluation.json").read_text())
+    assert [row["model"] for row in kept["rows"]] == ["run", "llama"]
+    assert len({row["n_bytes"] for row in kept["rows"]}) == 1
+    documents = [json.loads(line) for line in (place / "two" / "documents.jsonl").read_text().splitlines()]
+    for row in kept["rows"]:
+        own = [document for document in documents if document["model"] == row["model"]]
+        assert sum(document["nats"] for document in own) == pytest.approx(row["nats"])
+    differences = [
+        a["nats"] / a["n_bytes"] - b["nats"] / b["n_bytes"] for a, b in zip(documents[:8], documents[8:], strict=True)
+    ]
+    assert kept["difference"]["mean"] == pytest.approx(sum(differences) / 8)
+
+
+def test_models_of_one_name_are_told_apart(attractor: Command) -> None:
+    code, out, _ = attractor("evaluate", "run", "--against", "elsewhere/run", "--on", "fresh.txt")
+    assert code == 0
+    assert "elsewhere/run" in out
+
+
+def test_tasks_are_run_and_kept(attractor: Command, place: Path) -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is an extra")
+    write_task(place)
+    code, out, _ = attractor("evaluate", "run", "--tasks", "squares", "--include-path=.", "--limit=6", "--out=tasks")
+    assert code == 0
+    assert "squares" in out
+    kept = json.loads((place / "tasks" / "evaluation.json").read_text())
+    assert 0 <= kept["results"]["squares"]["acc,none"] <= 1
+    assert kept["n-samples"]["squares"]["effective"] == 6
+
+
+REFUSED = {
+    "a model without texts": (["llama"], "on must be given"),
+    "a name on the hub": (["openai-community/gpt2", "--on", "fresh.txt"], "nothing is fetched"),
+    "texts that are not there": (["run", "--on", "none.txt"], "on must be a text file"),
+    "too few documents": (["run", "--against", "llama", "--on", "book.txt"], "documents must be at least 6"),
+    "too long a window": (["run", "--on", "fresh.txt", "--window", "65"], "window must be at most 64"),
+    "a stride beyond the window": (["run", "--on", "fresh.txt", "--window=8", "--stride=9"], "stride must be between"),
+    "a run's option": (["run", "--on", "fresh.txt", "--votes", "2"], "votes must be left out"),
+    "texts and tasks": (["run", "--on", "fresh.txt", "--tasks", "squares"], "on must be left out with --tasks"),
+    "shots without tasks": (["run", "--n-shots", "2"], "n_shots must be left out without --tasks"),
+    "a precision": (["run", "--on", "fresh.txt", "--dtype", "fp8"], "unknown dtype"),
+    "an include path": (["run", "--tasks", "squares", "--include-path", "none"], "include_path must be a folder"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(attractor: Command, name: str) -> None:
+    arguments, said = REFUSED[name]
+    if "--include-path" in arguments:
+        pytest.importorskip("lm_eval", reason="lm-eval is an extra")
+    code, _, err = attractor("evaluate", *arguments)
+    assert code == 2
+    assert said in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1

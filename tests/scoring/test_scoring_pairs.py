@@ -1,0 +1,56 @@
+"""Two models on the same documents: the difference is found where there is one, and nothing is said of too few."""
+
+import numpy as np
+import pytest
+
+from attractor.errors import InputError
+from attractor.scoring.paired import FEWEST, paired
+from attractor.scoring.texts import DocumentScore, TextScore
+
+N_BYTES = 100
+
+
+def scored(model: str, nats_per_byte: np.ndarray) -> TextScore:
+    documents = [DocumentScore(str(i), 50, N_BYTES, N_BYTES * float(each)) for i, each in enumerate(nats_per_byte)]
+    return TextScore(model, 32, 16, tuple(documents))
+
+
+def hard(n: int, seed: int = 0) -> np.ndarray:
+    """Documents differ far more among themselves than models do."""
+    return np.random.default_rng(seed).normal(2.0, 1.0, n)
+
+
+def test_a_small_difference_shows_beneath_a_large_spread() -> None:
+    documents, noise = hard(20), np.random.default_rng(1).normal(0, 0.02, 20)
+    test = paired(scored("new", documents), scored("old", documents + 0.05 + noise))
+    assert test.difference.estimate == pytest.approx(-0.05 - noise.mean())
+    assert test.difference.interval.excludes_zero
+    assert test.verdict.startswith("new is better than old by 0.0")
+    turned = paired(scored("old", documents + 0.05 + noise), scored("new", documents))
+    assert turned.difference.p == pytest.approx(test.difference.p)
+    assert turned.verdict.startswith("new is better than old by 0.0")
+
+
+def test_no_difference_comes_with_what_would_have_shown() -> None:
+    documents, noise = hard(12), np.random.default_rng(2).normal(0, 0.02, 12)
+    test = paired(scored("new", documents), scored("old", documents + noise - noise.mean()))
+    assert test.verdict.startswith("no difference shown between new and old over 12 documents")
+    assert test.verdict.endswith("would have shown")
+    assert "alike" in paired(scored("new", documents), scored("old", documents)).verdict
+
+
+def test_chance_seldom_makes_a_difference() -> None:
+    """Of models that differ by noise alone, one in twenty is called better or worse."""
+    rng, documents, n_called = np.random.default_rng(3), hard(FEWEST), 0
+    for _ in range(400):
+        one, other = rng.normal(0, 0.02, (2, FEWEST))
+        n_called += paired(
+            scored("a", documents + one), scored("b", documents + other)
+        ).difference.interval.excludes_zero
+    assert 5 <= n_called <= 40
+
+
+def test_too_few_documents_are_refused() -> None:
+    few = hard(FEWEST - 1)
+    with pytest.raises(InputError, match=f"at least {FEWEST}"):
+        paired(scored("new", few), scored("old", few + 1))

@@ -1,0 +1,110 @@
+"""Likelihoods are what the model's own logits say, whatever they are computed with."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attractor.causal import Causal
+from attractor.corpus.documents import documents_at
+from attractor.corpus.tokenizer import END_OF_TEXT
+from attractor.errors import InputError
+from attractor.scoring.documents import texts_on
+from attractor.scoring.texts import score_texts
+from attractor.scoring.windows import windows
+from attractor.tasks.text import load_corpus
+from tiny_causal import N_POSITIONS, TEXTS, bytes_causal
+
+SHORT = [(str(i), text[: 5 + 7 * i].encode()) for i, text in enumerate(TEXTS[:6])]
+LONG = ("long", "".join(TEXTS[:4]).encode())
+
+
+@pytest.fixture(scope="module")
+def causal() -> Causal:
+    return bytes_causal()
+
+
+@torch.no_grad()
+def nats_of(causal: Causal, given: list[int], n_scored: int) -> float:
+    """Of the last so many tokens, by themselves."""
+    x = torch.tensor([given])
+    logits = causal.model(x[:, :-1])[0][0, -n_scored:].double()
+    return float(F.cross_entropy(logits, x[0, -n_scored:], reduction="sum"))
+
+
+def test_a_text_that_fits_is_predicted_in_one_piece(causal: Causal) -> None:
+    found = score_texts(causal, SHORT)
+    for (_, text), document in zip(SHORT, found.documents, strict=True):
+        wanted = nats_of(causal, [END_OF_TEXT, *text], len(text))
+        assert document.nats == pytest.approx(wanted, rel=1e-5)
+        assert document.n_tokens == document.n_bytes == len(text)
+    n_bytes = sum(len(text) for _, text in SHORT)
+    assert found.bits_per_byte == pytest.approx(found.nats / n_bytes / math.log(2))
+    assert found.perplexity == pytest.approx(2**found.bits_per_byte)  # one token is one byte here
+
+
+@pytest.mark.parametrize(("window", "stride"), [(16, 16), (16, 5), (N_POSITIONS, 1)])
+def test_a_long_text_is_the_sum_of_its_windows(causal: Causal, window: int, stride: int) -> None:
+    given = [END_OF_TEXT, *LONG[1]]
+    found = score_texts(causal, [LONG], window, stride)
+    wanted = sum(nats_of(causal, given[w.begin : w.end + 1], w.n_scored) for w in windows(len(LONG[1]), window, stride))
+    assert found.nats == pytest.approx(wanted, rel=1e-5)
+
+
+def test_scores_do_not_depend_on_the_batch(causal: Causal) -> None:
+    alone, *others = (score_texts(causal, [LONG, *SHORT], 16, 5, batch_size=n) for n in (1, 4, None))
+    for other in others:
+        for one, same in zip(alone.documents, other.documents, strict=True):
+            assert same.nats == pytest.approx(one.nats, rel=1e-5)
+    with pytest.raises(InputError, match="batch_size must be at least 1"):
+        score_texts(causal, SHORT, batch_size=0)
+
+
+def test_where_nothing_stands_before_a_text_its_first_token_is_a_guess(causal: Causal) -> None:
+    found = score_texts(replace(causal, start=None), SHORT)
+    for (_, text), document in zip(SHORT, found.documents, strict=True):
+        wanted = math.log(causal.vocab_size) + nats_of(causal, list(text), len(text) - 1)
+        assert document.nats == pytest.approx(wanted, rel=1e-5)
+
+
+# --- which texts ----------------------------------------------------------------------------------------------------
+
+
+def test_of_its_own_corpus_a_model_sees_what_it_was_validated_on(tmp_path: Path) -> None:
+    several, one = tmp_path / "several.txt", tmp_path / "one.txt"
+    several.write_text("<|endoftext|>\n".join(TEXTS))
+    one.write_text("".join(TEXTS))
+    for path in (several, one):
+        held_out = texts_on(str(path), trained_on=[str(path)])
+        assert held_out.held_out
+        joined = bytes([255]).join(text for _, text in held_out.documents)
+        tokens = load_corpus(str(path)).valid[:]
+        assert joined == bytes(255 if token == END_OF_TEXT else token for token in tokens)
+        everything = texts_on(str(path))
+        assert not everything.held_out
+        assert list(everything.documents) == documents_at(path)
+
+
+def test_a_prepared_corpus_gives_back_its_texts(tmp_path: Path) -> None:
+    from attractor.corpus.prepare import Preparation, prepare
+
+    source = tmp_path / "texts.txt"
+    source.write_text("<|endoftext|>\n".join(TEXTS))
+    prepare(Preparation(str(source), tmp_path / "corpus", tokenizer="bpe:300"))
+    found = texts_on(str(tmp_path / "corpus"))
+    assert found.held_out
+    assert {text.decode() for _, text in found.documents} < {*TEXTS, "".join(TEXTS)}
+
+
+def test_texts_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(" \n")
+    for name, said in (
+        ("stdlib-dosc", "did you mean 'stdlib-docs'"),
+        ("some/file.txt", "does not exist"),
+        (str(tmp_path / "empty.txt"), "must contain text"),
+    ):
+        with pytest.raises(InputError, match=said):
+            texts_on(name)

@@ -1,0 +1,163 @@
+"""The site's pages as text: all are reachable, and what they show is drawn, counted and cited, never typed."""
+
+import ast
+import importlib.util
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from attractor.evidence.claims import CLAIMS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RESULTS = ROOT / "results"
+DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
+# What speaks of measurements, and shows them by directives: a figure typed there would not follow the results.
+MEASURED = [*sorted((DOCS / "mechanisms").glob("*.md")), DOCS / "stabilise.md", DOCS / "controlled-comparisons.md"]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def directives(kind: str) -> list[tuple[Path, str, str]]:
+    """Page, argument and body of every such directive."""
+    return [
+        (page, found[2].strip(), found[3])
+        for page in PAGES
+        for found in DIRECTIVE.finditer(page.read_text())
+        if found[1] == kind
+    ]
+
+
+def definitions(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def in_docs(module: str) -> ModuleType:
+    """One of the build's own modules; it is not on the path."""
+    path = next(folder / f"{module}.py" for folder in (DOCS / "_ext", DOCS) if (folder / f"{module}.py").exists())
+    spec = importlib.util.spec_from_file_location(f"docs_{module}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_every_page_is_in_one_table_of_contents() -> None:
+    listed = [
+        (page.parent / entry).relative_to(DOCS).as_posix()
+        for page, _, body in directives("toctree")
+        for entry in body.splitlines()
+        if entry and not entry.startswith(":")
+    ]
+    assert sorted([*listed, "index"]) == sorted(map(name, PAGES))
+
+
+def test_the_configuration_loads_and_its_extensions_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    settings = runpy.run_path(str(DOCS / "conf.py"))
+    own = {path.stem for path in (DOCS / "_ext").glob("*.py")}
+    assert own <= set(settings["extensions"])
+    assert all((DOCS / folder).is_dir() for folder in settings["html_static_path"] + settings["templates_path"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_fences_hold_code_and_colons_directives(page: Path) -> None:
+    """Pages are read as plain text, too: whoever runs their code knows a block by ``` or, if it takes long, by ~~~."""
+    fences = re.findall(r"^(```|~~~)(.*)$", page.read_text(), re.MULTILINE)
+    assert len(fences) % 2 == 0
+    for (opening, language), (closing, nothing) in zip(fences[::2], fences[1::2], strict=True):
+        assert opening == closing
+        assert nothing == ""
+        assert language in ("python", "sh") if opening == "~~~" else re.fullmatch(r"\w*", language)
+
+
+def test_every_picture_is_drawn_and_every_drawing_shown() -> None:
+    shown = {argument.replace("-", "_") for _, argument, _ in directives("picture")}
+    functions = definitions(DOCS / "figures.py")
+    assert shown <= functions
+    text = (DOCS / "figures.py").read_text()
+    assert {function for function in functions - shown if len(re.findall(rf"\b{function}\b", text)) < 2} == set()
+
+
+def test_what_pages_show_is_stored() -> None:
+    claims = {claim.id for claim in CLAIMS}
+    for page, argument, _ in directives("verdicts"):
+        assert set(argument.split()) <= claims, name(page)
+    for page, argument, body in directives("costs"):
+        record = json.loads((RESULTS / f"study-{argument}-laptop.json").read_text())
+        rows = re.search(r":rows: (.*)", body)
+        assert rows is None or set(re.split(", *", rows[1])) <= set(record["design"]["rows"]), name(page)
+    for _, argument, _ in directives("comparison"):
+        assert (RESULTS / f"compare-{argument}.json").exists()
+
+
+def test_no_page_types_a_measured_figure() -> None:
+    pytest.importorskip("sphinx")
+    measured = in_docs("measured")
+    figures = {entry.verdict.ours.split()[0] for entry in measured.entries().values() if entry.verdict.ours}
+    for _, argument, _ in directives("costs"):
+        rows = measured.cost_rows(measured.read_record(RESULTS / f"study-{argument}-laptop.json"), [])
+        figures |= {word for row in rows for cell in row[2:] for word in cell.split() if word[0].isdigit()}
+    telling = {figure for figure in figures if len(re.sub(r"\D", "", figure).lstrip("0")) >= 2}
+    assert telling
+    for page in MEASURED:
+        text = re.sub(r"^(```|~~~).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        found = {figure for figure in telling if re.search(rf"(?<![\w.]){re.escape(figure)}(?![\w.])", text)}
+        assert not found, f"{name(page)} types {sorted(found)}, which results/ has"
+
+
+def test_costs_are_ratios_to_the_baseline() -> None:
+    pytest.importorskip("sphinx")
+    measured = in_docs("measured")
+    record = measured.read_record(RESULTS / "study-overhead-laptop.json")
+    baseline, gqa = measured.cost_rows(record, ["standard", "gqa"])
+    assert baseline[2:4] == ("baseline", "baseline")
+    ours, theirs = (record.cell(row).outcomes[0].summary for row in ("gqa", "standard"))
+    product = 1.0
+    for a, b in zip(ours["step_seconds"], theirs["step_seconds"], strict=True):
+        product *= b / a
+    assert gqa[3].startswith(f"{product ** (1 / len(ours['step_seconds'])):.2f}x [")
+    assert gqa[4] == f"{ours['peak_memory_bytes'] / theirs['peak_memory_bytes']:.2f}x"
+    with pytest.raises(ValueError, match="rows must be of standard"):
+        measured.cost_rows(record, ["standart"])
+
+
+def test_every_finding_names_what_shows_it() -> None:
+    text = (DOCS / "findings.md").read_text()
+    tests = {each for path in (ROOT / "tests").rglob("test_*.py") for each in definitions(path)}
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named <= tests, sorted(named - tests)
+    assert all((ROOT / study).exists() for study in re.findall(r"`(studies/[\w-]+\.py)`", text))
+    for finding in re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)[1:]:
+        shown = re.search(r"`test_|`studies/|^```python|\]\(fast-slow\.md\)|\]\(claims\.md\)", finding, re.MULTILINE)
+        assert shown, finding.splitlines()[0]
+
+
+def test_every_public_room_has_a_page_of_reference() -> None:
+    promised = {
+        f"attractor.{path.parent.name}".removesuffix(".attractor")
+        for path in (ROOT / "src" / "attractor").glob("**/__init__.py")
+        if path.parents[1].name in ("attractor", "src") and "__all__" in path.read_text()
+    }
+    assert {argument for _, argument, _ in directives("room")} == promised
+
+
+def test_docstrings_become_prose_with_literal_formulas() -> None:
+    pytest.importorskip("sphinx")
+    as_rst = in_docs("reference").as_rst
+    told = as_rst("Norms |q| of `W_q`, a*b.\n\n    |q|^2 <- x*y   (1)\n\n(1) is kept_ as it is.")
+    assert told.split("\n\n") == [
+        r"Norms \|q\| of ``W_q``, a\*b.",
+        "::",
+        "    |q|^2 <- x*y   (1)",
+        r"\(1) is kept\_ as it is.",
+    ]
