@@ -494,7 +494,8 @@ PLACES = {
         projector projector_and_unit_slow_state single_pass 2_passes 4_passes Anderson_4 fixed-point_loss DEQ_8
         none 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16
         ItrSA ItrSA_spectral ItrSA_RMSNorm ItrSA_RMSNorm_spectral ItrSA_E-single ItrSA_E-multi ItrSA_one_energy
-        ItrSA_energies ItrSA_pre-norm AKOrN AKOrN_spectral AKOrN_one_sphere AKOrN_one_sphere,_RMSNorm 8 no_injection starts_as_its_stimulus""",
+        ItrSA_energies ItrSA_pre-norm AKOrN AKOrN_spectral AKOrN_one_sphere AKOrN_one_sphere,_RMSNorm 8
+        no_injection starts_as_its_stimulus""",
     **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("learned", "rope", "easy", "medium", "hard"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("SST-2", "MNLI", "QNLI", "small", "large"), "standard coupled-hamiltonian"),
