@@ -22,6 +22,7 @@ from attractor.corpus.tokenizer import Tokenizer
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
 from attractor.hf.imported import OURS, import_model
+from attractor.hf.quiet import quiet
 from attractor.hf.safetensors import files_of
 from attractor.models.language_model import LanguageModel
 from attractor.tasks.task import TaskConfig
@@ -93,7 +94,7 @@ def load_causal(
     if checkpoint != CHECKPOINTS[0]:
         raise InputError(f"checkpoint must be left out with a Hugging Face folder, got '{checkpoint}'; leave it out")
     files_of(folder)  # refuses pickled weights, before transformers is asked
-    with _quiet():
+    with quiet():
         return _of_export(folder, device, dtype) if found["model_type"] == OURS else _of_hub(folder, device, dtype)
 
 
@@ -275,20 +276,6 @@ def _explained(folder: Path) -> Iterator[None]:
             f"model must be one that transformers reads without code of its own, but '{folder}' is not ({said}); "
             "mend the folder or give another"
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' bars: a folder on this machine is read in seconds."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _first_of(*tokens: int | list[int] | None) -> int | None:

@@ -24,6 +24,7 @@ from attractor.files import write_json
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
 from attractor.hf.model import AttractorForCausalLM, AttractorForSequenceClassification, AttractorPreTrainedModel
+from attractor.hf.quiet import quiet
 from attractor.hf.tokenizers import as_fast_tokenizer
 from attractor.models.language_model import LanguageModel
 
@@ -61,7 +62,8 @@ def export_model(
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     unfinished.mkdir(parents=True)
     try:
-        theirs.save_pretrained(unfinished, max_shard_size=max_shard_size)
+        with quiet():
+            theirs.save_pretrained(unfinished, max_shard_size=max_shard_size)
         if tokenizer is not None:
             as_fast_tokenizer(tokenizer, model.max_length).save_pretrained(unfinished)
         if self_contained:
