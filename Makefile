@@ -21,7 +21,7 @@ endif
 
 RECENT = import $(NEEDED); sys.exit(sys.version_info < (3, 11))
 
-# Empty as long as the environment works. Otherwise all stamps depend on making it anew, whatever is left of it.
+# Empty as long as the environment works. Otherwise both stamps depend on making it anew, whatever is left of it.
 REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
 
 .PHONY: compare test stress bench check docs clean environment
@@ -47,7 +47,7 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 
 # The code of pages that train, then the site. ARGS=docs/stabilise.md: the code of that page alone.
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/run_blocks.py $(ARGS)
 	@$(BIN)/sphinx-build -q -W --keep-going -d dist/.doctrees -b html docs dist/docs
 	@echo dist/docs/index.html
@@ -62,11 +62,6 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt $(REPAIR)
 	@$(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(VENV)/.installed-docs: pyproject.toml constraints.txt $(REPAIR)
-	@echo "installing into $(VENV): once, and a few minutes where torch must be downloaded"
-	@$(INSTALL) -c constraints.txt -e '.[dev,docs]'
-	@touch $@
-
 environment:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "PYTHON must be Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1);" \
@@ -75,5 +70,5 @@ environment:
 
 # Keeps runs/, which is yours, and the downloads in .venv, which the next target brings up to date.
 clean:
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist $(VENV)/.installed*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist $(VENV)/.installed $(VENV)/.installed-dev
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -101,7 +101,6 @@ def test_what_pages_show_is_stored() -> None:
 
 
 def test_no_page_types_a_measured_figure() -> None:
-    pytest.importorskip("sphinx")
     measured = in_docs("measured")
     figures = {entry.verdict.ours.split()[0] for entry in measured.entries().values() if entry.verdict.ours}
     for _, argument, _ in directives("costs"):
@@ -116,7 +115,6 @@ def test_no_page_types_a_measured_figure() -> None:
 
 
 def test_costs_are_ratios_to_the_baseline() -> None:
-    pytest.importorskip("sphinx")
     measured = in_docs("measured")
     record = measured.read_record(RESULTS / "study-overhead-laptop.json")
     baseline, gqa = measured.cost_rows(record, ["standard", "gqa"])
@@ -152,7 +150,6 @@ def test_every_public_room_has_a_page_of_reference() -> None:
 
 
 def test_docstrings_become_prose_with_literal_formulas() -> None:
-    pytest.importorskip("sphinx")
     as_rst = in_docs("reference").as_rst
     told = as_rst("Norms |q| of `W_q`, a*b.\n\n    |q|^2 <- x*y   (1)\n\n(1) is kept_ as it is.")
     assert told.split("\n\n") == [

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attractor.evidence.run import RunFolder
 from attractor.evidence.statistics import mean_interval
 from attractor.report.card import Exported, escaped, model_card, plain
-
-yaml = pytest.importorskip("yaml")
 
 TEXT = Exported("a-model", step=10, has_tokenizer=True)
 
@@ -161,7 +161,6 @@ def test_escaped_text_is_one_line_without_live_signs(text: str) -> None:
 
 
 def test_the_hub_accepts_the_head(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    hub = pytest.importorskip("huggingface_hub")
     (run,) = fake_runs(standard=[1.6])
-    read = hub.ModelCard(model_card(run, TEXT))
+    read = ModelCard(model_card(run, TEXT))
     assert read.data.library_name == "transformers"

@@ -5,18 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from lm_eval.api.instance import Instance
 
 from attractor.causal import Causal, load_causal
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
-from tiny_causal import CHOICES, CPU, N_POSITIONS, TEXTS, bytes_causal, write_llama, write_task
-
-pytest.importorskip("lm_eval", reason="lm-eval is an extra")
-
-from lm_eval.api.instance import Instance
-
 from attractor.scoring.harness import AttractorLM, evaluate_tasks
 from attractor.scoring.windows import windows
+from tiny_causal import CHOICES, CPU, N_POSITIONS, TEXTS, bytes_causal, write_llama, write_task
 
 PAIRS = [
     ("3 squared is", " 9, and twice"),
