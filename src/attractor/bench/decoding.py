@@ -8,20 +8,23 @@ import argparse
 import time
 from collections.abc import Callable
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
 
 from attractor.bench.alternate import Timing, alternate
-from attractor.hf.weights import import_attention
-from attractor.models import SIZES, Transformer, TransformerConfig
+from attractor.hf.imported import import_model
+from attractor.hf.quiet import quiet
+from attractor.models import SIZES, TransformerConfig
+from attractor.models.language_model import LanguageModel
 
 N_PROMPT = 16
 BASELINE = "llama"
 
 
-def same_weights(config: TransformerConfig) -> tuple[Transformer, Any]:
-    """A Llama as Hugging Face builds it, and ours with its weights."""
+def same_weights(config: TransformerConfig) -> tuple[LanguageModel, Any]:
+    """Ours with the weights of a Llama as Hugging Face builds it, and that."""
     transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     theirs: Any = transformers.LlamaForCausalLM(
@@ -40,18 +43,11 @@ def same_weights(config: TransformerConfig) -> tuple[Transformer, Any]:
             attn_implementation="sdpa",
         )
     ).eval()
-    ours = config.build(seed=0).eval()
     with torch.no_grad():
         theirs.model.embed_tokens.weight.mul_(20)  # sharp logits: greedy choices must not hang on rounding
-        ours.embedding.weight.copy_(theirs.model.embed_tokens.weight)
-        cast(Any, ours.norm).weight.copy_(theirs.model.norm.weight)
-        for block, layer in zip(ours.layers, theirs.model.layers, strict=True):
-            own = cast(Any, block)
-            import_attention(own.attention, layer.self_attn.state_dict(), layout="llama")
-            own.attention_norm.weight.copy_(layer.input_layernorm.weight)
-            own.mlp_norm.weight.copy_(layer.post_attention_layernorm.weight)
-            for name in ("gate", "up", "down"):
-                getattr(own.mlp, name).weight.copy_(getattr(layer.mlp, f"{name}_proj").weight)
+    with TemporaryDirectory() as folder, quiet():
+        theirs.save_pretrained(folder)
+        ours = import_model(folder)
     return ours, theirs
 
 
