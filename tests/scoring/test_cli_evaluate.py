@@ -1,17 +1,13 @@
 """The command: a run as it was validated, any model on texts or tasks, two models against each other."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from attractor import cli
 from attractor.evidence.run import RunFolder
+from in_process import Command, command_in_process
 from tiny_causal import TEXTS, write_llama, write_run, write_task
-
-Command = Callable[..., tuple[int | str | None, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +27,7 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     monkeypatch.chdir(place)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-
-    def run(*arguments: str) -> tuple[int | str | None, str, str]:
-        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
-        code: int | str | None = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        return code, *capsys.readouterr()
-
-    return run
+    return command_in_process(monkeypatch, capsys)
 
 
 def test_a_run_alone_is_measured_as_it_was_validated(attractor: Command, place: Path) -> None:
@@ -78,7 +64,6 @@ def test_models_of_one_name_are_told_apart(attractor: Command) -> None:
 
 
 def test_tasks_are_run_and_kept(attractor: Command, place: Path) -> None:
-    pytest.importorskip("lm_eval", reason="lm-eval is an extra")
     write_task(place)
     code, out, _ = attractor("evaluate", "run", "--tasks", "squares", "--include-path=.", "--limit=6", "--out=tasks")
     assert code == 0
@@ -106,8 +91,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_refused_in_one_line(attractor: Command, name: str) -> None:
     arguments, said = REFUSED[name]
-    if "--include-path" in arguments:
-        pytest.importorskip("lm_eval", reason="lm-eval is an extra")
     code, _, err = attractor("evaluate", *arguments)
     assert code == 2
     assert said in err

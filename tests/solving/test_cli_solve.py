@@ -1,7 +1,6 @@
 """The commands: what is typed is solved, shown and drawn, or refused in one line."""
 
 import json
-import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -10,30 +9,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from attractor import cli, solving
+from attractor import solving
 from attractor.solving.shown import show_way, verdict
 from attractor.tasks.sudoku import answer, generate, parse_puzzle, show
+from in_process import Command, command_in_process
 
 PUZZLE = "1... ..2. .3.. ...4"
 SEVERAL = "1... .... .... ...."
-
-Command = Callable[..., tuple[int | str | None, str, str]]
 
 
 @pytest.fixture
 def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int | str | None, str, str]:
-        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
-        code: int | str | None = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        return code, *capsys.readouterr()
-
-    return run
+    return command_in_process(monkeypatch, capsys)
 
 
 def test_search_solves_what_is_typed_or_in_a_file(attractor: Command, tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Commands as a person types them, in this process: it saves the seconds in which Python and torch start."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from attractor import cli
+
+Command = Callable[..., tuple[int | str | None, str, str]]  # arguments to exit code, output and errors
+
+
+def command_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
+        code: int | str | None = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, *capsys.readouterr()
+
+    return run
