@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from attractor.errors import InputError
+
 
 def plain(value: Any) -> Any:
     """`value` as JSON can hold it: tuples become lists, and NaN or infinity, which JSON lacks, become null."""
@@ -47,3 +49,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def refuse_inhabited(out: Path) -> None:
+    """A folder that is to be written whole must be new, or empty."""
+    if out.is_file():
+        raise InputError(f"out must be a folder, and '{out}' is a file; choose another name")
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f"out must be a new or empty folder, and '{out}' holds files; choose another, or remove it")

@@ -12,7 +12,8 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
-from attractor.errors import InputError, unknown
+from attractor.cli.precision import dtype_of
+from attractor.errors import InputError
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from attractor.scoring.documents import Texts
     from attractor.scoring.texts import TextScore
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "against", "stride")
 OF_TASKS = ("tasks", "include_path", "n_shots", "limit")
@@ -187,14 +187,11 @@ def _tasks(args: Evaluate, console: Console) -> None:
 
 
 def _load(args: Evaluate, folder: Path) -> "Causal":
-    import torch
 
     from attractor.causal import load_causal
     from attractor.train.hardware import resolve_device
 
-    if args.dtype is not None and args.dtype not in DTYPES:
-        raise unknown("dtype", args.dtype, DTYPES)
-    dtype = None if args.dtype is None else getattr(torch, DTYPES[args.dtype])
+    dtype = dtype_of(args.dtype)
     return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from attractor.cli.precision import dtype_of
 from attractor.errors import unknown
 from attractor.evidence.run import RunFolder
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from attractor.train.config import TrainConfig
 
 FORMATS = ("hf",)
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 
@@ -40,11 +40,11 @@ class Export:
 def export(args: Export, console: Console) -> None:
     if args.to not in FORMATS:
         raise unknown("format", args.to, FORMATS)
-    if args.dtype is not None and args.dtype not in DTYPES:
-        raise unknown("dtype", args.dtype, DTYPES)
+    dtype = dtype_of(args.dtype)
     import torch
 
-    from attractor.hf.export import export_model, refuse_inhabited
+    from attractor.files import refuse_inhabited
+    from attractor.hf.export import export_model
     from attractor.report.card import Exported, model_card
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
@@ -55,7 +55,6 @@ def export(args: Export, console: Console) -> None:
     run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
     tokenizer = tokenizer_to_export(folder, run.config)
     tokens = (folder.summary() or {}).get("tokens")
-    dtype = None if args.dtype is None else getattr(torch, DTYPES[args.dtype])
     exported = Exported(
         name=out.resolve().name if args.out else args.run.resolve().name,
         step=int(run.checkpoint.rpartition("-")[2]),

@@ -12,14 +12,13 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
-from attractor.errors import InputError, RunInterrupted, unknown
+from attractor.cli.precision import dtype_of
+from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
     from attractor.measuring import Plan, Sample
     from attractor.measuring.measure import Watch
-
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Measure:
     k: Annotated[int, arg(help="exponents over depth; 0 leaves them out")] = 4
     jacobians: Annotated[bool, arg(help="norms of layers and exponents, which take most of the time")] = True
     memory: Annotated[float, arg(help="GB to hold at most, beside the model")] = 4.0
-    dtype: Annotated[str, arg(help="float32, float64, bfloat16 or float16; Jacobians need the first two")] = "float32"
+    dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need the first two")] = "fp32"
     seed: Annotated[int, arg(help="of the places of the passages")] = 0
     checkpoint: Annotated[str, arg(help="of a run: best or last")] = "best"
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
@@ -48,8 +47,7 @@ def measure(args: Measure, console: Console) -> None:
     from attractor.solving.progress import progress
 
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
-    if args.dtype not in DTYPES:
-        raise unknown("dtype", args.dtype, DTYPES)
+    dtype_of(args.dtype)  # refused before a text is read
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
     text = text_of(args.on)
@@ -82,13 +80,12 @@ def _measured(
     args: Measure, path: Path, plan: "Plan", text: str, watch: "Watch", keep: Callable[[dict[str, Any]], None]
 ) -> tuple[dict[str, Any] | None, bool]:
     """The record of a model, and whether all passages are in it: Ctrl-C ends it with those that are done."""
-    import torch
 
     from attractor.causal import load_causal
     from attractor.measuring import measured, passages, record
     from attractor.train.hardware import resolve_device
 
-    causal = load_causal(path, resolve_device(args.device), getattr(torch, args.dtype), args.checkpoint)
+    causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype), args.checkpoint)
     if causal.max_length is not None and plan.length > causal.max_length:
         raise InputError(
             f"length must be at most {causal.max_length:,}, which '{causal.name}' has positions for, got "

@@ -14,7 +14,7 @@ from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
-from attractor.files import write_bytes
+from attractor.files import refuse_inhabited, write_bytes
 from attractor.hf.imported import describe, import_model
 from attractor.hf.safetensors import StoredWeights, read_object
 from attractor.models.config import ModelConfig
@@ -73,11 +73,6 @@ def write_run(
         facts = {"label": config.label, "n_parameters": n_parameters, "steps": 0, "tokens": 0, what: dict(origin)}
         run.write_summary(facts)
     return run
-
-
-def refuse_inhabited(out: Path) -> None:
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f"out must be a new or an empty folder, got '{out}', which holds something; choose another")
 
 
 def spelling_of(folder: Path, model: ModelConfig[LanguageModel]) -> bytes | None:

@@ -32,7 +32,8 @@ from attractor.attention.output.plain import Plain
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
-from attractor.hf.as_run import imported_config, refuse_inhabited, spelling_of, write_run
+from attractor.files import refuse_inhabited
+from attractor.hf.as_run import imported_config, spelling_of, write_run
 from attractor.hf.imported import import_model
 from attractor.hf.safetensors import StoredWeights
 from attractor.models.language_model import LanguageModel

@@ -20,7 +20,7 @@ import torch
 
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.errors import InputError
-from attractor.files import write_json
+from attractor.files import refuse_inhabited, write_json
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
 from attractor.hf.model import AttractorForCausalLM, AttractorForSequenceClassification, AttractorPreTrainedModel
@@ -76,13 +76,6 @@ def export_model(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
-
-
-def refuse_inhabited(folder: Path) -> None:
-    if folder.is_file():
-        raise InputError(f"out must be a folder, and '{folder}' is a file; choose another name")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"out must be a new or empty folder, and '{folder}' holds files; choose another, or remove it")
 
 
 def as_theirs(model: LanguageModel, tokenizer: Tokenizer | None) -> AttractorPreTrainedModel:

@@ -59,7 +59,7 @@ class AttractorPreTrainedModel(PreTrainedModel):
 
     def task_config(self, config: AttractorConfig) -> ModelConfig[LanguageModel]:
         """What the model is for may be another thing than what its weights were trained for."""
-        raise NotImplementedError
+        return config.model_config()
 
     # --- what their tools ask for -----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class Jacobians:
         start = maps.states[0]
         if start.dtype not in (torch.float32, torch.float64):
             raise InputError(
-                f"dtype must be float32 or float64 for Jacobians, got {str(start.dtype).removeprefix('torch.')}; load "
+                f"dtype must be fp32 or fp64 for Jacobians, got {str(start.dtype).removeprefix('torch.')}; load "
                 "the model in one of them, or leave the Jacobians out (--no-jacobians)"
             )
         if k > start.numel():
