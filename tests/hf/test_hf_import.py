@@ -287,7 +287,7 @@ def test_a_run_keeps_the_precision_of_what_was_imported(tmp_path: Path) -> None:
 def test_a_folder_that_holds_something_is_left_alone(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="out must be a new or an empty folder"):
+    with pytest.raises(InputError, match="out must be a new or empty folder"):
         import_run(llama, tmp_path / "run")
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["letter.txt"]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
-from attractor.cli.precision import dtype_of
+from attractor.cli.precision import MEASURED, dtype_of
 from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import Runtime
 
@@ -47,7 +47,7 @@ def measure(args: Measure, console: Console) -> None:
     from attractor.solving.progress import progress
 
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
-    dtype_of(args.dtype)  # refused before a text is read
+    dtype_of(args.dtype, MEASURED)  # refused before a text is read
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
     text = text_of(args.on)
@@ -85,7 +85,7 @@ def _measured(
     from attractor.measuring import measured, passages, record
     from attractor.train.hardware import resolve_device
 
-    causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype), args.checkpoint)
+    causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
     if causal.max_length is not None and plan.length > causal.max_length:
         raise InputError(
             f"length must be at most {causal.max_length:,}, which '{causal.name}' has positions for, got "
