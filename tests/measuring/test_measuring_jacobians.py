@@ -63,7 +63,7 @@ def half(maps: LayerMaps) -> LayerMaps:
     [
         (MAPS, 41, 10**9, "k must be at most 40, the dimension of 5 positions of 8 numbers, got 41"),
         (MAPS, 1, 1000, "memory must be at least .* GB for Jacobians at this length, got 1e-06; give more, a smaller"),
-        (half(MAPS), 1, 10**9, "dtype must be float32 or float64 for Jacobians, got bfloat16"),
+        (half(MAPS), 1, 10**9, "dtype must be fp32 or fp64 for Jacobians, got bfloat16"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_it_is_begun(
