@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -104,9 +107,12 @@ def test_the_readmes_table_is_the_stored_result() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_code_and_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_and_commands_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
+    attractor = command_in_process(monkeypatch, capsys)
     names: dict[str, object] = {}
     for language, content in blocks(page, "python", "sh"):
         if language == "python":
@@ -114,7 +120,8 @@ def test_code_and_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, mo
             continue
         for command in content.splitlines():
             if command.startswith("attractor "):
-                run(command, tmp_path)
+                code, said, errors = attractor(*shlex.split(command, comments=True)[1:])
+                assert code == 0, f"`{command}` ended with {code}:\n{said[-3000:]}\n{errors[-3000:]}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=page_id)

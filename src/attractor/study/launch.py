@@ -27,6 +27,7 @@ from attractor.files import write_text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.interrupt import StopRequest
+from attractor.train.process import fresh_processes
 
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
@@ -91,8 +92,7 @@ def launch(
     jobs: Sequence[Job], n_workers: int, runtime: Runtime, watch: Callable[[Sequence[Job], Sequence[Job]], None]
 ) -> dict[str, str]:
     """Carry out all jobs; returns what failed, by name. `watch` is told of the running and the ended jobs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attractor.train.loop"])  # each run starts with torch imported
+    context = fresh_processes()
     waiting = [job for job in jobs if not job.finished]
     ended = [job for job in jobs if job not in waiting]
     running: dict[Job, BaseProcess] = {}

@@ -5,7 +5,6 @@ Jobs are grouped by everything but the seed, and by the step at which they stand
 kill left at different steps are finished by the ordinary loop, which ends where this one would have.
 """
 
-import multiprocessing
 import os
 import shlex
 import sys
@@ -30,6 +29,7 @@ from attractor.train.config import Runtime
 from attractor.train.display import Display, Silent
 from attractor.train.hardware import resolve_device
 from attractor.train.interrupt import StopRequest
+from attractor.train.process import fresh_processes
 from attractor.train.spelling import keep_spelling
 from attractor.train.stacked_loop import Seed, stackable, train_together
 
@@ -110,8 +110,7 @@ def launch(
     stacks, single = _plan([job for job in jobs if job not in ended], max_stack, say)
     failures: dict[str, str] = {}
     running: dict[BaseProcess, list[Job]] = {}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attractor.train.stacked_loop"])
+    context = fresh_processes()
     n_side_by_side = max(1, min(n_workers, len(stacks)))
     of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)
 

@@ -27,6 +27,7 @@ from attractor.train.display import Silent
 from attractor.train.evaluate import evaluate
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
+from attractor.train.process import fresh_processes
 
 SECONDS = 2.0  # of steps; a slow step goes on to its end, and two are taken in any case: memory peaks in the second
 POLL_SECONDS = 0.1
@@ -55,8 +56,7 @@ class Estimate:
 
 def calibrate(config: TrainConfig, runtime: Runtime) -> Estimate:
     """The estimate for this config on this runtime, within a few seconds unless a single step takes longer."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attractor.train.loop"])  # as a run in a process of its own starts
+    context = fresh_processes()  # as a run in a process of its own starts
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="attractor-plan-") as folder, StopRequest() as stop:
         process = context.Process(target=_answer, args=(sender, config, runtime, Path(folder) / "run"))
