@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attractor.attention import PRESETS
-from attractor.cli.exchange import Export, export
+from attractor.cli.exchange import Export, export, labels_to_export
 from attractor.corpus.tokenizer import ByteTokenizer, load_tokenizer
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
 from attractor.hf import export as exporting
 from attractor.hf.export import as_theirs, export_model
+from attractor.hf.model import AttractorForSequenceClassification
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -181,6 +182,17 @@ def test_tools_find_the_ids_that_they_ask_for(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "README.md").read_text() == "# A card\n"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.model_max_length == (SMALL.max_seq_len if SMALL.positions == "learned" else int(1e30))
+
+
+def test_classes_have_their_names(tmp_path: Path) -> None:
+    named = ("entailment", "neutral", "contradiction")
+    assert LABELLED.n_classes == len(named)
+    export_model(stirred(LABELLED), tmp_path / "out", self_contained=False, labels=named)
+    config = AttractorForSequenceClassification.from_pretrained(tmp_path / "out").config
+    assert config.id2label == dict(enumerate(named))
+    assert [config.label2id[name] for name in named] == [0, 1, 2]
+    assert labels_to_export(TrainConfig(task=Glue(glue_task="mnli"), model=LABELLED, seq_len=16)) == named
+    assert labels_to_export(TrainConfig()) == ()
 
 
 # --- whole or not at all --------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def export(args: Export, console: Console) -> None:
         self_contained=args.self_contained,
     )
     card = model_card(folder, exported)
-    export_model(run.model, out, tokenizer, card, args.self_contained, args.max_shard_size, dtype)
+    labels = labels_to_export(run.config)
+    export_model(run.model, out, tokenizer, card, args.self_contained, args.max_shard_size, dtype, labels)
     console.print(str(out), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -83,6 +84,14 @@ def tokenizer_to_export(folder: RunFolder, config: "TrainConfig") -> "Tokenizer 
     if isinstance(config.task, Text):  # of a model from elsewhere, which came without, bytes would be a guess
         return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
     return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
+
+
+def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
+    """What the classes are called that the run learned to tell; none where it learned none, or numbers."""
+    from attractor.tasks.glue import Glue
+    from attractor.tasks.glue.table import TABLE
+
+    return TABLE[config.task.glue_task].labels if isinstance(config.task, Glue) else ()
 
 
 def sentences(config: "ModelConfig[Any]") -> Iterator[str]:

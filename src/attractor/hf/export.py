@@ -13,8 +13,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,9 +45,10 @@ def export_model(
     self_contained: bool = True,
     max_shard_size: str = LARGEST_FILE,
     dtype: torch.dtype | None = None,
+    labels: Sequence[str] = (),
 ) -> Path:
     """Write the folder and return it. `dtype` None leaves the weights as they are; without `self_contained` the folder
-    has no code, and is loaded where attractor is installed."""
+    has no code, and is loaded where attractor is installed. `labels` are what its classes are called."""
     folder = Path(folder)
     refuse_inhabited(folder)
     if SIZE.fullmatch(max_shard_size) is None:
@@ -57,7 +60,7 @@ def export_model(
         )
     if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
         model = deepcopy(model).to(dtype)
-    theirs = as_theirs(model, tokenizer)
+    theirs = as_theirs(model, tokenizer, labels)
     place = folder.resolve()
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     unfinished.mkdir(parents=True)
@@ -78,15 +81,18 @@ def export_model(
     return folder
 
 
-def as_theirs(model: LanguageModel, tokenizer: Tokenizer | None) -> AttractorPreTrainedModel:
+def as_theirs(model: LanguageModel, tokenizer: Tokenizer | None, labels: Sequence[str]) -> AttractorPreTrainedModel:
     """The class is that of what the model gives: a label of each sequence, or the next token."""
     made: type[AttractorPreTrainedModel] = AttractorForCausalLM
     if model.config.n_classes is not None:
         made = AttractorForSequenceClassification
-    if tokenizer is None:
-        return made.of(model)
-    end = tokenizer.end_of_text
-    return made.of(model, bos_token_id=end, eos_token_id=end, pad_token_id=tokenizer.pad)
+    rest: dict[str, Any] = {}
+    if labels:
+        rest |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    if tokenizer is not None:
+        end = tokenizer.end_of_text
+        rest |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
+    return made.of(model, **rest)
 
 
 def write_code(folder: Path, labels: bool) -> None:
