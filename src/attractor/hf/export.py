@@ -81,7 +81,9 @@ def export_model(
     return folder
 
 
-def as_theirs(model: LanguageModel, tokenizer: Tokenizer | None, labels: Sequence[str]) -> AttractorPreTrainedModel:
+def as_theirs(
+    model: LanguageModel, tokenizer: Tokenizer | None, labels: Sequence[str] = ()
+) -> AttractorPreTrainedModel:
     """The class is that of what the model gives: a label of each sequence, or the next token."""
     made: type[AttractorPreTrainedModel] = AttractorForCausalLM
     if model.config.n_classes is not None:
