@@ -1,4 +1,9 @@
-"""What every test stands on: one thread per worker, and shapes in attention's signatures checked at run time."""
+"""What every test stands on: one thread per worker, kernels that are interpreted, and shapes in attention's signatures
+checked at run time."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on a CPU; triton reads it once, when it is first imported
 
 import jaxtyping
 import torch

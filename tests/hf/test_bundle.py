@@ -7,10 +7,10 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.dynamic_module_utils import get_imports, get_relative_import_files
 
 from attractor.hf import bundle
-from attractor.hf.bundle import file_name, rewritten, self_contained_code
+from attractor.hf.bundle import OPTIONAL, file_name, rewritten, self_contained_code
 
 CODE = self_contained_code()
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # the last comes with transformers
@@ -31,7 +31,7 @@ def test_a_file_imports_its_neighbours_and_few_packages() -> None:
     for name, code in CODE.items():
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Import):
-                roots = {alias.name.split(".")[0] for alias in node.names}
+                roots = {alias.name.split(".")[0] for alias in node.names} - {OPTIONAL}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 roots = {str(node.module).split(".")[0]}
             elif isinstance(node, ast.ImportFrom):
@@ -49,6 +49,15 @@ def test_the_loader_finds_every_file(tmp_path: Path) -> None:
         (tmp_path / name).write_text(code)
     found = {Path(file).name for file in get_relative_import_files(tmp_path / next(iter(CODE)))}
     assert found | {next(iter(CODE))} == CODE.keys()
+
+
+def test_what_only_a_gpu_needs_is_not_demanded(tmp_path: Path) -> None:
+    """transformers refuses to load code whose imports are missing, unless it tries them."""
+    needed = [name for name, code in CODE.items() if f"import {OPTIONAL}" in code]
+    assert needed
+    for name in needed:
+        (tmp_path / name).write_text(CODE[name])
+        assert OPTIONAL not in get_imports(tmp_path / name), name
 
 
 def test_dead_weight_stays_out() -> None:

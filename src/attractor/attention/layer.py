@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attractor.attention.cache import Cache
 from attractor.attention.config import AttentionConfig
+from attractor.attention.couple.finish import Finish, Finishing
 from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
@@ -132,10 +133,7 @@ class Attention(nn.Module):
             context = self._absorbed_context(x, mask, rotation, cache)
         else:
             q, k, v = self.project(x)
-            q, k = self._couple(tap("q", q), tap("k", k))
-            q, k = self.query_norm(q), self.key_norm(k)
-            # Coupling may widen what it moves; it narrows again here, once all that is delicate is done.
-            q, k = (self._rotate(x, rotation).to(v.dtype) for x in (q, k))
+            q, k = self._couple(tap("q", q), tap("k", k), self._finish(rotation, v.dtype))
             q, k = tap("q_coupled", q), tap("k_coupled", k)
             if cache is not None:
                 k, v = cache.append(k, v)
@@ -149,12 +147,17 @@ class Attention(nn.Module):
         absorbed queries and the latents in their place)."""
         project = cast(LatentProjection, self.project)
         q, k = project.absorbed(x)
-        q, k = self._rotate(tap("q", q), rotation), self._rotate(tap("k", k), rotation)
+        q, k = self._finish(rotation, q.dtype)(tap("q", q), tap("k", k))
         (k,) = cache.append(tap("k_coupled", k))
         return project.unfold(self.score(tap("q_coupled", q), k, k[..., : project.kv_latent], mask, x))
 
-    def _couple(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Couple the position-free part, and split heads into sub-heads where the score asks for them."""
+    def _finish(self, rotation: Rotation | None, dtype: torch.dtype) -> Finish:
+        return Finish(self.query_norm, self.key_norm, rotation, trailing=self.layout.rotary > 0, dtype=dtype)
+
+    def _couple(self, q: Tensor, k: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
+        """Couple the position-free part, split heads into sub-heads where the score asks for them, and finish."""
+        if isinstance(self.couple, Finishing) and not (self.layout.rotary or self.config.score.halves):
+            return self.couple.finished(q, k, finish)
         if self.config.couple.moves:
             rotary = self.layout.rotary
             (q_free, q_rope), (k_free, k_rope) = (
@@ -164,7 +167,7 @@ class Attention(nn.Module):
             q, k = (torch.cat([q_free, q_rope], -1), torch.cat([k_free, k_rope], -1)) if rotary else (q_free, k_free)
         if self.config.score.halves:
             q, k = self._halves(q), self._halves(k)
-        return q, k
+        return finish(q, k)
 
     def _halves(self, x: Float[Tensor, "B H T K"]) -> Float[Tensor, "B 2*H T K/2"]:
         """First halves of all heads, then second halves; a head of several segments is halved in each of them."""
@@ -181,13 +184,6 @@ class Attention(nn.Module):
         if isinstance(rope, Rope):
             return rope.at(torch.arange(past, past + x.shape[1], device=x.device))
         return rope
-
-    def _rotate(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Position for what carries it: the whole head, or MLA's trailing part."""
-        if rotation is None or not self.layout.rotary:
-            return x if rotation is None else rotation(x)
-        still, turned = x.split([x.shape[-1] - self.rope_width, self.rope_width], dim=-1)
-        return torch.cat([still, rotation(turned)], dim=-1)
 
     def new_cache(self) -> Cache:
         return Cache()

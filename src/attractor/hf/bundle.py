@@ -6,6 +6,7 @@ folder, because loaders of remote code copy the relative imports of a single fol
     attractor/models/block.py               models_block.py
     from attractor.attention import Rope    from .attention_position import Rope    from where it is defined
     Float[Tensor, "B T D"]                  Tensor                                  shapes need a package of their own
+    import triton                           in try, with except: raise              loaders ask for what is not tried
 
 The rest of a file, its comments included, stays as it is, so both compute the same, bit by bit.
 """
@@ -23,6 +24,7 @@ PACKAGE = Path(__file__).parents[1]
 ENTRY = "attractor.hf.model"
 FILES = {ENTRY: "modeling_attractor", "attractor.hf.config": "configuration_attractor"}  # as is the custom there
 SHAPES = "jaxtyping"
+OPTIONAL = "triton"  # which only what runs on a GPU imports
 HEAD = "# {place} of attractor {version}. SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -59,6 +61,7 @@ def rewritten(content: bytes) -> tuple[str, list[str]]:
     edits = [Edit.of_lines(starts, node, "".join(relative(origins[node], node.col_offset))) for node in from_ours]
     edits += [Edit.of_lines(starts, node, "") for node in of_shapes]
     edits += [Edit.of(starts, node, type_of(node)) for node in nodes if is_annotation(node, shapes)]
+    edits += [Edit.of_lines(starts, node, tried(node)) for node in nodes if is_optional(node)]
     for edit in sorted(edits, reverse=True):  # from the end, so that the places before stay what they are
         content = content[: edit.start] + edit.text.encode() + content[edit.end :]
     return content.decode(), [each.module for node in from_ours for each in origins[node]]
@@ -81,6 +84,14 @@ class Edit(NamedTuple):
     def of_lines(cls, starts: list[int], node: ast.stmt, text: str) -> "Edit":
         assert node.end_lineno is not None
         return cls(starts[node.lineno - 1], starts[node.end_lineno], text)
+
+
+def is_optional(node: ast.AST) -> TypeGuard[ast.Import]:
+    return isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == OPTIONAL
+
+
+def tried(node: ast.Import) -> str:
+    return f"try:\n    {ast.unparse(node)}\nexcept ImportError:\n    raise\n"
 
 
 def is_annotation(node: ast.AST, shapes: set[str]) -> TypeGuard[ast.Subscript]:

@@ -5,11 +5,12 @@ An integrator is a program of moves; a number c is a kick:
     FORCE    f = force(q)                                                                                   (1)
     DRIFT    q <- q + dt k                                                                                  (2)
     c        k <- k + c mean over the group of dt f                                                         (3)
+    PUSH     q <- q + f                                                                                     (4)
 
 `integrate_reference` takes any force. `integrate` is the same for the two-layer force f = W_2 silu(W_1 q). It keeps the
 start alone, where autograd would keep about ten tensors a force: the backward pass goes forwards once more, and then
 
-    g_f = c dt g_k / G,   g_s = g_f W_2,   g_q <- g_q + (g_s silu'(W_1 q)) W_1,   dL/d dt = (sum g_s . s) / dt    (4)
+    g_f = c dt g_k / G,   g_s = g_f W_2,   g_q <- g_q + (g_s silu'(W_1 q)) W_1,   dL/d dt = (sum g_s . s) / dt    (5)
 
 q: B T J G K (G queries for each of J keys), k: B T J 1 K, dt: J G 1 and above zero. Positions come before heads, as the
 projections leave them in memory, so that every product runs over contiguous rows.
@@ -26,7 +27,9 @@ from attractor.kernels.precision import autocast_dtype, without_autocast
 
 FORCE: Literal["force"] = "force"
 DRIFT: Literal["drift"] = "drift"
+PUSH: Literal["push"] = "push"
 Program = tuple[Literal["force", "drift"] | float, ...]
+MLPProgram = tuple[Literal["force", "push"], ...]  # it has no step size
 
 
 def two_layer_force(q: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
@@ -34,20 +37,22 @@ def two_layer_force(q: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
 
 
 def integrate_reference(
-    program: Program,
+    program: Program | MLPProgram,
     q: Tensor,
     k: Tensor,
     dt: Tensor,
     force: Callable[[Tensor], Tensor],
     velocity: Callable[[Tensor], Tensor] = lambda k: k,
 ) -> tuple[Tensor, Tensor]:
-    """(1) to (3) as they are written; `velocity` may stand for k in (2)."""
+    """(1) to (4) as they are written; `velocity` may stand for k in (2)."""
     f = torch.zeros_like(q)
     for move in program:
         if move == FORCE:
             f = force(q)
         elif move == DRIFT:
             q = q + dt * velocity(k)
+        elif move == PUSH:
+            q = q + f
         else:
             k = k + move * (dt * f).mean(3, keepdim=True)
     return q, k
@@ -100,7 +105,7 @@ class Integration(torch.autograd.Function):
 
 
 def _gradients(program: Program, start: tuple[Tensor, ...], grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor, ...]:
-    """Forwards once more, for what each move met; then backwards, by (4)."""
+    """Forwards once more, for what each move met; then backwards, by (5)."""
     q, k, dt, inner, outer = start
     groups, last = q.shape[3], len(program) - 1
     met: list[tuple[Tensor, ...]] = []

@@ -14,10 +14,16 @@ from torch import Tensor
 log = logging.getLogger("attractor")
 
 
+def transformed() -> bool:
+    """Whether vmap, jvp or their kind is at work, which know plain operations only."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def fused(kernel: str, x: Tensor, against: str | None = None) -> bool:
     """Whether `kernel` is used for what `x` stands for; `against` is the kernel's own reason not to be."""
     if x.device.type != "cuda":
         return False
+    against = against or ("vmap and its kind transform plain operations only" if transformed() else None)
     against = against or _of_device(x.dtype, x.device)
     if against is not None:
         _say_once(kernel, against)

@@ -1,5 +1,15 @@
-"""Kernels are interpreted here, which must be said before the modules that define them are imported."""
+"""Tests marked `gpu` need one, and kernels as they are compiled: TRITON_INTERPRET=0 pytest tests/kernels/gpu -m gpu"""
 
 import os
 
-os.environ["TRITON_INTERPRET"] = "1"
+import pytest
+import torch
+
+NEEDS = pytest.mark.skip(reason="needs a GPU, and TRITON_INTERPRET=0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ["TRITON_INTERPRET"] == "1" or not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(NEEDS)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attractor.attention.couple.force import FORCES, MLPForce
+from attractor.attention.couple.finish import Finish, Finishing
+from attractor.attention.couple.force import FORCES
+from attractor.attention.couple.fused import couple, kernel_couples
 from attractor.attention.stage import Coupling, HeadLayout, require
 from attractor.errors import unknown
 from attractor.kernels.coupling import Program, integrate, integrate_reference
@@ -49,7 +51,7 @@ class Dynamics(Coupling):
         return CoupledDynamics(self, layout)
 
 
-class CoupledDynamics(nn.Module):
+class CoupledDynamics(Finishing):
     def __init__(self, config: Dynamics, layout: HeadLayout) -> None:
         super().__init__()
         self.config = config
@@ -68,8 +70,9 @@ class CoupledDynamics(nn.Module):
         """q: B T J G K, k: B T J 1 K, dt: J G 1, for J key heads with G queries each. The force is taken in the
         precision of its weights, or of autocast; q and k keep their own."""
         program = self.config.program
-        if isinstance(self.force, MLPForce) and not self.config.shared_force:
-            return integrate(program, q, k, dt, self.force.inner.weight, self.force.outer.weight)
+        inner, outer = self.force.matrices()
+        if inner is not None and not self.config.shared_force:
+            return integrate(program, q, k, dt, inner, outer)
         q, k = q.to(dt.dtype), k.to(dt.dtype)
 
         def force(x: Tensor) -> Tensor:
@@ -81,13 +84,28 @@ class CoupledDynamics(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
+        dt = self.tau.to(wide).exp()  # (1)
+        qn, kn = couple(self.config.program, q, k, dt, self.force) if self._fused(q, k) else self._plain(q, k, dt)
+        if self.gate is not None:
+            opening = self.gate.to(wide).tanh().view(-1, 1, 1)
+            by_key = opening.view(self.n_kv_heads, -1, 1, 1).mean(1)
+            qn, kn = q + opening * (qn - q), k + by_key * (kn - k)  # (3)
+        return qn, kn
+
+    def finished(self, q: Tensor, k: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
+        if self.gate is None and finish.by_head(q.shape[-1]) and self._fused(q, k):
+            dt = self.tau.float().exp()  # (1)
+            return couple(self.config.program, q, k, dt, self.force, finish)
+        return finish(*self(q, k))
+
+    def _fused(self, q: Tensor, k: Tensor) -> bool:
+        against = "one network moves both queries and keys" if self.config.shared_force else None
+        return kernel_couples(self.config.program, q, k, self.force, against)
+
+    def _plain(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
         groups = (self.n_kv_heads, -1)
         # Positions before heads, which is how the projections left them in memory.
         q0 = q.transpose(1, 2).unflatten(2, groups)
         k0 = k.transpose(1, 2).unsqueeze(3)
-        dt = self.tau.to(wide).exp().view(*groups, 1)  # (1)
-        qn, kn = self.integrate(q0, k0, dt)
-        if self.gate is not None:
-            opening = self.gate.to(wide).tanh().view(*groups, 1)
-            qn, kn = q0 + opening * (qn - q0), k0 + opening.mean(1, keepdim=True) * (kn - k0)  # (3)
+        qn, kn = self.integrate(q0, k0, dt.view(*groups, 1))
         return qn.flatten(2, 3).transpose(1, 2), kn.squeeze(3).transpose(1, 2)

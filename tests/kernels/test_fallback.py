@@ -1,0 +1,108 @@
+"""A fused kernel is used on a GPU that can; each reason why not is said once; on a CPU nothing is said."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.kernels import fallback
+from attractor.kernels.fallback import fused
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """What is asked of a tensor here; no GPU need be present."""
+
+    kind: str
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.kind)
+
+
+def on(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    return cast(Tensor, OnDevice(kind, dtype))
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What was found out and said before, or here, is not."""
+    for remembered in (fallback._of_device, fallback._say_once):
+        remembered.cache_clear()
+    yield
+    for remembered in (fallback._of_device, fallback._say_once):
+        remembered.cache_clear()
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallback, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_gpu_that_can_uses_the_kernel(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    assert fused("coupling", on("cuda", dtype))
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_elsewhere_the_plain_computation_is_the_rule_and_nothing_is_said(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not fused("coupling", on(kind), against="width 1000")
+    assert said(caplog) == []
+
+
+@pytest.mark.usefixtures("hopper")
+def test_each_reason_of_each_kernel_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        for kernel, against in (("coupling", "width 1000"), ("coupling", "fp64"), ("phase activation", "fp64")):
+            assert not fused(kernel, on("cuda"), against)
+    assert said(caplog) == [
+        "the fused kernel for coupling is not used, and the plain computation is: width 1000",
+        "the fused kernel for coupling is not used, and the plain computation is: fp64",
+        "the fused kernel for phase activation is not used, and the plain computation is: fp64",
+    ]
+
+
+def test_a_gpu_without_bf16_is_named_and_still_takes_other_formats(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hopper: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert fused("coupling", on("cuda", torch.float16))
+    assert not fused("coupling", on("cuda", torch.bfloat16))
+    (line,) = said(caplog)
+    assert "this GPU (compute capability 7.5) has no bf16" in line
+
+
+@pytest.mark.usefixtures("hopper")
+def test_transforms_of_functions_get_plain_operations(caplog: pytest.LogCaptureFixture) -> None:
+    def on_gpu(x: Tensor) -> Tensor:
+        assert not fused("coupling", on("cuda"))
+        return x
+
+    torch.func.vmap(on_gpu)(torch.ones(2))
+    torch.func.grad(lambda x: on_gpu(x).sum())(torch.ones(2))
+    (line,) = said(caplog)
+    assert "vmap and its kind transform plain operations only" in line
+
+
+def test_a_machine_without_triton_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hopper: Any
+) -> None:
+    monkeypatch.setattr(fallback, "find_spec", lambda name: None)
+    assert not fused("coupling", on("cuda"))
+    (line,) = said(caplog)
+    assert "triton is not installed" in line
