@@ -1,96 +1,112 @@
-"""The difference of two attentions in blocks equals the plain one, forward and backward."""
+"""Every way to compute differential attention is the reference, and the choice among them is one that can be gone."""
+
+import logging
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attractor.kernels import differential
-from attractor.kernels.differential import differential_attention, differential_attention_reference
+from attractor.kernels.differential import (
+    WAYS,
+    choose,
+    differential_attention,
+    differential_attention_of_pairs,
+    differential_attention_reference,
+    maps_of_pairs,
+    usable,
+)
 
 SCALE = 0.6
+ON_CPU = ("two-calls", "side-by-side", "blocks")
+WIDTHS = {"halves": (3, 6), "whole": (6, 6), "narrow values": (6, 4)}
 
 
-def case(batch: int, heads: int, kv_heads: int, length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def case(score: int, value: int, heads: int = 4, kv_heads: int = 2, length: int = 11) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = [(batch, 2 * heads, length, 3), (batch, 2 * kv_heads, length, 3), (batch, kv_heads, length, 6)]
-    drawn = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
-    by = torch.rand(heads, 1, 1, generator=generator, dtype=dtype)
+    shapes = [(2, 2 * heads, length, score), (2, 2 * kv_heads, length, score), (2, kv_heads, length, value)]
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    by = torch.rand(2, heads, length, 1, generator=generator, dtype=torch.float64)
     return [x.requires_grad_() for x in (*drawn, by)]
 
 
-@pytest.fixture(params=[(2, 10**6), (5, 100), (100, 10**6)], ids=["many blocks", "one sequence a time", "one block"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, numbers = request.param
-    monkeypatch.setattr(differential, "ROWS", rows)
-    monkeypatch.setattr(differential, "NUMBERS", numbers)
-
-
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
-def test_values_and_gradients_equal_the_reference(heads: int, kv_heads: int) -> None:
-    inputs = case(3, heads, kv_heads, 11)
-    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention))
-    torch.testing.assert_close(found, expected)
-    weight = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view(expected.shape)
-    wanted = torch.autograd.grad((expected * weight).sum(), inputs)
-    torch.testing.assert_close(torch.autograd.grad((found * weight).sum(), inputs), wanted)
-
-
-@pytest.mark.usefixtures("blocks")
-def test_what_is_subtracted_may_differ_by_token() -> None:
-    *inputs, _ = case(2, 2, 2, 7)
-    inputs.append(torch.rand(2, 2, 7, 1, dtype=torch.float64).requires_grad_())
-    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention))
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("name", ON_CPU)
+def test_every_way_is_the_reference(name: str, widths: str, kv_heads: int) -> None:
+    inputs = case(*WIDTHS[widths], kv_heads=kv_heads)
+    assert usable(name, *inputs[:3])
+    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, WAYS[name]))
     torch.testing.assert_close(found, expected)
     wanted = torch.autograd.grad(expected.square().sum(), inputs)
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), inputs), wanted)
 
 
-@pytest.mark.usefixtures("blocks")
-def test_gradients_after_a_position_are_exactly_zero() -> None:
-    inputs = case(1, 2, 2, 9)
-    found = differential_attention(*inputs, SCALE)
-    grad_q, *before = torch.autograd.grad(found[:, :, 4].sum(), inputs[:3])
-    for grad in (grad_q, *before):
-        assert (grad[:, :, 5:] == 0).all()
-    assert (grad_q[:, :, :4] == 0).all()
-    assert (grad_q[:, :, 4] != 0).all()
-    for grad in before:
-        assert (grad[:, :, :5] != 0).all()
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards and not compiled (but for what torch compiles itself): a CPU can do no more of it."""
+    compile_it = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, **options) if options else f)
+    differential._flex_attention.cache_clear()
+    inputs = [x.detach().float() for x in case(16, 32)]
+    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, WAYS["flex"]))
+    differential._flex_attention.cache_clear()
+    torch.testing.assert_close(found, expected)
 
 
-def test_second_derivatives_are_right() -> None:
-    inputs = case(1, 1, 1, 3)
-    assert torch.autograd.gradcheck(lambda *x: differential_attention(*x, SCALE), inputs)
-    assert torch.autograd.gradgradcheck(lambda *x: differential_attention(*x, SCALE), inputs)
+@pytest.mark.parametrize("name", ON_CPU)
+def test_pairs_of_heads_are_maps_put_in_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differential, "choose", lambda *shape: name)
+    q, k, v, by = case(6, 6)
+    k = k[:, :2].detach().requires_grad_()
+    expected = differential_attention_reference(*maps_of_pairs(q, k), v, by, SCALE)
+    found = differential_attention_of_pairs(q, k, v, by, SCALE)
+    torch.testing.assert_close(found, expected)
+    inputs = (q, k, v, by)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), inputs), wanted)
 
 
-def test_half_precision_is_near_the_exact_result() -> None:
-    exact = case(2, 4, 2, 40)
-    halves = [x.detach().to(torch.bfloat16 if i < 3 else torch.float32).requires_grad_() for i, x in enumerate(exact)]
-    expected, found = differential_attention_reference(*exact, SCALE), differential_attention(*halves, SCALE)
-    assert found.dtype == torch.bfloat16
-    assert (found - expected).norm() < 0.02 * expected.norm()
-    wanted = torch.autograd.grad(expected.square().sum(), exact)
-    for grad, right in zip(torch.autograd.grad(found.float().square().sum(), halves), wanted, strict=True):
-        assert (grad - right).norm() < 0.03 * right.norm()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_some_way_is_chosen_for_anything_and_goes_on_its_device(dtype: torch.dtype) -> None:
+    for device in ("cpu", "cuda", "meta", "mps"):
+        for length in (0, 1, 128, 512, 4096):
+            for score, value in ((32, 64), (64, 64), (64, 32)):
+                name = choose(device, dtype, length, score, value)
+                assert name in WAYS
+                assert device == "cuda" or name not in ("kernel", "flex")
 
 
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("varied", [(0, 1, 2, 3), (0,), (1,), (2,), (3,)])
-def test_vmap_over_models(varied: tuple[int, ...]) -> None:
-    """Models may differ in all that comes in, or in a part of it; values and gradients are those of each alone."""
-    inputs = [x.detach() for x in case(2, 2, 2, 6)]
-    stacked = [torch.stack([x, x * 1.5]) if i in varied else x for i, x in enumerate(inputs)]
+def test_what_is_for_gpus_is_not_usable_on_a_cpu() -> None:
+    inputs = case(3, 6)[:3]
+    assert [name for name in WAYS if usable(name, *inputs)] == list(ON_CPU)
 
-    def both(*x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        return torch.func.grad_and_value(lambda *x: differential_attention(*x, SCALE).square().sum(), (0, 1, 2, 3))(*x)
 
-    found = torch.func.vmap(both, tuple(0 if i in varied else None for i in range(4)))(*stacked)
-    for model in range(2):
-        alone = [x[model] if i in varied else x for i, x in enumerate(stacked)]
-        alone = [x.clone().requires_grad_() for x in alone]
-        expected = differential_attention_reference(*alone, SCALE).square().sum()
-        torch.testing.assert_close(found[1][model], expected)
-        wanted = torch.autograd.grad(expected, alone)
-        torch.testing.assert_close(tuple(grad[model] for grad in found[0]), wanted)
+def test_what_the_kernel_cannot_take_goes_another_way_and_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(differential, "RULES", (differential.Rule("kernel"),))
+    monkeypatch.setitem(WAYS, "two-calls", differential_attention_reference)  # fused attention asks for a real GPU
+    with FakeTensorMode(), caplog.at_level(logging.WARNING, "attractor"):
+        q, k, v, by = (torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in case(3, 6))
+        for _ in range(2):
+            assert differential_attention(q, k, v, by, SCALE).shape == (2, 4, 11, 6)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the fused kernel for differential attention is not used, and the plain computation is: "
+        "it takes torch.bfloat16, torch.float16, torch.float32, one for all, not torch.float64"
+    ]
+
+
+def test_transforms_of_functions_go_the_way_that_has_rules_for_them() -> None:
+    """Criterion: per-sample gradients are those of each sample alone, where fused attention would have been chosen."""
+    inputs = [x.detach().float() for x in case(6, 6)]
+    assert choose("cpu", torch.float32, 11, 6, 6) == "side-by-side"
+
+    def loss(q: Tensor, *rest: Tensor) -> Tensor:
+        return differential_attention(q[None], *(x[None] for x in rest), SCALE).square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss))(*inputs)
+    for sample in range(2):
+        alone = torch.func.grad(loss)(*(x[sample] for x in inputs))
+        torch.testing.assert_close(together[sample], alone)

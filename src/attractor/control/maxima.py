@@ -5,7 +5,8 @@
 
 Both are taken on what is really scored (`scored.py`), before any soft-cap. A head whose bound stays within the
 threshold cannot have passed it: it is screened out at O(T K), and its bound stands for its maximum, marked as such. For
-the others (1) is computed, in fp32 or wider and by blocks of queries. Without a threshold it is computed for all.
+the others (1) is computed, in fp32 or wider, by blocks of queries or, on a GPU, with no logit in memory. Without a
+threshold it is computed for all.
 
 Counted is what trains: forward passes in training mode with gradients, over micro-batches and all processes of the
 default group. An evaluation between two steps is not, nor is what is not finite: it does not say how far to clip.
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 
 from attractor.control.scored import Scored, Watch, refuse_unseen
 from attractor.control.views import Latent, QueryKeyHeads
+from attractor.kernels.fallback import fused
 
 NEVER = float("-inf")  # the maximum over nothing
 BLOCK = {"cpu": 2**20}  # logits at a time: what fits a processor's cache,
 WIDE_BLOCK = 2**26  # and what fills an accelerator
 ROUNDING = 1 + 1e-4  # of norms and products in fp32, which must not bring a bound below a maximum
+WIDEST = 256  # heads that the kernel takes
 HELD = 2**28  # bytes of queries and keys that may wait until it is known which heads are screened out
 
 
@@ -155,6 +158,12 @@ def logit_bound(scored: Scored) -> Tensor:
 @torch.no_grad()
 def exact_maxima(scored: Scored, heads: Tensor) -> Tensor:
     """(1), of these heads."""
+    if fused("the largest logits", scored.q, _against_kernel(scored)):
+        from attractor.kernels.gpu.maxima import largest_logits
+
+        return largest_logits(
+            scored.q, scored.k, scored.scale, heads, scored.causal, cast(Tensor | None, scored.allowed)
+        )
     with torch.autocast(scored.q.device.type, enabled=False):
         wide = torch.promote_types(scored.q.dtype, torch.float32)
         q, k = scored.q, scored.k
@@ -176,6 +185,15 @@ def exact_maxima(scored: Scored, heads: Tensor) -> Tensor:
                 logits[..., first:].masked_fill_(~allowed, NEVER)
             largest = torch.maximum(largest, logits.amax((0, 2, 3)))
         return (largest * scored.scale).float()
+
+
+def _against_kernel(scored: Scored) -> str | None:
+    q, k, allowed = scored.q, scored.k, scored.allowed
+    if q.dtype != k.dtype or q.dtype == torch.float64 or q.shape[-1] > WIDEST:
+        return f"it takes one precision below fp64 and heads up to {WIDEST} wide, not {q.dtype} of {q.shape[-1]}"
+    if allowed is None or (isinstance(allowed, Tensor) and allowed.dtype == torch.bool):
+        return None
+    return "it takes no masks but boolean ones"
 
 
 def _weight(view: QueryKeyHeads) -> nn.Parameter:

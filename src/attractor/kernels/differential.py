@@ -1,145 +1,184 @@
-"""The difference of two causal attentions over the same values, in one pass over them.
+"""The difference of two causal attentions over the same values: the definition, the ways to compute it, and the choice.
 
     C = (A_1 - lambda A_2) V,   A_i = softmax(scale Q_i K_i' + causal)                                      (1)
 
-Two calls of fused attention read V twice and, since the maps are scored at half the width of the values, fill queries
-and keys up to it. Here the maps of a block of queries are formed, subtracted, and multiplied with V once; the backward
-pass forms them again, so nothing of size T x T is kept:
+two-calls     fused attention of each map; reads V twice, and fills queries and keys up to V's width where they are
+              narrower, as the fused kernels demand
+side-by-side  one call, maps as twice as many heads; V is copied, unless the maps are pairs of heads with the same keys
+flex          one call of FlexAttention, which takes V at its own width
+blocks        both maps of a block of queries at a time, formed again in the backward pass, for CPUs
+kernel        the same in Triton, for GPUs
 
-    gA = gC V',   gV = A' gC,   gS_i = A_i (gA - rowsum(A_i gA)),   gS_2 and what follows times -lambda     (2)
-
-A block holds as many queries as fit the cache, and sees no key behind its last query. For CPUs: on a GPU, fused
-attention is faster. q: B 2H T K, all first maps, then all second; k: B 2J T K; v: B J T V, J divides H.
+q: B 2H T K, all first maps, then all second; k: B 2J T K; v: B J T V, J divides H; `by` is lambda, broadcastable to
+B H T 1. Every way has the signature of the reference. `blocks` and `kernel` can be differentiated twice; the others, as
+all fused attention of torch, only under `sdpa_kernel(SDPBackend.MATH)`.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-ROWS = 128  # queries in a block
-NUMBERS = 2**20  # of its maps: 4 MB
+from attractor.kernels.differential_blocks import differential_attention_in_blocks
+from attractor.kernels.fallback import fused, transformed
+
+WIDEST_SCORED, WIDEST_VALUE = 128, 256  # heads that the kernel takes
+KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def differential_attention_reference(q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float) -> Tensor:
-    """(1) as it is written; `subtraction` is lambda, broadcastable to B H T 1."""
+def differential_attention_reference(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    """(1) as it is written."""
     length = q.shape[2]
-    logits = (_grouped(q, k) @ k.mT).view(*q.shape[:3], length) * scale
+    grouped = q.unflatten(1, (k.shape[1], -1))
+    logits = (grouped @ k.unsqueeze(2).mT).flatten(1, 2) * scale
     behind = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
     first, second = logits.masked_fill(behind, float("-inf")).softmax(-1).chunk(2, dim=1)
-    difference = (first - subtraction * second).to(v.dtype)
-    return (_grouped(difference, v) @ v).view(*first.shape[:3], v.shape[-1])
+    difference = (first - by * second).to(v.dtype)
+    return (difference.unflatten(1, (v.shape[1], -1)) @ v.unsqueeze(2)).flatten(1, 2)
 
 
-def differential_attention(q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float) -> Tensor:
-    """(1) in blocks; maps are held in fp32 or wider."""
-    subtraction = subtraction.expand(q.shape[0], q.shape[1] // 2, q.shape[2], 1)
-    return DifferentialAttention.apply(q, k, v, subtraction, scale)
+def two_calls(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    first, second = (
+        _causal_attention(q_i, k_i, v, scale) for q_i, k_i in zip(q.chunk(2, dim=1), k.chunk(2, dim=1), strict=True)
+    )
+    return first - by.to(first.dtype) * second
 
 
-class DifferentialAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float) -> Tensor:
-        context = _positions_first(v.new_empty, q.shape[0], q.shape[1] // 2, q.shape[2], v.shape[-1])
-        for batch, rows, seen in _blocks(q):
-            first, second = _maps(q[batch, :, rows], k[batch, :, seen], scale)
-            difference = torch.addcmul(first, subtraction[batch, :, rows], second, value=-1).to(v.dtype)
-            context[batch, :, rows] = (_grouped(difference, v) @ v[batch, :, seen]).view_as(context[batch, :, rows])
-        return context
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-        *tensors, ctx.scale = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:  # type: ignore[no-untyped-def]
-        """Models side by side are a longer batch: torch's own rule cannot write a block that differs between them into
-        room that does not."""
-        *tensors, scale = inputs
-        n_models = info.batch_size
-        stacked = (
-            x.expand(n_models, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(tensors, in_dims[:-1], strict=True)
-        )
-        context = DifferentialAttention.apply(*(x.flatten(0, 1) for x in stacked), scale)
-        return context.unflatten(0, (n_models, -1)), 0
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
-        q, k, v, subtraction = ctx.saved_tensors
-        # In-place sums over blocks could not be differentiated again.
-        gradients = _block_gradients if torch.is_grad_enabled() else _gradients
-        return *gradients(q, k, v, subtraction, ctx.scale, grad), None
+def side_by_side(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    first, second = _causal_attention(q, k, torch.cat([v, v], dim=1), scale).chunk(2, dim=1)
+    return first - by.to(first.dtype) * second
 
 
-def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Block by block; what several blocks give to keys and values adds up in fp32 or wider."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    grad_q = _positions_first(q.new_empty, *q.shape)
-    grad_k, grad_v = (torch.zeros_like(x, dtype=wide) for x in (k, v))
-    grad_subtraction = torch.empty_like(subtraction)
-    for batch, rows, seen in _blocks(q):
-        of_keys, of_queries = (batch, slice(None), seen), (batch, slice(None), rows)
-        block = (q[of_queries], k[of_keys], v[of_keys], subtraction[of_queries])
-        found = _block_gradients(*block, scale, grad[of_queries])
-        grad_q[of_queries], grad_subtraction[of_queries] = found[0], found[3]
-        grad_k[of_keys] += found[1]
-        grad_v[of_keys] += found[2]
-    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_subtraction
+def by_flex_attention(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    attention, mask = _flex_attention(q.shape[2], q.device)
+    both = torch.cat([v, v], dim=1)
+    context = attention(q, k, both, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    first, second = context.chunk(2, dim=1)
+    return first - by.to(first.dtype) * second
 
 
-def _block_gradients(
-    q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(2). lambda and the scale are applied to the small factor of each product, not to a map."""
-    maps = _maps(q, k, scale)
-    difference = torch.addcmul(maps[0], subtraction, maps[1], value=-1).to(v.dtype)
-    grad_context = _grouped(grad, v)
-    grad_v = _grouped(difference, v).mT @ grad_context
-    grad_map = (grad_context @ v.mT).view(difference.shape).to(maps[0].dtype)
-    grad_q, grad_k = [], []
-    factors: tuple[Tensor | float, ...] = (scale, -scale * subtraction)
-    for query, key, weights, factor in zip(q.chunk(2, dim=1), k.chunk(2, dim=1), maps, factors, strict=True):
-        grad_logits = torch._softmax_backward_data(grad_map, weights, -1, weights.dtype).to(q.dtype)
-        grad_q.append(((_grouped(grad_logits, key) @ key).view(query.shape) * factor).to(q.dtype))
-        grad_k.append(_grouped(grad_logits, key).mT @ _grouped((query * factor).to(q.dtype), key))
-    grad_subtraction = -(maps[1] * grad_map).sum(-1, keepdim=True)
-    return torch.cat(grad_q, dim=1), torch.cat(grad_k, dim=1), grad_v, grad_subtraction.to(subtraction.dtype)
+def by_kernel(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    return _launch(q.unflatten(1, (2, -1)), k.unflatten(1, (2, -1)), v, by, scale)
 
 
-def _maps(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Both maps of a block, whose own positions are the last of those seen."""
-    logits = (_grouped(q, k) @ k.mT).view(*q.shape[:3], k.shape[2])
-    logits = logits.to(torch.promote_types(q.dtype, torch.float32)) * scale
-    length = q.shape[2]
-    behind = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    if length == k.shape[2]:
-        logits = logits.masked_fill(behind, float("-inf"))
-    else:
-        logits[..., -length:].masked_fill_(behind, float("-inf"))
-    first, second = logits.softmax(-1).chunk(2, dim=1)
-    return first, second
+Way = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+WAYS: dict[str, Way] = {
+    "two-calls": two_calls,
+    "side-by-side": side_by_side,
+    "flex": by_flex_attention,
+    "blocks": differential_attention_in_blocks,
+    "kernel": by_kernel,
+}
 
 
-def _blocks(q: Tensor) -> list[tuple[slice, slice, slice]]:
-    """Slices of the batch, of the queries, and of the keys that these may see. Shapes without data are one block: what
-    is counted on them counts all pairs."""
-    n_batch, n_maps, length, _ = q.shape
-    rows = length if q.is_meta else ROWS
-    n_together = n_batch if q.is_meta else max(1, NUMBERS // (n_maps * min(rows, length) * length))
-    return [
-        (slice(b, b + n_together), slice(t, min(t + rows, length)), slice(min(t + rows, length)))
-        for b in range(0, n_batch, n_together)
-        for t in range(0, length, rows)
-    ]
+@dataclass(frozen=True)
+class Rule:
+    """Where a way is the fastest; what is left out is any."""
+
+    way: str
+    device: str | None = None
+    padded: bool | None = None  # whether values are wider than what is scored: true of halved heads
+    dtype: torch.dtype | None = None
+    length: range = range(2**31)
+    value: range = range(2**31)  # width of the values
+
+    def holds(self, device: str, dtype: torch.dtype, length: int, score: int, value: int) -> bool:
+        named = self.device in (None, device) and self.dtype in (None, dtype) and self.padded in (None, value > score)
+        return named and length in self.length and value in self.value
 
 
-def _grouped(x: Tensor, by: Tensor) -> Tensor:
-    """B H T . as B J GT .: the heads that share one of `by`, one after another."""
-    return x.reshape(x.shape[0], by.shape[1], -1, x.shape[-1])
+# The first that holds. For CPUs by measurement (LOG.md). For GPUs by reason alone, *not measured*: filled up to the
+# width of V, fused attention has a third more to multiply than the kernel; where nothing is filled up, it has as much.
+RULES = (
+    Rule("kernel", device="cuda", padded=True),
+    Rule("side-by-side", device="cuda"),
+    Rule("two-calls", device="cpu", padded=True, dtype=torch.float32, length=range(385), value=range(33)),
+    Rule("side-by-side", device="cpu", padded=False, dtype=torch.float32, length=range(385)),
+    Rule("two-calls", device="cpu", padded=False, length=range(2048, 2**31)),
+    Rule("blocks", device="cpu"),
+    Rule("blocks", device="meta"),  # shapes are counted, not computed
+    Rule("two-calls"),
+)
 
 
-def _positions_first(empty, batch: int, heads: int, length: int, width: int) -> Tensor:  # type: ignore[no-untyped-def]
-    """Room for B H T ., in memory B T H ., as projections read and write it."""
-    return empty(batch, length, heads, width).transpose(1, 2)
+def choose(device: str, dtype: torch.dtype, length: int, score: int, value: int) -> str:
+    """The way for these widths."""
+    return next(rule.way for rule in RULES if rule.holds(device, dtype, length, score, value))
+
+
+def usable(name: str, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    if name == "kernel":
+        return fused("differential attention", v, _against_kernel(q, k, v))
+    return name != "flex" or (v.is_cuda and not transformed())
+
+
+def differential_attention(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    """(1), by the way that is chosen."""
+    return WAYS[_way(q, k, v)](q, k, v, by, scale)
+
+
+def differential_attention_of_pairs(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    """(1) where query heads 2h and 2h + 1 are the maps of head h and read the same key head: k is B J T K. They
+    are put in order only where that is needed."""
+    way = _way(q, k, v)
+    if way == "kernel":
+        return _launch(q.unflatten(1, (-1, 2)).transpose(1, 2), k.unsqueeze(1), v, by, scale)
+    if way == "side-by-side":
+        context = _causal_attention(q, k, v, scale)
+        return context[:, 0::2] - by.to(context.dtype) * context[:, 1::2]
+    return WAYS[way](*maps_of_pairs(q, k), v, by, scale)
+
+
+def maps_of_pairs(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """All first maps, then all second."""
+    return torch.cat([q[:, 0::2], q[:, 1::2]], dim=1), torch.cat([k, k], dim=1)
+
+
+def _way(q: Tensor, k: Tensor, v: Tensor) -> str:
+    device = v.device.type
+    if transformed():  # only these two have rules for them
+        return "blocks" if device in ("cpu", "meta") else "two-calls"
+    way = choose(device, v.dtype, v.shape[2], q.shape[-1], v.shape[-1])
+    return way if usable(way, q, k, v) else "two-calls"
+
+
+def _against_kernel(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    if not q.dtype == k.dtype == v.dtype or v.dtype not in KERNEL_DTYPES:
+        return f"it takes {', '.join(str(dtype) for dtype in KERNEL_DTYPES)}, one for all, not {v.dtype}"
+    if q.shape[-1] > WIDEST_SCORED or v.shape[-1] > WIDEST_VALUE:
+        return f"heads are {q.shape[-1]} and {v.shape[-1]} wide, and it takes up to {WIDEST_SCORED} and {WIDEST_VALUE}"
+    return None
+
+
+def _launch(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+    from attractor.kernels.gpu import differential
+
+    by = by.expand(v.shape[0], q.shape[2], q.shape[3], 1).squeeze(-1)
+    return differential.differential_attention(q, k, v, by, scale)[0]
+
+
+def _causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """By torch's fused kernels, which take one width for all: zeros change no dot product."""
+    short = v.shape[-1] - q.shape[-1]
+    if short > 0:
+        q, k = F.pad(q, (0, short)), F.pad(k, (0, short))
+    values = F.pad(v, (0, -short)) if short < 0 else v
+    context = F.scaled_dot_product_attention(
+        q, k, values, attn_mask=None, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return context[..., : v.shape[-1]]
+
+
+@cache
+def _flex_attention(length: int, device: torch.device) -> tuple[Callable[..., Any], Any]:
+    """Compiled once a length."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query >= key
+
+    return torch.compile(flex_attention), create_block_mask(causal, None, None, length, length, device)

@@ -24,7 +24,12 @@ from attractor.attention.score.softmax import attend, observe, require_z_loss
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
 from attractor.errors import unknown
 from attractor.fields import later
-from attractor.kernels.differential import differential_attention
+from attractor.kernels.differential import (
+    differential_attention,
+    differential_attention_of_pairs,
+    maps_of_pairs,
+)
+from attractor.tap import listening
 
 FORMS = ("scalar", "vectors", "token")
 
@@ -95,18 +100,24 @@ class TokenDifferential(nn.Module):
         self.subtraction = nn.Linear(shape.d_model, shape.n_heads, bias=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
-        q, k = torch.cat([q[:, 0::2], q[:, 1::2]], dim=1), torch.cat([k, k], dim=1)
-        observe(q, k, mask, self.scale, self.softcap)
         dropout = self.dropout if self.training else 0.0
         by = self.subtraction(x).sigmoid().mT.unsqueeze(-1)
-        return attention_difference(q, k, v, by, mask, self.scale, self.softcap, dropout)  # (4)
+        if listening("logits", "weights"):
+            observe(*maps_of_pairs(q, k), mask, self.scale, self.softcap)
+        if plainly_causal(mask, self.softcap, dropout):
+            return differential_attention_of_pairs(q, k, v, by, self.scale)  # (4)
+        return attention_difference(*maps_of_pairs(q, k), v, by, mask, self.scale, self.softcap, dropout)
+
+
+def plainly_causal(mask: Mask, softcap: float | None, dropout: float) -> bool:
+    return mask.causal and softcap is None and not dropout
 
 
 def attention_difference(
     q: Tensor, k: Tensor, v: Tensor, by: Tensor, mask: Mask, scale: float, softcap: float | None, dropout: float
 ) -> Tensor:
-    """A_1 v - by A_2 v, in one pass where there is one. Maps 1 come first in q and k, then maps 2."""
-    if mask.causal and softcap is None and not dropout and q.device.type in ("cpu", "meta"):
+    """A_1 v - by A_2 v, in the fastest way where there is a choice. Maps 1 come first in q and k, then maps 2."""
+    if plainly_causal(mask, softcap, dropout):
         return differential_attention(q, k, v, by, scale)
     first, second = (
         attend(q_i, k_i, v, mask, scale, softcap, dropout)

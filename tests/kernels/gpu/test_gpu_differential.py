@@ -1,0 +1,231 @@
+"""The kernels of differential attention equal the reference, forward and backward; interpreted, or on a GPU where there
+is one. The interpreter does not know bf16."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attractor.kernels import differential as ways
+from attractor.kernels.differential import WAYS, differential_attention_reference, maps_of_pairs
+from attractor.kernels.gpu import differential
+from attractor.kernels.gpu.differential import Tile, Tiles
+
+DEVICE = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+SCALE = 0.6
+EXACT = torch.float64
+
+by_kernel = WAYS["kernel"]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    row, key = getattr(request, "param", (16, 16))
+    tile = Tile(row, key, warps=4, stages=1)
+    for table in ("HOPPER", "ELSEWHERE", "SINGLES"):
+        monkeypatch.setattr(differential, table, (Tiles(768, tile, tile, tile),))
+
+
+def case(
+    length: int, heads: int = 2, kv_heads: int = 1, score: int = 5, value: int = 12, batch: int = 1
+) -> list[Tensor]:
+    """q, k, v and lambda in fp64, as projections leave them: positions before heads in memory."""
+    generator = torch.Generator().manual_seed(length)
+    sizes = ((2 * heads, score), (2 * kv_heads, score), (kv_heads, value))
+    drawn = [torch.randn(batch, length, *size, generator=generator, dtype=EXACT).transpose(1, 2) for size in sizes]
+    return [*drawn, torch.rand(heads, 1, 1, generator=generator, dtype=EXACT)]
+
+
+def results(f: Callable[..., Tensor], inputs: list[Tensor], dtype: torch.dtype = EXACT) -> list[Tensor]:
+    """The context and the gradients of a weighted sum of it, by the inputs rounded to `dtype`; in fp64."""
+    device = "cpu" if dtype == EXACT else DEVICE
+    leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
+    context = f(*leaves, SCALE)
+    weight = torch.linspace(-1, 1, context.numel(), dtype=EXACT).view(context.shape).to(device, dtype)
+    gradients = torch.autograd.grad(context, leaves, weight)
+    return [x.detach().to("cpu", EXACT) for x in (context, *gradients)]
+
+
+def assert_as_reference(inputs: list[Tensor], dtype: torch.dtype = torch.float32) -> None:
+    rounded = [x.to(dtype).to(EXACT) for x in inputs]
+    found, wanted = results(by_kernel, inputs, dtype), results(differential_attention_reference, rounded)
+    error = {torch.float32: 1e-5, torch.float16: 5e-3}[dtype]
+    for x, y in zip(found, wanted, strict=True):
+        assert (x - y).norm() <= error * y.norm() + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("length", "small_blocks"),
+    [(1, (16, 16)), (7, (16, 32)), (33, (16, 16)), (33, (16, 32)), (64, (32, 16))],
+    indirect=["small_blocks"],
+    ids=str,
+)
+def test_context_and_gradients_equal_the_reference(length: int) -> None:
+    assert_as_reference(case(length))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "score", "value"), [(2, 2, 16, 16), (4, 2, 3, 17), (3, 1, 20, 7)])
+def test_groups_of_heads_and_any_widths(heads: int, kv_heads: int, score: int, value: int) -> None:
+    assert_as_reference(case(17, heads, kv_heads, score, value))
+
+
+def test_half_precision() -> None:
+    assert_as_reference(case(33), torch.float16)
+
+
+def test_what_is_subtracted_may_differ_by_token() -> None:
+    *inputs, _ = case(20)
+    by = torch.rand(1, 2, 20, 1, generator=torch.Generator().manual_seed(1), dtype=EXACT)
+    assert_as_reference([*inputs, by])
+
+
+def test_pairs_of_heads_that_share_their_keys() -> None:
+    """Criterion: as views of what projections leave, without a copy, they give what they give put in order."""
+    q, k, v, by = case(21, heads=4, kv_heads=2, value=5)
+    assert_as = results(
+        lambda q, k, v, by, scale: differential_attention_reference(*maps_of_pairs(q, k), v, by, scale),
+        [q, k[:, :2], v, by],
+    )
+
+    def of_pairs(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
+        return ways._launch(q.unflatten(1, (-1, 2)).transpose(1, 2), k.unsqueeze(1), v, by, scale)
+
+    for x, y in zip(results(of_pairs, [q, k[:, :2], v, by], torch.float32), assert_as, strict=True):
+        assert (x - y).norm() <= 1e-5 * y.norm()
+
+
+def test_any_strides() -> None:
+    """Criterion: the same bits from contiguous inputs as from every other number of wider tensors that hold NaN between
+    them. (The gradient of a sum has no strides at all.)"""
+    dense = [x.to(DEVICE, torch.float32).contiguous() for x in case(18)]
+    sparse = [torch.stack([x, torch.full_like(x, torch.nan)], dim=-1)[..., 0] for x in dense]
+
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        context = by_kernel(*leaves, SCALE)
+        return [context, *torch.autograd.grad(context.sum(), leaves)]
+
+    assert all(torch.equal(x, y) for x, y in zip(run(dense), run(sparse), strict=True))
+
+
+def test_the_context_and_the_gradients_lie_in_memory_as_projections_leave_theirs() -> None:
+    *inputs, by = (x.to(DEVICE, torch.float32).requires_grad_() for x in case(6, kv_heads=2, batch=2))
+    context = by_kernel(*inputs, by, SCALE)
+    assert context.transpose(1, 2).is_contiguous()
+    for grad, x in zip(torch.autograd.grad(context.sum(), inputs), inputs, strict=True):
+        assert grad.stride() == x.stride()
+
+
+def test_gradients_after_a_position_are_exactly_zero() -> None:
+    inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(40, kv_heads=2)]
+    context = by_kernel(*inputs, SCALE)
+    grad_q, *before = torch.autograd.grad(context[:, :, 21].sum(), inputs[:3])
+    for grad in (grad_q, *before):
+        assert (grad[:, :, 22:] == 0).all()
+    assert (grad_q[:, :, :21] == 0).all()
+    assert (grad_q[:, :, 21] != 0).all()
+    for grad in before:
+        assert (grad[:, :, :22] != 0).all()
+
+
+def test_limits() -> None:
+    """Criterion: with lambda = 0 plain attention by the first maps; with equal maps 1 - lambda of it."""
+    q, k, v, by = (x.to(DEVICE, torch.float32) for x in case(33))
+    by = by.expand(2, 1, 1)
+    first = torch.nn.functional.scaled_dot_product_attention(
+        q[:, :2], k[:, :1], v, is_causal=True, scale=SCALE, enable_gqa=True
+    )
+    torch.testing.assert_close(by_kernel(q, k, v, torch.zeros_like(by), SCALE), first)
+    q, k = torch.cat([q[:, :2]] * 2, dim=1), torch.cat([k[:, :1]] * 2, dim=1)
+    torch.testing.assert_close(by_kernel(q, k, v, by, SCALE), (1 - by) * first)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
+def test_nothing_gives_nothing(batch: int, length: int) -> None:
+    inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(length, batch=batch)]
+    context = by_kernel(*inputs, SCALE)
+    assert context.shape == (batch, 2, length, 12)
+    gradients = torch.autograd.grad(context.sum(), inputs)
+    assert [grad.shape for grad in gradients] == [x.shape for x in inputs]
+    assert (gradients[-1] == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_what_is_not_a_number_reaches_all_that_attends_to_it_and_no_earlier_block(which: str) -> None:
+    inputs = dict(zip(("q", "k", "v", "by"), (x.to(DEVICE, torch.float32) for x in case(40)), strict=True))
+    inputs[which][:, :, 20] = torch.nan
+    missing = by_kernel(*inputs.values(), SCALE).isnan().all(-1).all(1)[0]
+    assert missing[20]
+    assert not missing[:16].any()
+    assert missing[21:].all() if which != "q" else not missing[21:].any()
+
+
+def test_second_derivatives() -> None:
+    """Criterion: of the norm of the gradients, as of the reference's."""
+
+    def twice(f: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        leaves = [x.requires_grad_() for x in inputs]
+        gradients = torch.autograd.grad(f(*leaves, SCALE).square().sum(), leaves, create_graph=True)
+        return [x.to("cpu", EXACT) for x in torch.autograd.grad(sum(grad.square().sum() for grad in gradients), leaves)]
+
+    found = twice(by_kernel, [x.to(DEVICE, torch.float32) for x in case(17)])
+    for x, y in zip(found, twice(differential_attention_reference, case(17)), strict=True):
+        assert (x - y).norm() < 1e-4 * y.norm()
+
+
+def test_recomputation_gives_the_same_bits() -> None:
+    inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(20)]
+    wanted = torch.autograd.grad(by_kernel(*inputs, SCALE).square().sum(), inputs)
+    again = checkpoint(by_kernel, *inputs, SCALE, use_reentrant=False)
+    assert all(
+        torch.equal(x, y) for x, y in zip(torch.autograd.grad(again.square().sum(), inputs), wanted, strict=True)
+    )
+
+
+def operands(length: int) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+    q, k, v, by = (x.to(DEVICE, torch.float32) for x in case(length))
+    by = by.expand(1, 2, length, 1).squeeze(-1)
+    return q.unflatten(1, (2, -1)).requires_grad_(), k.unflatten(1, (2, -1)), v.requires_grad_(), by, SCALE
+
+
+def test_the_operator_keeps_torchs_rules() -> None:
+    torch.library.opcheck(differential.differential_attention, operands(3))
+
+
+def test_compiled_in_one_graph() -> None:
+    """Criterion: no break, and the gradients of both passes."""
+    inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(9)]
+
+    def loss(*inputs: Tensor) -> Tensor:
+        return by_kernel(*inputs, SCALE).square().sum()
+
+    wanted = torch.autograd.grad(loss(*inputs), inputs)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(*inputs), inputs), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("score", "value"), [(32, 64), (64, 64), (64, 128), (128, 128), (40, 80)])
+def test_on_a_gpu_at_real_shapes(score: int, value: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: against fp64, no further off than twice what the same way in plain PyTorch is."""
+    monkeypatch.undo()  # the blocks that are really used
+    inputs = [x.cuda() for x in case(1000, heads=8, kv_heads=4, score=score, value=value, batch=2)]
+
+    def run(f: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        context = f(*leaves, score**-0.5)
+        return [
+            context.detach().double(),
+            *(grad.double() for grad in torch.autograd.grad(context.float().square().sum(), leaves)),
+        ]
+
+    rounded = [x.to(dtype).double() for x in inputs]
+    inputs = rounded
+    wanted = run(differential_attention_reference, EXACT)
+    for x, y, z in zip(run(by_kernel, dtype), run(WAYS["two-calls"], dtype), wanted, strict=True):
+        assert (x - z).norm() <= 2 * (y - z).norm() + 1e-6 * z.norm()
