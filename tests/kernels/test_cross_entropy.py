@@ -1,79 +1,204 @@
-"""The fast readout losses equal the plain one, forward and backward."""
+"""The readout loss in chunks equals the plain one, forward and backward, wherever it is called."""
+
+import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from attractor.analysis.jacobian import load_forward_mode
 from attractor.kernels import cross_entropy as kernels
+from attractor.kernels.cross_entropy import (
+    IGNORED,
+    chunked_linear_cross_entropy,
+    linear_cross_entropy,
+    linear_cross_entropy_reference,
+)
 
-PATHS = {
-    "chunked": kernels.chunked_linear_cross_entropy,
-    "fused": kernels.fused_linear_cross_entropy,
-    "chosen": kernels.linear_cross_entropy,
-}
+N, D, CLASSES = 37, 8, 50
 
 
-def case(n: int = 37, d: int = 8, classes: int = 50) -> tuple[Tensor, Tensor, Tensor]:
+@pytest.fixture(autouse=True)
+def several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ROWS", 10)
+    monkeypatch.setattr(kernels, "HELD_ON_CPU", 0)
+
+
+def case(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(n, d, generator=generator).requires_grad_()
-    weight = torch.randn(classes, d, generator=generator).requires_grad_()
-    targets = torch.randint(0, classes, (n,), generator=generator)
-    targets[::5] = kernels.IGNORED
+    hidden = torch.randn(N, D, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(CLASSES, D, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    targets = torch.randint(0, CLASSES, (N,), generator=generator)
+    targets[::5] = IGNORED
     return hidden, weight, targets
 
 
-def needs_torch_for(path: str) -> None:
-    if path == "fused" and kernels._fused is None:
-        pytest.skip("this torch has no linear_cross_entropy: the chunked path is used instead")
+def gradients(loss: Callable[..., Tensor], hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    """The loss, and the gradients of three times it."""
+    value = loss(hidden, weight, targets)
+    return value.detach(), *torch.autograd.grad(3 * value, (hidden, weight))
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("small", [0, 2**22], ids=["large", "small"])
-def test_value_and_gradients_equal_the_reference(path: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs_torch_for(path)
-    monkeypatch.setattr(kernels, "SMALL", small)
-    monkeypatch.setattr(kernels, "CHUNK", 10)
+@pytest.mark.parametrize("loss", [chunked_linear_cross_entropy, linear_cross_entropy])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_value_and_gradients_equal_the_reference(loss: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Criterion: 1e-12 in fp64, where the result is fp64, too."""
+    close = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
+    expected = gradients(linear_cross_entropy_reference, *case(dtype))
+    torch.testing.assert_close(gradients(loss, *case(dtype)), expected, **close)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["hidden", "weight"])
+def test_one_gradient_alone(which: int) -> None:
+    inputs = case()
+    inputs[1 - which].requires_grad_(False)
+    (expected,) = torch.autograd.grad(linear_cross_entropy_reference(*inputs), inputs[which])
+    (found,) = torch.autograd.grad(chunked_linear_cross_entropy(*inputs), inputs[which])
+    torch.testing.assert_close(found, expected)
+
+
+class Operations(TorchDispatchMode):
+    """Counts products of matrices and the numbers of the largest result, and refuses what a GPU would wait for."""
+
+    n_products = largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "item")
+        self.n_products += name in ("mm", "addmm", "addmm_")
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.largest = max(self.largest, result.numel())
+        return result
+
+
+def test_each_chunk_costs_three_products_and_without_gradients_one() -> None:
+    """And the backward pass none; nothing on the way needs a number from the device, or is as large as all logits."""
+    inputs, n_chunks = case(), math.ceil(N / 10)
+    for needed in ((False, False), (True, True)):
+        with torch.no_grad(), Operations() as forward:
+            kernels.loss_and_gradients(*inputs, *needed)
+        assert forward.n_products == n_chunks * (1 + sum(needed))
+        assert forward.largest == 10 * CLASSES
+    loss = chunked_linear_cross_entropy(*inputs)
+    with Operations() as backward:
+        loss.backward()
+    assert backward.n_products == 0
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_twice() -> None:
+    inputs = case()
+    loss = chunked_linear_cross_entropy(*inputs)
+    once = torch.autograd.grad(loss, inputs[:2], retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, inputs[:2]), once)
+
+
+def test_second_derivatives_are_right() -> None:
     hidden, weight, targets = case()
-    expected = kernels.linear_cross_entropy_reference(hidden, weight, targets)
-    wanted = torch.autograd.grad(expected, (hidden, weight))
-    loss = PATHS[path](hidden, weight, targets)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(torch.autograd.grad(loss, (hidden, weight)), wanted)
+    one = hidden[:3].detach().requires_grad_(), weight[:5].detach().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda h, w: chunked_linear_cross_entropy(h, w, targets[:3] % 5), one)
 
 
-def test_large_logits_take_the_chunks_where_torch_has_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an older torch does, on this one."""
-    monkeypatch.setattr(kernels, "SMALL", 0)
-    monkeypatch.setattr(kernels, "_fused", None)
-    called = []
-    monkeypatch.setattr(kernels, "chunked_linear_cross_entropy", lambda *args: called.append(args) or args[0].sum())
-    kernels.linear_cross_entropy(*case())
-    assert called
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_half_precision_stays_near(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under bf16 autocast, within bf16's resolution of the fp32 loss; the loss itself comes back in fp32."""
-    needs_torch_for(path)
-    monkeypatch.setattr(kernels, "SMALL", 0)
-    hidden, weight, targets = case()
-    expected = kernels.linear_cross_entropy_reference(hidden, weight, targets)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = PATHS[path](hidden, weight, targets)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("where", ["autocast", "tensors"])
+def test_half_precision_stays_near(dtype: torch.dtype, where: str) -> None:
+    """The loss is fp32, within the resolution of the products; gradients have their tensors' precision."""
+    exact = gradients(linear_cross_entropy_reference, *case())
+    hidden, weight, targets = case(torch.float32)
+    if where == "tensors":
+        hidden, weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
+    with torch.autocast("cpu", dtype, enabled=where == "autocast"):
+        loss = chunked_linear_cross_entropy(hidden, weight, targets)
+    found = torch.autograd.grad(3 * loss, (hidden, weight))
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
-    loss.backward()
-    assert hidden.grad is not None
-    assert hidden.grad.isfinite().all()
+    torch.testing.assert_close(loss.double(), exact[0], rtol=4 * torch.finfo(dtype).eps, atol=0)
+    for gradient, x, wanted in zip(found, (hidden, weight), exact[1:], strict=True):
+        assert gradient.dtype == x.dtype
+        assert (gradient.double() - wanted).norm() < 2 * torch.finfo(dtype).eps * wanted.norm()
+
+
+def test_sums_over_many_chunks_stay_wide() -> None:
+    """Criterion: over 500 chunks of bf16, the gradient of W is off by one rounding; sums in bf16 would be by many."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5000, D, generator=generator)
+    weight = torch.randn(4, D, generator=generator).requires_grad_()
+    targets = torch.zeros(5000, dtype=torch.long)
+    (wanted,) = torch.autograd.grad(linear_cross_entropy_reference(hidden, weight, targets), weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = chunked_linear_cross_entropy(hidden, weight, targets)
+    (found,) = torch.autograd.grad(loss, weight)
+    assert (found - wanted).norm() < 2**-8 * wanted.norm()
+
+
+@pytest.mark.parametrize("n", [N, 0], ids=["all ignored", "no positions"])
+def test_nothing_to_score_is_what_the_reference_makes_of_it(n: int) -> None:
+    hidden, weight, _ = case()
+    nothing = hidden[:n], weight, torch.full((n,), IGNORED)
+    expected = gradients(linear_cross_entropy_reference, *nothing)
+    assert expected[0].isnan()
+    torch.testing.assert_close(gradients(chunked_linear_cross_entropy, *nothing), expected, equal_nan=True)
+
+
+def test_nan_goes_where_the_reference_lets_it_go() -> None:
+    for row in (0, 1):  # not scored, and scored
+        hidden, weight, targets = case()
+        hidden = hidden.detach().clone()
+        hidden[row] = float("nan")
+        inputs = hidden.requires_grad_(), weight, targets
+        expected = gradients(linear_cross_entropy_reference, *inputs)
+        torch.testing.assert_close(gradients(chunked_linear_cross_entropy, *inputs), expected, equal_nan=True)
+
+
+def test_transforms_of_functions_see_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: however large the logits, seeds side by side and directional derivatives are right."""
+    monkeypatch.setattr(kernels, "SMALL", 0)
+    hidden, weight, targets = (torch.stack([x, x.flip(0)]).detach() for x in case())
+    expected = torch.stack([linear_cross_entropy_reference(*one) for one in zip(hidden, weight, targets, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(linear_cross_entropy)(hidden, weight, targets), expected)
+
+    load_forward_mode()
+
+    def of_weight(loss: Callable[..., Tensor]) -> Tensor:
+        return torch.func.jvp(lambda w: loss(hidden[0], w, targets[0]), (weight[0],), (weight[1],))[1]
+
+    torch.testing.assert_close(of_weight(linear_cross_entropy), of_weight(linear_cross_entropy_reference))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "autocast"])
+def test_compiled_in_one_graph(half: bool) -> None:
+    inputs = case(torch.float32)
+
+    def loss(*inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return chunked_linear_cross_entropy(*inputs)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradients(compiled, *inputs), gradients(loss, *inputs))
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    hidden, weight, targets = case()
+    for needed in ((True, True), (True, False), (False, False)):
+        torch.library.opcheck(kernels._chunked, (hidden, weight, targets, *needed))
+
+
+def test_large_logits_are_taken_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[Tensor, ...]] = []
+    monkeypatch.setattr(kernels, "chunked_linear_cross_entropy", lambda *inputs: called.append(inputs) or inputs[0])
+    inputs = case()
+    for small, expected in ((N * CLASSES, 0), (N * CLASSES - 1, 1)):
+        monkeypatch.setattr(kernels, "SMALL", small)
+        linear_cross_entropy(*inputs)
+        assert len(called) == expected
 
 
 def test_position_losses_average_to_the_loss_beside_the_likeliest_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SMALL", 200)  # several chunks
     hidden, weight, targets = case()
     losses, likeliest = kernels.position_losses(hidden, weight, targets)
-    scored = targets != kernels.IGNORED
-    torch.testing.assert_close(
-        losses.sum() / scored.sum(), kernels.linear_cross_entropy_reference(hidden, weight, targets)
-    )
+    scored = targets != IGNORED
+    torch.testing.assert_close(losses.sum() / scored.sum(), linear_cross_entropy_reference(hidden, weight, targets))
     assert (losses[~scored] == 0).all()
     assert torch.equal(likeliest, (hidden @ weight.T).argmax(-1))

@@ -214,17 +214,13 @@ def test_padding_to_the_longest_of_all_models_changes_nothing(text: TrainConfig,
 
 
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("fused", [cross_entropy._fused, None])
-def test_large_logits_are_read_model_by_model(
-    fused: Any, traced: bool, text: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Criterion: the step is the same by either loss that never holds all logits, none of which can be vmapped."""
+def test_large_logits_are_read_model_by_model(traced: bool, text: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the step is the same by the loss that never holds all logits, which cannot be vmapped."""
     stack, models = stack_of(text, traced)
     draw = np.random.default_rng(0)
     batches = [Batch(draw.integers(0, 300, (4, 8)), draw.integers(0, 300, (4, 8))) for _ in models]
     wanted = [text.model.build(seed) for seed in range(3)]
     losses = [alone(text, model, batch, 1) for model, batch in zip(wanted, batches, strict=True)]
-    monkeypatch.setattr(cross_entropy, "_fused", fused)
     for module in (cross_entropy, train_module):
         monkeypatch.setattr(module, "SMALL", 100)
     torch.testing.assert_close(stack.take_step(batches, 1, rate=0.01)[0], torch.tensor(losses))

@@ -1,68 +1,143 @@
-"""Cross-entropy of a linear readout without ever holding all logits: the fused one where torch has it, else chunks.
+"""Cross-entropy of a linear readout without ever holding all logits, gradients formed on the way.
 
-    loss = mean over scored positions of -log softmax(W h_t)[y_t];   targets of -100 are not scored          (1)
+    loss = mean over scored positions of -log softmax(W h_t)[y_t];   targets of -100 are not scored         (1)
+    g_t = softmax(W h_t) - onehot(y_t), 0 where not scored;   dL/dh_t = W' g_t / n,   dL/dW = sum g_t h_t' / n  (2)
 
-At a vocabulary of 50,257 the logits of 32 x 512 tokens are 3.3 GB in fp32; in chunks a hundredth of it.
+The logits of a chunk of positions are formed once, turned into (2) where they lie, and used up: three products, where
+computing them again in the backward pass would be four. The backward pass scales what was found. At a vocabulary of
+50,257 the logits of 32 x 512 tokens are 3.3 GB in fp32; a chunk holds 256 MB at most, on a CPU 50.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from attractor.kernels.precision import autocast_dtype
+from attractor.kernels.fallback import fused, transformed
+from attractor.kernels.precision import autocast_dtype, without_autocast
 
 IGNORED = -100
-CHUNK = 2048  # positions whose logits are held at once
-SMALL = 2**22  # logits that are not worth avoiding: 16 MB in fp32
-
-# In torch from 2.13 on; the CPU and CUDA builds have it alike.
-_fused = getattr(F, "linear_cross_entropy", None)
+SMALL = 2**20  # logits that are not worth avoiding: 4 MB in fp32, which a cache holds
+HELD = 2**28  # bytes of logits held at once
+HELD_ON_CPU = 2**22  # which a cache holds
+ROWS = 256  # positions in a chunk at least: each chunk goes through the whole gradient of W
 
 
 def linear_cross_entropy_reference(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
 ) -> Float[Tensor, ""]:
     """(1) as it is written."""
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=IGNORED)
-
-
-def _chunk_sum(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=IGNORED, reduction="sum")
+    logits = F.linear(hidden, weight)
+    return F.cross_entropy(_wide(logits), targets, ignore_index=IGNORED)
 
 
 def chunked_linear_cross_entropy(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
 ) -> Float[Tensor, ""]:
-    """(1) in chunks whose logits are computed again in the backward pass."""
-    total = hidden.new_zeros((), dtype=torch.float32)
-    for h, y in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
-        total = total + checkpoint(_chunk_sum, h, weight, y, use_reentrant=False)
-    return total / (targets != IGNORED).sum()
-
-
-def fused_linear_cross_entropy(
-    hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
-) -> Float[Tensor, ""]:
-    """(1) by torch's own chunked operator, which forms the gradients in the forward pass."""
+    """(1) in chunks. Products run in the precision of `hidden`, or of autocast; sums are in fp32 or wider."""
     half = autocast_dtype(hidden)
-    if half is not None:  # the operator is not on autocast's list
-        hidden, weight = hidden.to(half), weight.to(half)
-    options = torch.nn.LinearCrossEntropyOptions(allow_retain_graph=True)
-    assert _fused is not None
-    return _fused(hidden, weight, targets, ignore_index=IGNORED, options=options).float()
+    needed = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
+    with without_autocast(hidden):
+        return _chunked(hidden if half is None else hidden.to(half), weight, targets, *needed)[0]
 
 
 def linear_cross_entropy(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
 ) -> Float[Tensor, ""]:
-    """(1), as it is written while the logits are small, and without holding them when they are not."""
-    if hidden.shape[0] * weight.shape[0] <= SMALL:
+    """(1), as it is written while the logits are small, and without holding them when they are not. vmap and its kind
+    know plain operations only, and of others some would take the derivative to be zero."""
+    if hidden.shape[0] * weight.shape[0] <= SMALL or transformed():
         return linear_cross_entropy_reference(hidden, weight, targets)
-    if _fused is not None:
-        return fused_linear_cross_entropy(hidden, weight, targets)
     return chunked_linear_cross_entropy(hidden, weight, targets)
+
+
+def loss_and_gradients(
+    hidden: Tensor, weight: Tensor, targets: Tensor, hidden_needed: bool, weight_needed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, and (2) without 1 / n where it is needed, empty where it is not."""
+    wide = _wide(hidden).dtype
+    readout = weight.to(hidden.dtype)
+    total = hidden.new_zeros((), dtype=wide)
+    grad_hidden = torch.empty_like(hidden) if hidden_needed else hidden.new_empty(0)
+    grad_weight = torch.zeros_like(weight, dtype=wide) if weight_needed else weight.new_empty(0)
+    of_chunk, n_rows = _of_chunk, _rows_at_once(hidden, weight)
+    against = "fp64 is wider than it computes" if hidden.dtype == torch.float64 else None
+    if fused("the gradient of cross-entropy", hidden, against):
+        from attractor.kernels.gpu.cross_entropy import of_chunk
+    for at in range(0, len(hidden), n_rows):
+        h, y = hidden[at : at + n_rows], targets[at : at + n_rows]
+        loss, g = of_chunk(h, readout, y, IGNORED, hidden_needed or weight_needed)
+        total += loss
+        if hidden_needed:
+            torch.mm(g, readout, out=grad_hidden[at : at + n_rows])
+        if weight_needed and g.dtype == wide:
+            grad_weight.addmm_(g.mT, h)
+        elif weight_needed:
+            grad_weight += g.mT @ h
+    return total / (targets != IGNORED).sum(), grad_hidden, grad_weight
+
+
+def _of_chunk(
+    hidden: Tensor, readout: Tensor, targets: Tensor, ignored: int, differentiate: bool
+) -> tuple[Tensor, Tensor]:
+    """The sum of the losses of these positions, and the gradients of their logits."""
+    log_p = _wide(F.linear(hidden, readout)).log_softmax(-1)
+    loss = F.nll_loss(log_p, targets, ignore_index=ignored, reduction="sum")
+    if not differentiate:
+        return loss, log_p
+    rows = torch.arange(len(targets), device=targets.device)
+    gradient = log_p.exp_()
+    gradient[rows, targets.clamp(min=0)] -= 1
+    return loss, gradient.mul_((targets != ignored).unsqueeze(1)).to(hidden.dtype)
+
+
+_chunked = torch.library.custom_op("attractor::linear_cross_entropy", loss_and_gradients, mutates_args=())
+
+
+@_chunked.register_fake
+def _(
+    hidden: Tensor, weight: Tensor, targets: Tensor, hidden_needed: bool, weight_needed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = _wide(hidden).dtype
+    grad_hidden = torch.empty_like(hidden) if hidden_needed else hidden.new_empty(0)
+    grad_weight = torch.empty_like(weight, dtype=wide) if weight_needed else weight.new_empty(0)
+    return hidden.new_empty((), dtype=wide), grad_hidden, grad_weight
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    hidden, weight, targets, *ctx.needed = inputs
+    ctx.save_for_backward(hidden, weight, targets, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    hidden, weight, targets, *gradients = ctx.saved_tensors
+    if torch.is_grad_enabled():  # to be differentiated again, which what was found on the way cannot be
+        loss = linear_cross_entropy_reference(hidden, weight.to(hidden.dtype), targets)
+        inputs = [x for x, needed in zip((hidden, weight), ctx.needed, strict=True) if needed]
+        found = iter(torch.autograd.grad(loss, inputs, grad, create_graph=True))
+        return *(next(found) if needed else None for needed in ctx.needed), None, None, None
+    scale = grad / (targets != IGNORED).sum().clamp(min=1)
+    scaled = (
+        (gradient * scale).to(x.dtype) if needed else None
+        for gradient, x, needed in zip(gradients, (hidden, weight), ctx.needed, strict=True)
+    )
+    return *scaled, None, None, None
+
+
+_chunked.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _rows_at_once(hidden: Tensor, weight: Tensor) -> int:
+    held = HELD_ON_CPU if hidden.device.type == "cpu" else HELD
+    return max(held // (len(weight) * hidden.element_size() * ROWS), 1) * ROWS
 
 
 def position_losses(
@@ -72,7 +147,7 @@ def position_losses(
     chunk = max(SMALL // weight.shape[0], 1)
     losses, likeliest = [], []
     for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True):
-        logits = F.linear(h, weight).float()
+        logits = _wide(F.linear(h, weight))
         losses.append(F.cross_entropy(logits, y, ignore_index=IGNORED, reduction="none"))
         likeliest.append(logits.argmax(-1))
     return torch.cat(losses), torch.cat(likeliest)

@@ -13,11 +13,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.stage import Coupling, HeadLayout
-from attractor.kernels.precision import without_autocast
+from attractor.kernels.fallback import fused
+from attractor.kernels.phase import phase_activation
+
+FP64 = "it computes in fp32, and the input is fp64"
+
+
+def activated(v: Tensor, weight: Tensor) -> Tensor:
+    """B T H 2K of B T H K, by the kernel where there is one."""
+    if not fused("phase activation", v, FP64 if v.dtype == torch.float64 else None):
+        return phase_activation(v, weight)
+    from attractor.kernels.gpu.phase import phase_activation as kernel
+
+    return kernel(v, weight)
 
 
 @dataclass(frozen=True)
@@ -33,11 +45,9 @@ class PhaseActivation(nn.Module):
         super().__init__()
         self.phase = nn.Linear(layout.free, layout.free, bias=False)
 
-    def activate(self, v: Tensor) -> Tensor:
-        wide = torch.promote_types(v.dtype, torch.float32)
-        with without_autocast(v):
-            angle = F.linear(v.to(wide), self.phase.weight.to(wide))
-        return torch.cat([v * angle.cos(), v * angle.sin()], dim=-1).to(v.dtype)  # (2)
+    def activate(self, v: Float[Tensor, "B H T K"]) -> Float[Tensor, "B H T 2*K"]:
+        # Positions before heads, which is how the projections left them in memory.
+        return activated(v.transpose(1, 2), self.phase.weight).transpose(1, 2)  # (2)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.activate(q), self.activate(k)
