@@ -1,16 +1,18 @@
 """A run that takes a tenth of a second, and the ways in which it can be disturbed."""
 
+import math
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from torch import Tensor
 
 from attractor.models import TransformerConfig
+from attractor.tasks import Batch
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.loop import Run
+from attractor.train.loop import Run, Taken
 
 MODEL = TransformerConfig(
     vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope", dropout=0.1
@@ -52,13 +54,36 @@ def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]
     def arrange(steps: Iterable[int]) -> None:
         left, take_step = set(steps), Run.take_step
 
-        def interrupted(run: Run) -> dict[str, Any]:
-            if run.state.step in left:
-                left.remove(run.state.step)
+        def interrupted(run: Run) -> Taken:
+            if run.step in left:
+                left.remove(run.step)
                 signal.raise_signal(signal.SIGINT)
             return take_step(run)
 
         monkeypatch.setattr(Run, "take_step", interrupted)
+
+    return arrange
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], None]:
+    """Make the loss NaN, or one number of the gradient infinite, in these steps, counted from 0."""
+
+    def arrange(steps: Iterable[int], what: str) -> None:
+        chosen, gradients = set(steps), Run.gradients
+
+        def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
+            loss = gradients(run, batch, share)
+            if run.step not in chosen:
+                return loss
+            if what == "gradient":
+                grad = run.model.embedding.weight.grad
+                assert grad is not None
+                grad[0, 0] = math.inf
+                return loss
+            return loss * math.nan
+
+        monkeypatch.setattr(Run, "gradients", spoiled)
 
     return arrange
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from same_runs import assert_same_run, build_run, newest_tensors, same, without_measured
 from torch import Tensor
 
 from attractor.attention import PRESETS
@@ -26,50 +26,10 @@ from attractor.models import FastSlowConfig
 from attractor.tasks import Batch
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
-from attractor.train.loop import Run, train
+from attractor.train.loop import Run, Taken, train
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
-MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # what even the same run gives differently
 Interrupt = Callable[[Iterable[int]], None]
-
-
-def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
-    task = config.build_task()
-    return Run(config, RunFolder.create(path, config.identity(task)), task, runtime, Silent())
-
-
-def newest_tensors(path: Path) -> dict[str, Any]:
-    """Weights, optimizer and random state of the newest checkpoint, by name."""
-    checkpoint = max((path / "checkpoints").glob("step-*"))
-    others = torch.load(checkpoint / "optimizer.pt", weights_only=True)
-    return {"weights": load_file(checkpoint / "model.safetensors")} | others
-
-
-def same(one: Any, other: Any) -> bool:
-    """Bit for bit, through nested dictionaries and lists."""
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
-
-
-def without_measured(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in MEASURED}
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimizer, random state, metrics, best and summary of two finished runs are equal."""
-    first, second = newest_tensors(one), newest_tensors(other)
-    for part in first:
-        assert same(first[part], second[part]), f"{part} differs"
-    records = [[without_measured(r) for r in RunFolder.open(path).metrics()] for path in (one, other)]
-    assert records[0] == records[1]
-    assert (one / "checkpoints/best.json").read_text() == (other / "checkpoints/best.json").read_text()
-    summaries = [without_measured(RunFolder.open(path).summary() or {}) for path in (one, other)]
-    assert summaries[0] == summaries[1]
 
 
 FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64, dropout=0.1)
@@ -120,7 +80,7 @@ def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
     train(config, tmp_path / "whole", runtime)
     take_step = Run.take_step
 
-    def crash(run: Run) -> dict[str, Any]:
+    def crash(run: Run) -> Taken:
         if run.state.step == 7:
             raise MemoryError
         return take_step(run)
@@ -289,27 +249,6 @@ def test_clipping_bounds_the_norm_and_none_leaves_it(config: TrainConfig, runtim
     assert norms[None] > 0.1
 
 
-def test_compile_is_asked_for_only_where_configured(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The compiler itself takes longer than all these tests; what is compiled is the loss, and the loop calls that."""
-    compiled = []
-
-    def record(function: Callable) -> Callable:
-        def call(*arguments: Tensor) -> Any:
-            compiled.append(function)
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", record)
-    build_run(config, tmp_path / "plain", runtime).take_step()
-    assert not compiled
-    run = build_run(config.replace(compile=True), tmp_path / "compiled", runtime)
-    run.take_step()
-    assert compiled == [run.model.loss]
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_learns_and_keeps_fp32_master_weights(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, precision: str
@@ -350,29 +289,6 @@ def test_the_scaler_goes_on_where_it_was(
 
 
 @pytest.fixture
-def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], None]:
-    """Make the loss NaN, or one number of the gradient infinite, in these steps, counted from 0."""
-
-    def arrange(steps: Iterable[int], what: str) -> None:
-        chosen, gradients = set(steps), Run.gradients
-
-        def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
-            loss = gradients(run, batch, share)
-            if run.state.step not in chosen:
-                return loss
-            if what == "gradient":
-                grad = run.model.embedding.weight.grad
-                assert grad is not None
-                grad[0, 0] = math.inf
-                return loss
-            return loss * math.nan
-
-        monkeypatch.setattr(Run, "gradients", spoiled)
-
-    return arrange
-
-
-@pytest.fixture
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Weights and optimizer state before and after every step."""
     taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -381,11 +297,11 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dic
     def state(run: Run) -> dict[str, Any]:
         return deepcopy({"weights": run.model.state_dict(), "optimizer": run.optimizer.state_dict()["state"]})
 
-    def observed(run: Run) -> dict[str, Any]:
+    def observed(run: Run) -> Taken:
         before = state(run)
-        record = take_step(run)
+        found = take_step(run)
         taken.append((before, state(run)))
-        return record
+        return found
 
     monkeypatch.setattr(Run, "take_step", observed)
     return taken

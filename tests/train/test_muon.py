@@ -163,8 +163,8 @@ def test_fused_matrix_is_cut_into_its_heads_and_the_rest() -> None:
     update = torch.randn(12, 10, generator=torch.Generator().manual_seed(0))
     optimizer._blocks = {weight: cuts, transposed: other_cuts}
     with torch.no_grad():
-        optimizer._move(weight, update, 1.0, muon.ADJUSTMENTS["original"])
-        optimizer._move(transposed, update.T, 1.0, muon.ADJUSTMENTS["original"])
+        optimizer._move([weight], [update], 1.0, muon.ADJUSTMENTS["original"])
+        optimizer._move([transposed], [update.T], 1.0, muon.ADJUSTMENTS["original"])
     torch.testing.assert_close(weight, transposed.T)
     for rows in ([0, 1], [8, 9], [4, 5, 10, 11]):
         assert torch.linalg.svdvals(weight.detach()[rows]).min() > 0.6

@@ -7,13 +7,14 @@ A family is a core: `through` carries the hidden states from the embedding to th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from attractor.attention import Rope, Rotation
 from attractor.attention.mask import lower_triangle
@@ -52,6 +53,7 @@ class LanguageModel(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.activation_checkpointing = False
+        self.kept: Callable[..., CheckpointPolicy] | None = None  # of a checkpointed block all the same; None: nothing
         self.embedding = Embedding(config.vocab_size, config.d_model)
         learned = config.positions == "learned"
         self.positions = LearnedPositions(config.max_seq_len, config.d_model) if learned else None
@@ -153,7 +155,10 @@ class LanguageModel(nn.Module, ABC):
         """One block, recomputed in the backward pass where that is asked for."""
         # A tap inside a checkpointed block would be passed twice, and change what the block saves.
         if self.activation_checkpointing and self.training and not listening():
-            return checkpoint(block, x, *how, use_reentrant=False)
+            if self.kept is None:
+                return checkpoint(block, x, *how, use_reentrant=False)
+            contexts = partial(create_selective_checkpoint_contexts, self.kept)
+            return checkpoint(block, x, *how, use_reentrant=False, context_fn=contexts)
         return block(x, *how)
 
     def _place(self, tokens: Tensor, cache: ModelCache | None, real: Tensor | None) -> Place:

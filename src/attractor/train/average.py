@@ -8,6 +8,7 @@ is skipped, because it was not finite, changes nothing.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,15 @@ class Average:
         self.means = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """(1), after step number `step`, from 0."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.means.values()), list(self.trained.values()), 1 - decay)
+    def update(self, step: int, moves: Tensor | None = None) -> None:
+        """(1), after step number `step`, from 0; where it is given, only if the step `moves` (`late.py`)."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        means, trained = list(self.means.values()), list[Tensor](self.trained.values())
+        if moves is None:
+            torch._foreach_lerp_(means, trained, share)
+        else:
+            shares: Any = [(moves * share).to(mean.dtype) for mean in means]
+            torch._foreach_lerp_(means, trained, shares)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

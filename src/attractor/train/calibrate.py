@@ -109,10 +109,14 @@ def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> Estimate:
     run = Run(config, RunFolder.create(folder, config.to_dict()), task, runtime, Silent())
     start = time.perf_counter() - started
     run.model.train()
+
+    def take_and_read_step() -> None:
+        run.ahead.append(run.take_step())
+        run.catch_up()
+
     steps: list[float] = []
     while len(steps) < min(2, config.n_steps) or (len(steps) < config.n_steps and sum(steps) < SECONDS):
-        steps.append(_seconds(run.take_step))
-        run.state.step += 1
+        steps.append(_seconds(take_and_read_step))
     micro_batch = config.batch_size // config.accumulation
 
     def evaluate_one_batch() -> None:

@@ -50,7 +50,8 @@ class TrainState:
     best_step: int | None = None
     bad_steps: int = 0  # in a row
     skipped_steps: int = 0
-    train_seconds: float = 0.0  # inside steps, over all sessions
+    train_seconds: float = 0.0  # inside steps, over all sessions, but for
+    compile_seconds: float = 0.0  # those of torch.compile
     recent_losses: list[float] = field(default_factory=list)  # what a spike is measured against
     loss_spikes: list[int] = field(default_factory=list)  # their steps
 

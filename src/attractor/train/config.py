@@ -24,6 +24,7 @@ from attractor.train.start import weights_fingerprint
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 PARALLEL = ("ddp", "fsdp")
+RECOMPUTED = ("blocks", "cheap")
 
 # Learns to use its context within seconds on one core, so that a comparison on a laptop can tell mechanisms apart. With
 # learned positions it does not: the twin without attention was then as good (LOG.md).
@@ -60,6 +61,7 @@ class TrainConfig:
     clip: float | None = 1.0  # of the gradient's norm; None: unclipped
     precision: str = "fp32"
     activation_checkpointing: bool = False
+    recompute: str = later("blocks")  # by activation checkpointing: all of a block, or (cheap) no product nor attention
     compile: bool = False
     eval_every: int = 80
     eval_batches: int | None = 32  # validation batches; None: all of them
@@ -90,6 +92,12 @@ class TrainConfig:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        if self.recompute not in RECOMPUTED:
+            raise unknown("choice of what to recompute", self.recompute, RECOMPUTED)
+        rule, next_step = "'blocks' without activation_checkpointing", "give activation_checkpointing, too"
+        require(
+            self.activation_checkpointing or self.recompute == "blocks", "recompute", rule, self.recompute, next_step
+        )
         length = self.task.seq_len
         rule = f"{length} for this {self.task.kind} task"
         require(length in (None, self.seq_len), "seq_len", rule, self.seq_len, f"give seq_len={length}")
@@ -198,6 +206,7 @@ class Runtime:
     telemetry_every: int | None = 50  # steps between looks at the probe; None: none
     tensorboard: bool = False  # write TensorBoard's files, too
     parallel: str = "ddp"  # under torchrun: every process holds the whole model, or (fsdp) a part of every tensor
+    cuda_graphs: bool = False  # replay a compiled loss: for steps that take longer to launch than to compute
 
     def __post_init__(self) -> None:
         for field_name in ("log_every", "save_every", "keep", "telemetry_every"):

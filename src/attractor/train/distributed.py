@@ -152,12 +152,14 @@ class World:
 
     # --- the model ----------------------------------------------------------------------------------------------
 
-    def spread(self, model: LanguageModel, parallel: str, compiled: bool) -> LossFunction:
-        """The model's loss, whose backward pass leaves gradients averaged over all processes. Under `fsdp` the model's
-        parameters are sharded from here on."""
+    def spread(
+        self, model: LanguageModel, parallel: str, compiler: Callable[[LossFunction], LossFunction]
+    ) -> LossFunction:
+        """The model's loss, compiled where that is asked for, whose backward pass leaves gradients averaged over all
+        processes. Under `fsdp` the model's parameters are sharded from here on."""
         if self.size > 1 and parallel == "fsdp":
             _shard(model, self.size)
-        loss = torch.compile(model.loss) if compiled else model.loss
+        loss = compiler(model.loss)
         if self.size > 1 and parallel == "ddp":
             return DistributedDataParallel(_Loss(model, loss), gradient_as_bucket_view=True)
         return loss

@@ -49,7 +49,7 @@ def evaluate(
     device = model.device
     was_training = model.training
     model.eval()
-    losses, counts, n_hits = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64), 0
+    losses = counts = n_hits = torch.zeros(0)  # on the device, until all batches are through
     all_targets, all_predictions = [], []
     for batch in task.valid_batches(batch_size, max_batches, part):
         inputs, wanted, real = on_device(batch, device)
@@ -57,14 +57,16 @@ def evaluate(
             loss, predicted = model.judge(inputs, wanted, real)
         columns = wanted.shape[1] if wanted.dim() == 2 else 1
         if not len(counts):
-            losses, counts = (torch.zeros(columns, dtype=torch.float64) for _ in range(2))
-        losses += loss.view(-1, columns).double().sum(0).cpu()
-        counts += (wanted != IGNORED).view(-1, columns).double().sum(0).cpu()
-        n_hits += int((predicted == wanted).sum())
+            losses, counts = torch.zeros(2, columns, dtype=torch.float64, device=device)
+            n_hits = torch.zeros((), dtype=torch.long, device=device)
+        losses += loss.view(-1, columns).double().sum(0)
+        counts += (wanted != IGNORED).view(-1, columns).double().sum(0)
+        n_hits += (predicted == wanted).sum()
         if isinstance(task, Measured):
             all_targets.append(batch.targets)
             all_predictions.append(predicted.cpu().numpy())
     model.train(was_training)
+    losses, counts = losses.cpu(), counts.cpu()
     measures = {}
     if isinstance(task, Measured):
         measures = task.measure(np.concatenate(all_targets), np.concatenate(all_predictions))
@@ -73,7 +75,7 @@ def evaluate(
     gain = losses[first].sum() / counts[first].sum() - losses[half].sum() / counts[half].sum()  # (1)
     return Evaluation(
         loss=float(losses.sum() / counts.sum()),
-        accuracy=n_hits / float(counts.sum()),
+        accuracy=int(n_hits) / float(counts.sum()),
         context_gain=float(gain) if comparable else None,
         measures=measures,
     )

@@ -3,6 +3,7 @@
 import resource
 import sys
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,10 +43,16 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def moved(array: np.ndarray, device: torch.device) -> Tensor:
+    """As a tensor there, without waiting until all that was asked of the device before is done."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def on_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
     """Inputs, targets and what is real of them, as tensors there."""
-    real = None if batch.real is None else torch.from_numpy(batch.real).to(device)
-    return torch.from_numpy(batch.inputs).to(device), torch.from_numpy(batch.targets).to(device), real
+    real = None if batch.real is None else moved(batch.real, device)
+    return moved(batch.inputs, device), moved(batch.targets, device), real
 
 
 class PeakMemory:

@@ -1,10 +1,13 @@
 """The training loop. One run: from a config to a folder that holds everything there is to know about it.
 
     for each step:  rate by the schedule; gradients over the micro-batches; clip; step unless not finite;
-                    now and then: log, look at its health, evaluate, save
+                    now and then: read what the steps found; log, look at its health, evaluate, save
 
 A run is a function of its config: data order and rates depend on the step alone, weights on (seed, name), and the
 random state is in the checkpoint. Resumed, it goes on bit for bit as if it had never stopped.
+
+On an accelerator a step waits for nothing (`late.py`): what it found is read when someone looks at the run, and at the
+latest after FARTHEST steps. On a CPU reading is free, and done at once. Either way the run is the same.
 
 Several processes that torchrun starts carry out one run together (`distributed.py`): all of them take every step, and
 the first one alone writes.
@@ -13,10 +16,10 @@ the first one alone writes.
 import math
 import shlex
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ from attractor.tasks import Batch, Task
 from attractor.train import checkpoint
 from attractor.train.average import Average
 from attractor.train.checkpoint import TrainState
+from attractor.train.compiled import CompileClock, compiler, refuse_cuda_graphs
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display, Silent
 from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
@@ -39,8 +43,11 @@ from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.interrupt import StopRequest
 from attractor.train.interventions import Interventions
+from attractor.train.late import Decisions, step_where
 from attractor.train.optimizer import build_optimizer, load_optimizer, set_rate
 from attractor.train.parts import training_flops_per_token
+from attractor.train.prefetch import Prefetched
+from attractor.train.recompute import KEPT
 from attractor.train.schedule import learning_rate
 from attractor.train.spelling import keep_spelling
 from attractor.train.start import load_start
@@ -59,6 +66,8 @@ if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MAKE_THEIR_OWN = ("cpu",)  # devices on which batches are made step by step: a thread would take a core from the steps
+FARTHEST = 32  # steps that nobody has read: how late a run may hear that it is to stop
 
 
 def train(
@@ -94,6 +103,14 @@ def _carry_out(run: "Run") -> dict[str, Any]:
     return run.conclude()
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A step that was taken, with what it found, still on the device."""
+
+    rate: float
+    found: dict[str, Tensor]  # loss, grad_norm, finite; perhaps penalty, param_norm
+
+
 @dataclass
 class Run:
     """A run in progress: what the loop holds between steps."""
@@ -108,6 +125,8 @@ class Run:
     latest: dict[str, Evaluation] | None = None
     saved_step: int | None = None
     board: TensorBoard | None = None
+    ahead: list[Taken] = field(default_factory=list)  # steps that nobody has read: they are not in the state yet
+    prefetched: Prefetched[Batch] | None = None
     probe: "LogitProbe | None" = None
     seen_before: dict[str, Any] = field(default_factory=dict)  # by the probe, in an earlier session
     warned: bool = False  # that the equilibrium is not reached
@@ -124,7 +143,12 @@ class Run:
             load_start(config.start_folder, self.model)
         self.model.to(self.device)
         self.model.activation_checkpointing = config.activation_checkpointing
-        self.loss = self.world.spread(self.model, self.runtime.parallel, config.compile)
+        self.model.kept = KEPT[config.recompute]
+        if self.runtime.cuda_graphs:
+            refuse_cuda_graphs(config, self.device)
+        padded = config.compile and self.task.train_batch(0, config.batch_size).real is not None
+        self.loss = self.world.spread(self.model, self.runtime.parallel, compiler(config, self.runtime, padded))
+        self.compiling = CompileClock(config.compile)
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer)
         self.average = None if config.ema is None else Average(self.model, config.ema)
@@ -160,43 +184,98 @@ class Run:
         config, state = self.config, self.state
         self.display.begin(self.facts(), state.step, config.n_steps)
         self.model.train()
-        while state.step < config.n_steps:
-            started = time.perf_counter()
-            record = self.take_step()
-            state.train_seconds += time.perf_counter() - started
-            state.step += 1
-            state.tokens += config.batch_size * config.seq_len
-            self.report_step(record)
-            at_end = state.step == config.n_steps
-            every = self.runtime.telemetry_every
-            if every is not None and (state.step % every == 0 or at_end):
-                self.look()
-            if state.step % config.eval_every == 0 or at_end:
-                self.validate()
-            if state.bad_steps >= config.max_bad_steps:
-                self.save()
-                raise RunStopped(
-                    f"stopped at step {state.step}: loss or gradient was not finite {state.bad_steps} steps in a row "
-                    f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
-                    f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
-                )
-            stop_signal = self.world.largest(stop.signal_number or 0)
-            if state.step % self.runtime.save_every == 0 or at_end or stop_signal:
-                self.save()
-            if stop_signal and not at_end:
-                raise RunInterrupted(
-                    f"interrupted after step {state.step}, saved. Resume: {self.world.program} train --resume "
-                    + shlex.quote(str(self.folder.path)),
-                    stop_signal,
-                )
+        with self.compiling, self.batches_ahead():
+            while state.step < config.n_steps:
+                with self.counting_seconds():
+                    self.ahead.append(self.take_step())
+                stop_signal = self.world.largest(stop.signal_number or 0)
+                if self.due or stop_signal:
+                    self.catch_up()
+                    self.look_after(stop_signal)
 
-    def take_step(self) -> dict[str, Any]:
-        """One optimizer step, or none where loss or gradient is not finite: then the weights stay as they are."""
+    def look_after(self, stop_signal: int) -> None:
+        """What is to be done at this step, besides logging it."""
         config, state = self.config, self.state
-        rate = learning_rate(state.step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
+        at_end = state.step == config.n_steps
+        every = self.runtime.telemetry_every
+        if every is not None and (state.step % every == 0 or at_end):
+            self.look()
+        if state.step % config.eval_every == 0 or at_end:
+            self.validate()
+        if state.bad_steps >= config.max_bad_steps:
+            self.save()
+            raise RunStopped(
+                f"stopped at step {state.step}: loss or gradient was not finite {state.bad_steps} steps in a row "
+                f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
+                f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
+            )
+        if state.step % self.runtime.save_every == 0 or at_end or stop_signal:
+            self.save()
+        if stop_signal and not at_end:
+            raise RunInterrupted(
+                f"interrupted after step {state.step}, saved. Resume: {self.world.program} train --resume "
+                + shlex.quote(str(self.folder.path)),
+                stop_signal,
+            )
+
+    @contextmanager
+    def batches_ahead(self) -> Iterator[None]:
+        """Inside, batches are made before their steps, where that is worth a thread."""
+        if self.device.type in MAKE_THEIR_OWN:
+            yield
+            return
+        make = partial(self.task.train_batch, batch_size=self.config.batch_size)
+        with Prefetched(make, self.state.step, self.config.n_steps) as self.prefetched:
+            yield
+        self.prefetched = None
+
+    @contextmanager
+    def counting_seconds(self) -> Iterator[None]:
+        """What happens inside is training, but for what torch compiles."""
+        started, compiled = time.perf_counter(), self.compiling.seconds
+        yield
+        compiled = self.compiling.seconds - compiled
+        self.state.train_seconds += time.perf_counter() - started - compiled
+        self.state.compile_seconds += compiled
+        if compiled:
+            self.display.note(f"compiled in {compiled:.1f} s")
+
+    # --- one step -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether what a step finds is read later. QK-clip looks at every step's logits, and so gains nothing."""
+        return self.device.type != "cpu" and self.interventions.clip is None
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        return Decisions(self.device, self.state.bad_steps, self.config.max_bad_steps)
+
+    @property
+    def step(self) -> int:
+        """The number of the next step, from 0."""
+        return self.state.step + len(self.ahead)
+
+    @property
+    def due(self) -> bool:
+        """Whether someone looks at the run now, or nobody has for long."""
+        runtime, config = self.runtime, self.config
+        looks = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
+        return (
+            not self.late
+            or len(self.ahead) >= FARTHEST
+            or any(self.step % every == 0 for every in looks if every is not None)
+        )
+
+    def take_step(self) -> Taken:
+        """One optimizer step, or none where loss or gradient is not finite: then the weights stay as they are."""
+        config, step = self.config, self.step
+        rate = learning_rate(step, config.lr, config.schedule, config.warmup_steps, config.n_steps)
         set_rate(self.optimizer, rate)
-        batch = self.task.train_batch(state.step, config.batch_size)
-        self.world.seed(config.seed, state.step)
+        batch = self.prefetched.take() if self.prefetched else self.task.train_batch(step, config.batch_size)
+        self.world.seed(config.seed, step)
+        if self.runtime.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         loss = torch.zeros((), device=self.device)
         # Weighted, so that the step depends neither on the accumulation nor on the number of processes.
         parts = self.world.parts(batch, config.accumulation)
@@ -206,21 +285,30 @@ class Run:
         self.scaler.unscale_(self.optimizer)
         penalty = self.interventions.penalty
         penalised = {} if penalty is None else {"penalty": penalty.add_gradients()}
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
-        loss, norm = self.world.mean(loss, whole(norm))
-        finite = bool(torch.isfinite(loss + norm))
-        if finite:
-            self.scaler.step(self.optimizer)
-            if self.average is not None:
-                self.average.update(state.step)
-            state.bad_steps = 0
-            self.watch_for_spikes(float(loss))
-        else:
-            state.bad_steps += 1
-            state.skipped_steps += 1
+        loss, norm = self.world.mean(loss, whole(self.clip_gradients()))
+        finite = torch.isfinite(loss + norm)
+        self.move(step, finite)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return {"loss": loss, "lr": rate, "grad_norm": norm, "skipped": not finite, **penalised}
+        # Later it will be that of another step.
+        of_now = {"param_norm": whole(parameter_norm(self.model))} if self.late else {}
+        return Taken(rate, {"loss": loss, "grad_norm": norm, "finite": finite, **penalised, **of_now})
+
+    def clip_gradients(self) -> Tensor:
+        """Returns their norm, as it was."""
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf, foreach=True)
+
+    def move(self, step: int, finite: Tensor) -> None:
+        """The weights, and their average, unless the step is not finite."""
+        if self.late:
+            moves = self.decisions.moves(finite)
+            step_where(self.optimizer, moves)  # gradients are unscaled already, and those that overflowed not finite
+            if self.average is not None:
+                self.average.update(step, moves)
+        elif finite:
+            self.scaler.step(self.optimizer)
+            if self.average is not None:
+                self.average.update(step)
 
     def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add this micro-batch's share to the gradients; returns its share of the loss."""
@@ -229,32 +317,56 @@ class Run:
         self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
+    def catch_up(self) -> None:
+        """Read what steps found, and live through them in order, up to one at which the run is to stop."""
+        taken, self.ahead = self.ahead, []
+        with self.counting_seconds():  # it waits for the device
+            rows = torch.stack([torch.stack([x.float() for x in one.found.values()]) for one in taken]).tolist()
+        for one, row in zip(taken, rows, strict=True):
+            self.live_through(one.rate, dict(zip(one.found, row, strict=True)))
+            if self.state.bad_steps >= self.config.max_bad_steps:
+                return  # nothing has moved since
+
+    def live_through(self, rate: float, found: Mapping[str, float]) -> None:
+        """Count and report a step, once it is known what it found."""
+        state = self.state
+        state.step += 1
+        state.tokens += self.config.tokens_per_step
+        if found["finite"]:
+            state.bad_steps = 0
+            self.watch_for_spikes(found["loss"])
+        else:
+            state.bad_steps += 1
+            state.skipped_steps += 1
+        self.report_step(rate, found)
+
     def watch_for_spikes(self, loss: float) -> None:
         state = self.state
         if is_spike(loss, state.recent_losses):
-            state.loss_spikes.append(state.step + 1)
+            state.loss_spikes.append(state.step)
             usual = median(state.recent_losses)
-            self.display.note(f"loss spike at step {state.step + 1}: {loss:.3f}, where {usual:.3f} was usual")
+            self.display.note(f"loss spike at step {state.step}: {loss:.3f}, where {usual:.3f} was usual")
         state.recent_losses = [*state.recent_losses, loss][-WINDOW:]
 
     # --- now and then -------------------------------------------------------------------------------------------
 
-    def report_step(self, record: dict[str, Any]) -> None:
+    def report_step(self, rate: float, found: Mapping[str, float]) -> None:
         """Log every so many steps, and every one that is skipped or a spike."""
         state = self.state
-        special = record["skipped"] or state.step in state.loss_spikes[-1:]
+        special = not found["finite"] or state.step in state.loss_spikes[-1:]
         if state.step % self.runtime.log_every and not special and state.step < self.config.n_steps:
             return
         speed = state.tokens / state.train_seconds
         mfu = model_flops_utilisation(speed * self.flops_per_token / self.world.size, self.device)
+        param_norm = found["param_norm"] if "param_norm" in found else float(whole(parameter_norm(self.model)))
         numbers = {
             "step": state.step,
             "tokens": state.tokens,
-            "loss": float(record["loss"]),
-            "lr": record["lr"],
-            "grad_norm": float(record["grad_norm"]),
-            **({"penalty": float(record["penalty"])} if "penalty" in record else {}),
-            "param_norm": float(whole(parameter_norm(self.model))),
+            "loss": found["loss"],
+            "lr": rate,
+            "grad_norm": found["grad_norm"],
+            **({"penalty": found["penalty"]} if "penalty" in found else {}),
+            "param_norm": param_norm,
             "tokens_per_second": speed,
             "skipped_steps": state.skipped_steps,
             "loss_spikes": len(state.loss_spikes),
@@ -407,6 +519,7 @@ class Run:
             "skipped_steps": state.skipped_steps,
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
+            **({"compile_seconds": state.compile_seconds} if self.config.compile else {}),
         }
         records = self.folder.metrics()
         told = {

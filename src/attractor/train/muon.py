@@ -14,13 +14,18 @@ f = 0.2 sqrt(max(rows, columns)), gives an update the size of AdamW's, so that a
 width of 2048 it is 9 times larger, and 3e-2 would move a matrix by a quarter of its own norm at every step. Rows and
 columns are those of what is orthogonalised: a head's.
 
+(2) is taken of matrices of one shape together, as many as TOGETHER allows: small ones take longer to launch than to
+compute. To the bit it is what it is of each alone. A step that is not to move anything (`late.py`) takes the momentum
+for its gradient, which leaves the momentum as it is, and an update of 0.
+
 (2) runs in bf16 on a GPU, as published, and elsewhere in the precision of the weights: a CPU whose units know bf16
 would take half the time, one without them 25 times as long.
 Jordan et al. 2024, kellerjordan.github.io/posts/muon; adjustment: Liu et al. 2025, arXiv 2502.16982.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -38,6 +43,8 @@ from attractor.train.distributed import is_spread
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
 N_ITERATIONS = 5
+TOGETHER = {"cpu": 2**17}  # numbers: more of them no longer fit a processor's cache,
+WIDE_TOGETHER = 2**26  # and more than these fill any GPU, and would only take room
 ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
     "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
@@ -84,24 +91,41 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
     def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        gradients = _gradients(parameters)
-        momenta = self._state(parameters, "momentum_buffer")
+        gradients, momenta = _gradients(parameters), self._state(parameters, "momentum_buffer")
+        kept, found_inf, moves = 1 - group["lr"] * group["weight_decay"], getattr(self, "found_inf", None), None
+        if found_inf is not None:
+            moves = found_inf == 0
+            gradients = [torch.where(moves, g, m) for g, m in zip(gradients, momenta, strict=True)]
+            kept = torch.where(moves, kept, 1.0)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])  # (1)
         updates = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        for parameter, update in zip(parameters, updates, strict=True):
-            self._move(parameter, update, group["lr"], ADJUSTMENTS[group["adjust"]])
+        torch._foreach_mul_(parameters, kept)
+        self._move(parameters, updates, group["lr"], ADJUSTMENTS[group["adjust"]], moves)
 
-    def _move(self, weight: Tensor, update: Tensor, rate: float, adjust: Callable[[int, int], float]) -> None:
-        """(2) and (3), block by block."""
+    def _move(
+        self,
+        parameters: list[Tensor],
+        updates: Sequence[Tensor],
+        rate: float,
+        adjust: Callable[[int, int], float],
+        moves: Tensor | None = None,
+    ) -> None:
+        """(2) and (3), but for the decay."""
+        cuts = [cut for weight, update in zip(parameters, updates, strict=True) for cut in self._cut(weight, update)]
+        for alike in _of_one_shape(cuts):
+            moved = orthogonalized(torch.cat([cut.heads for cut in alike]))
+            if moves is not None:
+                moved = moved * moves
+            for cut, its in zip(alike, moved.split([len(cut.heads) for cut in alike]), strict=True):
+                cut.add(its, -rate * adjust(*moved.shape[1:]))
+
+    def _cut(self, weight: Tensor, update: Tensor) -> Iterator["Cut"]:
         if weight not in self._blocks:
-            weight.add_(orthogonalized(update), alpha=-rate * adjust(*update.shape))
+            yield Cut(weight, update.unsqueeze(0))
             return
         for rows, n_blocks, axis in self._blocks[weight]:
             cut = update.index_select(axis, rows)
-            heads = (cut.T if axis else cut).unflatten(0, (n_blocks, -1))
-            moved = orthogonalized(heads).flatten(0, 1).to(weight.dtype)
-            weight.index_add_(axis, rows, moved.T if axis else moved, alpha=-rate * adjust(*heads.shape[1:]))
+            yield Cut(weight, (cut.T if axis else cut).unflatten(0, (n_blocks, -1)), rows, axis)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         for parameter in parameters:
@@ -115,6 +139,7 @@ class MuonAdamW(torch.optim.Optimizer):
             [],
             [self.state[parameter]["step"] for parameter in parameters],
             fused=True,
+            found_inf=getattr(self, "found_inf", None),
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -131,12 +156,46 @@ class MuonAdamW(torch.optim.Optimizer):
         return [self.state[parameter][name] for parameter in parameters]
 
 
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What is orthogonalised of a matrix's update, and where it belongs."""
+
+    weight: Tensor
+    heads: Tensor  # n R C; of a matrix that is taken whole, one
+    rows: Tensor | None = None  # None: all
+    axis: int = 0
+
+    def add(self, moved: Tensor, rate: float) -> None:
+        if self.rows is None:
+            self.weight.add_(moved.squeeze(0), alpha=rate)
+        else:
+            flat = moved.flatten(0, 1).to(self.weight.dtype)
+            self.weight.index_add_(self.axis, self.rows, flat.T if self.axis else flat, alpha=rate)
+
+
+def _of_one_shape(cuts: Iterable[Cut]) -> Iterator[list[Cut]]:
+    """Those that are orthogonalised together."""
+    waiting: dict[tuple[Any, ...], list[Cut]] = {}
+    for cut in cuts:
+        key = (*cut.heads.shape[1:], cut.heads.dtype, cut.heads.device)
+        alike = waiting.setdefault(key, [])
+        size = sum(one.heads.numel() for one in alike) + cut.heads.numel()
+        if alike and size > TOGETHER.get(cut.heads.device.type, WIDE_TOGETHER):
+            yield alike
+            waiting[key] = [cut]
+        else:
+            alike.append(cut)
+    yield from waiting.values()
+
+
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:
     return [cast(Tensor, parameter.grad) for parameter in parameters]
 
 
 def orthogonalized(update: Float[Tensor, "*n R C"]) -> Float[Tensor, "*n R C"]:
     """(2), of every matrix: the same singular vectors, all singular values close to 1. Zero stays zero."""
+    if update.dim() == 3 and len(update) == 1:  # torch is faster with one matrix than with a batch of one
+        return orthogonalized(update.squeeze(0)).unsqueeze(0)
     if update.shape[-2] > update.shape[-1]:  # the smaller of X X' and X' X
         return orthogonalized(update.mT).mT
     a, b, c = COEFFICIENTS

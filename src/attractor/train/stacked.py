@@ -27,9 +27,10 @@ from attractor.kernels.cross_entropy import IGNORED, SMALL, linear_cross_entropy
 from attractor.kernels.side_by_side import attention_side_by_side
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
+from attractor.train.hardware import moved, on_device
 
+FOUND = ("loss", "grad_norm", "param_norm", "finite")  # by a step, of each model
 ALIGNED = 64  # numbers: rows begin where kernels can read widely
-Data = tuple[Tensor, Tensor, Tensor | None]  # inputs, targets and what is real, each with the models first
 
 
 class Stack:
@@ -54,7 +55,7 @@ class Stack:
         sizes = [parameter.numel() for parameter in order]
         self.sizes = [*sizes, -sum(sizes) % ALIGNED]
 
-        device = models[0].device
+        self.device = device = models[0].device
         rows = torch.zeros(3, len(models), sum(self.sizes), device=device)
         self.weights, self.mean, self.square = rows
         self.steps = torch.zeros(len(models), device=device)
@@ -97,8 +98,7 @@ class Stack:
     # --- one step -----------------------------------------------------------------------------------------------
 
     def take_step(self, batches: Sequence[Batch], accumulation: int, rate: float) -> Tensor:
-        """One step of every model on its own batch. Returns a row each of losses, norms of gradients and of parameters,
-        and whether loss and gradient were finite."""
+        """One step of every model on its own batch. Returns a row for each of FOUND."""
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group["lr"] = rate  # a checkpoint holds it
         n_scored = [_n_scored(batch) for batch in batches]
@@ -107,13 +107,13 @@ class Stack:
         for micro_batches in zip(*(batch.split(accumulation) for batch in batches), strict=True):
             # Weighted, so that the step does not depend on the accumulation.
             shares = [_n_scored(part) / max(n, 1) for part, n in zip(micro_batches, n_scored, strict=True)]
-            data = self.on_device(side_by_side([_scored(part) for part in micro_batches]))
-            weighed = self._moved(np.array(shares, dtype=np.float32))
+            data = on_device(side_by_side([_scored(part) for part in micro_batches]), self.device)
+            weighed = moved(np.array(shares, dtype=np.float32), self.device)
             loss, gradient = self._gradients(*data, weighed)
             losses, gradients = losses + loss, gradients + gradient
         assert isinstance(losses, Tensor)
         assert isinstance(gradients, Tensor)
-        return self._move(rate, losses, gradients, self._moved(np.array(n_scored) > 0))
+        return self._move(rate, losses, gradients, moved(np.array(n_scored) > 0, self.device))
 
     def _gradients(self, *data: Any) -> tuple[Tensor, Tensor]:
         if not self.traced:
@@ -197,19 +197,6 @@ class Stack:
         """What every model's `judge` says of the same batch."""
         with self.autocast, attention_side_by_side():
             return self.each(LanguageModel.judge, self.weights, inputs, targets, real, shared=True)
-
-    def on_device(self, batch: Batch) -> Data:
-        return (
-            self._moved(batch.inputs),
-            self._moved(batch.targets),
-            None if batch.real is None else self._moved(batch.real),
-        )
-
-    def _moved(self, array: np.ndarray) -> Tensor:
-        """There, without waiting until all that was asked of the device before is done."""
-        tensor = torch.from_numpy(array)
-        device = self.weights.device
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class _Called(nn.Module):

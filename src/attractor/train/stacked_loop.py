@@ -10,7 +10,7 @@ Between two looks at the runs (a line of metrics, an evaluation, a checkpoint) n
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
@@ -25,13 +25,13 @@ from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
-from attractor.train.hardware import PeakMemory, model_flops_utilisation
+from attractor.train.hardware import PeakMemory, on_device
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
 from attractor.train.optimizer import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.schedule import learning_rate
-from attractor.train.stacked import Stack
+from attractor.train.stacked import FOUND, Stack
 
 LARGEST = 20_000_000  # parameters; a larger model keeps a device busy by itself, and S of them may not fit
 
@@ -100,22 +100,9 @@ class Seed(Run):
         self.memory = SharedMemory(memory, self.together)
         write_json(self.folder.path / "environment.json", self.folder.environment | {"stacked": self.together})
 
-    def live_through(self, rate: float, seconds: float, found: Sequence[float]) -> None:
-        """Count and report a step that was taken."""
+    def live_through(self, rate: float, found: Mapping[str, float]) -> None:
+        super().live_through(rate, found)
         state, config = self.state, self.config
-        loss, grad_norm, param_norm, finite = found
-        if finite:
-            state.bad_steps = 0
-            self.watch_for_spikes(loss)
-        else:
-            state.bad_steps += 1
-            state.skipped_steps += 1
-        state.train_seconds += seconds
-        state.step += 1
-        state.tokens += config.batch_size * config.seq_len
-        self.report_step(
-            {"loss": loss, "lr": rate, "grad_norm": grad_norm, "param_norm": param_norm, "skipped": not finite}
-        )
         if state.bad_steps >= config.max_bad_steps:
             self.save()
             self.why_stopped = (
@@ -123,28 +110,6 @@ class Seed(Run):
                 f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
                 f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
             )
-
-    def report_step(self, record: dict[str, Any]) -> None:
-        """As the ordinary loop does, but for the norm of the parameters, which belongs to a step that is past."""
-        state = self.state
-        special = record["skipped"] or state.step in state.loss_spikes[-1:]
-        if state.step % self.runtime.log_every and not special and state.step < self.config.n_steps:
-            return
-        speed = state.tokens / state.train_seconds
-        numbers = {
-            "step": state.step,
-            "tokens": state.tokens,
-            "loss": record["loss"],
-            "lr": record["lr"],
-            "grad_norm": record["grad_norm"],
-            "param_norm": record["param_norm"],
-            "tokens_per_second": speed,
-            "skipped_steps": state.skipped_steps,
-            "loss_spikes": len(state.loss_spikes),
-        }
-        self.record(numbers)
-        mfu = model_flops_utilisation(speed * self.flops_per_token, self.device)
-        self.display.step(numbers | {"memory": self.memory.read(), "mfu": mfu})
 
     def look(self) -> None:
         self.stack.hand_back(self.row)
@@ -274,7 +239,8 @@ class Together:
         seconds = (time.perf_counter() - self.since) / len(self.ahead) / len(self.runs)
         for (rate, _), numbers in zip(self.ahead, found, strict=True):
             for run in self.alive:
-                run.live_through(rate, seconds, [row[run.row] for row in numbers])
+                run.state.train_seconds += seconds
+                run.live_through(rate, {name: row[run.row] for name, row in zip(FOUND, numbers, strict=True)})
         self.ahead = []
 
     def evaluations(self, part: str) -> list[Evaluation]:
@@ -282,7 +248,7 @@ class Together:
         if part not in self.evaluated:
             task, config = self.runs[0].task, self.config
             sizes = config.batch_size // config.accumulation, config.eval_batches
-            said = [self.stack.judge(*self.stack.on_device(batch)) for batch in task.valid_batches(*sizes, part)]
+            said = [self.stack.judge(*on_device(batch, self.device)) for batch in task.valid_batches(*sizes, part)]
             self.evaluated[part] = [
                 evaluate(
                     cast(LanguageModel, Judged(self.device, [(losses[row], found[row]) for losses, found in said])),

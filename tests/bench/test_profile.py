@@ -1,0 +1,181 @@
+"""Where a step's time goes: nothing is lost, nothing is counted twice, and each second stands where it was spent."""
+
+import gzip
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from attractor.bench import profile as profiling
+from attractor.bench.profile import REST, STEP, Part, profile_step, profile_table, seconds_by_part
+from attractor.errors import InputError
+from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.train.config import TrainConfig
+from attractor.train.loop import Run
+
+CPU = torch.device("cpu")
+CONFIG = TrainConfig(
+    model=TransformerConfig(
+        vocab_size=320,
+        d_model=32,
+        n_heads=4,
+        n_layers=2,
+        d_ff=64,
+        max_seq_len=32,
+        positions="rope",
+        attention="coupled-euler",
+    ),
+    n_steps=8,
+    batch_size=4,
+    seq_len=32,
+    warmup_steps=0,
+)
+DIFFERENTIATED = {"embedding", "norms", "project", "couple", "score", "output", "mlp", "loss"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulation": 2, "activation_checkpointing": True, "optimizer": "muon"},
+        {"model": FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=32, n_rounds=1)},
+    ],
+    ids=["recomputed", "two timescales"],
+)
+def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: to 5%, every part that has weights or work forwards and backwards, and the trace has their ranges."""
+    monkeypatch.setattr(profiling, "WARM_UP", 1)
+    found = profile_step(CONFIG.replace(**changes), CPU, tmp_path / "deep" / "trace.json.gz", n_steps=2)
+    assert found.accounted_seconds == pytest.approx(found.step_seconds, rel=0.05)
+    assert found.idle_seconds is None
+    assert set(found.parts) >= DIFFERENTIATED | {"data", "clip", "optimizer", REST, "gradients"}
+    for name in DIFFERENTIATED:
+        assert found.parts[name].forward > 0, name
+        assert found.parts[name].backward > 0, name
+    for name in ("data", "clip", "optimizer"):
+        assert found.parts[name].backward == 0, name
+    assert found.unwatched_seconds > 0
+    events = json.loads(gzip.decompress(found.trace.read_bytes()))["traceEvents"]
+    names = {event.get("name") for event in events}
+    assert {STEP, "attractor::couple", "aten::mm"} <= names
+
+
+class Sleeping(torch.autograd.Function):
+    """Takes longer than all the rest of a step, and three times as long backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        time.sleep(0.1)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        time.sleep(0.3)
+        return gradient.clone()
+
+
+@pytest.mark.parametrize(("place", "part"), [("mlp.down", "mlp"), ("attention.score", "score"), ("mlp_norm", "norms")])
+def test_each_second_stands_where_it_was_spent(
+    place: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Run.__post_init__
+
+    def slowed(run: Run) -> None:
+        built(run)
+        module = run.model.blocks[0].get_submodule(place)
+        forward = module.forward
+        module.forward = lambda *args: Sleeping.apply(forward(*args))
+
+    monkeypatch.setattr(Run, "__post_init__", slowed)
+    monkeypatch.setattr(profiling, "WARM_UP", 1)
+    parts = profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1).parts
+    assert parts[part].forward >= 0.1
+    assert parts[part].backward >= 0.3
+    assert all(max(found.forward, found.backward) < 0.1 for name, found in parts.items() if name != part)
+
+
+def test_watching_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    built = Run.__post_init__
+
+    def noted(run: Run) -> None:
+        built(run)
+        runs.append(run)
+
+    monkeypatch.setattr(Run, "__post_init__", noted)
+    profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1)
+    (run,) = runs
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in run.model.modules())
+    assert not {"clip_gradients", "move"} & vars(run).keys()
+    assert run.loss == run.model.loss
+    assert "train_batch" not in vars(run.task)
+    assert "hidden" not in vars(run.model)
+
+
+def event(name: str, start: float, *children: Any, thread: int = 1, number: int = -1, **others: Any) -> Any:
+    made = SimpleNamespace(
+        name=name,
+        device_type=torch.autograd.DeviceType.CPU,
+        time_range=SimpleNamespace(start=start),
+        cpu_parent=None,
+        cpu_children=list(children),
+        thread=thread,
+        sequence_nr=number,
+        fwd_thread=others.get("fwd_thread"),
+        self_cpu_time_total=1e6,
+        kernels=[SimpleNamespace(name=kernel, duration=us) for kernel, us in others.get("kernels", ())],
+    )
+    for child in children:
+        child.cpu_parent = made
+    return made
+
+
+def below(root: Any) -> list[Any]:
+    return [root, *(found for child in root.cpu_children for found in below(child))]
+
+
+def test_on_a_gpu_kernels_count_and_the_backward_pass_has_a_thread_of_its_own() -> None:
+    """Criterion: of events as the profiler gives them: kernels belong to the part that launched them, or whose
+    operation they differentiate by number; the shadow of a range on the device is no kernel."""
+    forward = event("aten::mm", 2, number=7, kernels=[("gemm", 3e6)])
+    passed_on = event("aten::empty", 1.5, number=7)
+    mlp = event("attractor::mlp", 1, passed_on, forward, kernels=[("attractor::mlp", 5e6)])
+    step = event(STEP, 0, event("attractor::data", 0.5), mlp, event("aten::add", 3, number=8, kernels=[("add", 1e6)]))
+    step.time_range.end = 10
+    evaluate = profiling.BACKWARD
+    backward = event(f"{evaluate}MmBackward0", 4, event("aten::mm", 4.5, thread=2, kernels=[("gemm", 4e6)]), thread=2)
+    backward.sequence_nr, backward.fwd_thread = 7, 1
+    summed = event(f"{evaluate}torch::autograd::AccumulateGrad", 6, thread=2, kernels=[("add", 2e6)])
+    later = event("aten::mm", 11, kernels=[("gemm", 9e6)])
+    events = [found for root in (step, backward, summed, later) for found in below(root)]
+    parts = seconds_by_part(events, 1, on_gpu=True)
+    assert parts["mlp"] == Part(3.0, 4.0)
+    assert parts[REST] == Part(1.0, 0.0)
+    assert parts["gradients"] == Part(0.0, 2.0)
+    assert sum(part.both for part in parts.values()) == 10.0
+
+
+def test_the_table_has_every_part_and_ends_with_the_step(tmp_path: Path) -> None:
+    parts = {"mlp": Part(0.001, 0.002), REST: Part(0.0005, 0.0)}
+    found = profiling.Profile("gated", "a GPU", 3, parts, 0.004, 0.0037, 0.0005, tmp_path / "trace.json.gz")
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(profile_table(found))
+    lines = [line.split() for line in captured.get().splitlines() if line.strip() and "─" not in line]
+    assert lines[1:] == [
+        ["mlp", "1.000", "2.000", "3.000", "75.0%"],
+        ["rest", "0.500", "·", "0.500", "12.5%"],
+        ["idle", "0.500", "12.5%"],
+        ["step", "4.000", "100.0%"],
+        ["not", "watched", "3.700"],
+    ]
+
+
+def test_a_trace_under_another_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"out must be a file that ends in \.json\.gz, got '.*trace\.txt'"):
+        profile_step(CONFIG, CPU, tmp_path / "trace.txt")

@@ -1,0 +1,54 @@
+"""Whether two runs are the same, to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attractor.evidence.run import RunFolder
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import Run
+
+MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # what even the same run gives differently
+
+
+def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
+    task = config.build_task()
+    return Run(config, RunFolder.create(path, config.identity(task)), task, runtime, Silent())
+
+
+def newest_tensors(path: Path) -> dict[str, Any]:
+    """Weights, optimizer and random state of the newest checkpoint, by name."""
+    checkpoint = max((path / "checkpoints").glob("step-*"))
+    others = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    return {"weights": load_file(checkpoint / "model.safetensors")} | others
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit for bit, through nested dictionaries and lists."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def without_measured(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in MEASURED}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, optimizer, random state, metrics, best and summary of two finished runs are equal."""
+    first, second = newest_tensors(one), newest_tensors(other)
+    for part in first:
+        assert same(first[part], second[part]), f"{part} differs"
+    records = [[without_measured(r) for r in RunFolder.open(path).metrics()] for path in (one, other)]
+    assert records[0] == records[1]
+    assert (one / "checkpoints/best.json").read_text() == (other / "checkpoints/best.json").read_text()
+    summaries = [without_measured(RunFolder.open(path).summary() or {}) for path in (one, other)]
+    assert summaries[0] == summaries[1]

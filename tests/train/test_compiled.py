@@ -1,0 +1,129 @@
+"""A compiled loss: one graph for all steps, whose making is told apart from training; CUDA graphs where they can be.
+
+The compiler itself takes longer than all these tests: a backend that only traces stands in for it, in a process of its
+own, since the shape checks that conftest puts into signatures cannot be traced.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.models import TransformerConfig
+from attractor.tasks.text import Text
+from attractor.train.compiled import CompileClock, compiler, refuse_cuda_graphs
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import train
+
+MODEL = TransformerConfig(vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope")
+WAYS: dict[str, dict[str, Any]] = {
+    "accumulated": {"accumulation": 2},
+    "recomputed": {"activation_checkpointing": True, "recompute": "cheap", "accumulation": 2},
+}
+SLEEP = 0.3  # seconds that the stand-in takes to compile, forwards
+
+
+@pytest.mark.slow
+def test_a_run_compiles_once_and_says_what_that_took() -> None:
+    """Criterion: with micro-batches, checkpoints and three evaluations, the last batch of each smaller than the others,
+    one graph is made; losses are those of a run that is not compiled; compiling is in `compile_seconds` and the
+    console, and not in the seconds of training."""
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == list(WAYS)
+
+
+def test_what_torch_is_asked_for(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: nothing unless the config asks; fixed shapes, but not where batches are padded; CUDA graphs on
+    request."""
+    asked: list[dict[str, Any]] = []
+
+    def compile_as(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        asked.append(options)
+        return loss
+
+    monkeypatch.setattr(torch, "compile", compile_as)
+    compiled, graphs = config.replace(compile=True), Runtime(cuda_graphs=True)
+    for run_config, runtime, padded in (
+        (config, Runtime(), False),
+        (compiled, Runtime(), False),
+        (compiled, Runtime(), True),
+        (compiled, graphs, False),
+    ):
+        assert compiler(run_config, runtime, padded)(print) is print
+    assert asked == [{"dynamic": False}, {}, {"dynamic": False, "mode": "reduce-overhead"}]
+
+
+def test_cuda_graphs_are_refused_where_there_is_nothing_to_replay(config: TrainConfig, tmp_path: Path) -> None:
+    compiled = config.replace(compile=True)
+    reason = "they replay what a compiled loss launches on a GPU"
+    with pytest.raises(InputError, match=f"cuda_graphs must be off on device cpu: {reason}, got True; leave it out"):
+        train(compiled, tmp_path / "run", Runtime(device="cpu", cuda_graphs=True))
+    with pytest.raises(InputError, match=f"cuda_graphs must be off without compile: {reason}, got True; give compile"):
+        refuse_cuda_graphs(config, torch.device("cuda"))
+    refuse_cuda_graphs(compiled, torch.device("cuda"))
+
+
+def test_the_clock_stands_still_where_nothing_is_compiled() -> None:
+    with CompileClock(runs=False) as clock:
+        time.sleep(0.01)
+    assert clock.seconds == 0.0
+
+
+class Noted(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def compiled_run(root: Path, name: str) -> None:
+    from torch._dynamo.backends.debugging import aot_eager
+
+    graphs = []
+
+    def slowly(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        time.sleep(SLEEP)
+        return aot_eager(graph, inputs)
+
+    (root / "text.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    steps = {"n_steps": 6, "batch_size": 6, "seq_len": 16, "warmup_steps": 1, "eval_every": 2, "eval_batches": None}
+    config = TrainConfig(MODEL, Text(str(root / "text.txt"))).replace(**steps, **WAYS[name])
+    runtime, display = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=None), Noted()
+    plain = train(config, root / f"{name}-plain", runtime)
+    torch.compiler.reset()
+    asked_for = torch.compile
+    torch.compile = partial(asked_for, backend=slowly)
+    try:
+        compiled = train(config.replace(compile=True), root / name, runtime, display)
+    finally:
+        torch.compile = asked_for
+    assert len(graphs) == 1, graphs
+    records = [RunFolder.open(root / run).metrics() for run in (f"{name}-plain", name)]
+    losses = [[record["loss"] for record in of_run if "loss" in record] for of_run in records]
+    torch.testing.assert_close(losses[0], losses[1])
+    assert compiled["compile_seconds"] > SLEEP
+    assert compiled["wall_seconds"] < SLEEP
+    assert "compile_seconds" not in plain
+    (note,) = [note for note in display.notes if note.startswith("compiled in ")]
+    assert float(note.split()[2]) >= SLEEP - 0.05
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for way in WAYS:
+        with tempfile.TemporaryDirectory() as folder:
+            compiled_run(Path(folder), way)
+        print(way)

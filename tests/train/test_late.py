@@ -1,0 +1,212 @@
+"""Steps that are read late: the same run as one that reads each step at once, and no reading in between.
+
+A CPU would read at once, since there it is free; here it is made to read late, as an accelerator does.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from same_runs import assert_same_run, build_run, newest_tensors, same
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attractor.errors import RunInterrupted, RunStopped
+from attractor.evidence.run import RunFolder
+from attractor.models import FastSlowConfig
+from attractor.train import loop
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.late import Decisions
+from attractor.train.loop import FARTHEST, Run, Taken, train
+
+Spoil = Callable[[Iterable[int], str], None]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "accumulated, averaged": {"accumulation": 2, "ema": 0.9, "activation_checkpointing": True},
+    "unclipped": {"clip": None},
+    "fp16": {"precision": "fp16"},
+    "muon": {"optimizer": "muon", "d_model": 32},
+    "muon, whole, fp16": {"optimizer": "muon", "muon_per_head": False, "precision": "fp16", "ema": 0.9},
+    "quack": {"quack": 1.0, "optimizer": "muon"},
+    "fixed rates": {"qk_rate": 0.3},
+    "regularized": {"regularizer": "spectral", "attention": "coupled-euler"},
+    "two timescales": {"model": FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64), "gate_lr": 0.1},
+}
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From here on runs read late."""
+
+    def arrange() -> None:
+        monkeypatch.setattr(Run, "late", True)
+
+    return arrange
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host asks a tensor for a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += operator.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    spoil: Spoil,
+    late: Callable[[], None],
+    changes: dict[str, Any],
+) -> None:
+    """Criterion: with losses or gradients that are not finite at the very start, in the middle and just before a
+    line of metrics, weights, optimizer, random state, metrics, best checkpoint and summary are equal in every bit."""
+    config = config.replace(**changes)
+    spoil([0, 8], "gradient")
+    spoil([6], "loss")
+    train(config, tmp_path / "at once", runtime)
+    late()
+    train(config, tmp_path / "late", runtime)
+    assert_same_run(tmp_path / "at once", tmp_path / "late")
+    skipped = [r["step"] for r in RunFolder.open(tmp_path / "late").metrics() if "loss" in r]
+    assert skipped == [1, 5, 7, 9, 10, 12]
+
+
+def test_a_spike_is_noted_at_its_own_step(
+    config: TrainConfig, tmp_path: Path, late: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: one that nobody saw when it happened is in the metrics and the summary as if someone had."""
+    gradients = Run.gradients
+
+    def spiking(run: Run, *args: Any) -> torch.Tensor:
+        return gradients(run, *args) + (30.0 if run.step == 55 else 0.0)
+
+    monkeypatch.setattr(Run, "gradients", spiking)
+    config = config.replace(n_steps=60, eval_every=60, dropout=0.0)
+    runtime = Runtime(device="cpu", log_every=30, telemetry_every=None)
+    train(config, tmp_path / "at once", runtime)
+    late()
+    summary = train(config, tmp_path / "late", runtime)
+    assert summary["loss_spikes"] == [56]
+    assert_same_run(tmp_path / "at once", tmp_path / "late")
+
+
+def test_an_interrupted_run_reads_all_that_it_took(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    spoil: Spoil,
+    late: Callable[[], None],
+    interrupt_during: Callable[[Iterable[int]], None],
+) -> None:
+    late()
+    spoil([2, 7], "loss")
+    train(config, tmp_path / "whole", runtime)
+    interrupt_during([2, 7])
+    for after in (3, 8):
+        with pytest.raises(RunInterrupted, match=f"interrupted after step {after}, saved"):
+            train(config, tmp_path / "parts", runtime)
+    train(config, tmp_path / "parts", runtime)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_too_many_in_a_row_stop_the_run_where_it_would_have_stopped(
+    config: TrainConfig,
+    tmp_path: Path,
+    spoil: Spoil,
+    late: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Criterion: heard of later, but by no more steps than may stay unread, and with weights, optimizer, metrics and
+    message of a run that stopped at once, although the steps after are finite again."""
+    spoil([3, 4, 5], "loss")
+    config = config.replace(max_bad_steps=3, n_steps=40, eval_every=40, warmup_steps=3, ema=0.9)
+    runtime = Runtime(device="cpu", log_every=40, telemetry_every=None)
+    monkeypatch.setattr(loop, "FARTHEST", 8)
+    taken: list[int] = []
+    take_step = Run.take_step
+
+    def counted(run: Run) -> Taken:
+        taken.append(run.step)
+        return take_step(run)
+
+    monkeypatch.setattr(Run, "take_step", counted)
+    messages = []
+    for name in ("at once", "late"):
+        with pytest.raises(RunStopped, match="stopped at step 6:") as caught:
+            train(config, tmp_path / name, runtime)
+        messages.append(str(caught.value).replace(name, ""))
+        late()
+    assert messages[0] == messages[1]
+    assert taken == [*range(6), *range(8)]
+    first, second = newest_tensors(tmp_path / "at once"), newest_tensors(tmp_path / "late")
+    assert same(first["weights"], second["weights"])
+    assert same(first["trained"], second["trained"])
+    assert same(first["optimizer"]["state"], second["optimizer"]["state"])
+    records = [RunFolder.open(tmp_path / name).metrics() for name in ("at once", "late")]
+    assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]] == [4, 5, 6]
+
+
+def test_decisions_move_exactly_until_too_many_in_a_row_were_bad() -> None:
+    def moved(finite: str, before: int = 0) -> str:
+        decisions = Decisions(torch.device("cpu"), before, max_bad_steps=3)
+        return "".join("m" if decisions.moves(torch.tensor(one == "f")) else "." for one in finite)
+
+    assert moved("fxxfxxff") == "m..m..mm"
+    assert moved("fxxxff") == "m....."
+    assert moved("xf", before=2) == ".."
+    assert moved("ff", before=3) == "mm"  # taken up again after it stopped
+
+
+MORE = {"spectral quack": {"quack": 1.0, "quack_norm": "spectral"}, "differential": {"attention": "differential"}}
+
+
+@pytest.mark.parametrize("changes", (VARIANTS | MORE).values(), ids=VARIANTS | MORE)
+def test_the_host_asks_for_nothing_between_looks(
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    late: Callable[[], None],
+    changes: dict[str, Any],
+) -> None:
+    """Criterion: no number is read in three steps, after a first one in which things are built; at once, one a step."""
+    counts = []
+    for name in ("at once", "late"):
+        run = build_run(config.replace(**changes), tmp_path / name, runtime)
+        run.model.train()
+        run.ahead.append(run.take_step())
+        with Reads() as reads:
+            for _ in range(3):
+                run.ahead.append(run.take_step())
+        counts.append(reads.n)
+        late()
+    assert counts[0] >= 3
+    assert counts[1] == 0
+
+
+def test_qk_clip_reads_at_every_step_and_is_not_made_to_wait(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path
+) -> None:
+    run = build_run(config.replace(qk_clip=100.0), tmp_path, runtime)
+    run.device = torch.device("meta")
+    assert not run.late
+
+
+def test_no_more_steps_stay_unread_than_the_farthest(
+    config: TrainConfig, tmp_path: Path, late: Callable[[], None]
+) -> None:
+    late()
+    rarely = Runtime(device="cpu", log_every=700, telemetry_every=None, save_every=900)
+    run = build_run(config.replace(n_steps=1000, eval_every=800), tmp_path, rarely)
+    run.ahead.append(Taken(0.0, {}))
+    while not run.due:
+        run.ahead.append(Taken(0.0, {}))
+    assert len(run.ahead) == FARTHEST

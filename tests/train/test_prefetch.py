@@ -1,0 +1,127 @@
+"""Batches made ahead: the same ones in the same order, few at a time, and nothing left behind when a run ends."""
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from same_runs import assert_same_run
+
+from attractor.errors import RunInterrupted
+from attractor.tasks.text import TextTask
+from attractor.train import loop
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import Run, train
+from attractor.train.prefetch import AHEAD, Prefetched
+
+
+def batch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_they_come_in_order_and_are_made_a_few_at_a_time() -> None:
+    made: list[int] = []
+
+    def make(step: int) -> int:
+        made.append(step)
+        return step * step
+
+    with Prefetched(make, 3, 9) as batches:
+        for step in range(3, 9):
+            assert batches.take() == step * step
+            assert max(made) <= step + AHEAD
+    assert made == list(range(3, 9))
+    assert not batch_threads()
+
+
+def test_an_error_is_raised_as_itself_where_its_batch_is_taken() -> None:
+    """Criterion: the object that was raised, at the step that it belongs to, and none of the earlier ones is lost."""
+    error = MemoryError("no room")
+
+    def make(step: int) -> int:
+        if step == 2:
+            raise error
+        return step
+
+    with Prefetched(make, 0, 9) as batches:
+        assert [batches.take(), batches.take()] == [0, 1]
+        with pytest.raises(MemoryError) as caught:
+            batches.take()
+    assert caught.value is error
+    assert not batch_threads()
+
+
+def test_leaving_waits_for_the_one_being_made_and_makes_no_other() -> None:
+    made: list[int] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def make(step: int) -> int:
+        begun.set()
+        may_end.wait(10)
+        made.append(step)
+        return step
+
+    def leave() -> None:
+        with Prefetched(make, 0, 9):
+            begun.wait(10)
+            threading.Timer(0.05, may_end.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    assert made == [0]
+    assert not batch_threads()
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From here on batches are made ahead, as for an accelerator."""
+    return lambda: monkeypatch.setattr(loop, "MAKE_THEIR_OWN", ())
+
+
+def test_a_run_is_the_same_whoever_makes_its_batches(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, ahead: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: to the bit, interrupted and resumed too; and it is another thread that makes them."""
+    train(config, tmp_path / "own", runtime)
+    ahead()
+    makers = set()
+    train_batch, take_step = TextTask.train_batch, Run.take_step
+
+    def watched(task: TextTask, step: int, batch_size: int):  # type: ignore[no-untyped-def]
+        makers.add(threading.current_thread())
+        return train_batch(task, step, batch_size)
+
+    def interrupted(run: Run):  # type: ignore[no-untyped-def]
+        if run.step == 6:
+            monkeypatch.setattr(Run, "take_step", take_step)
+            signal.raise_signal(signal.SIGINT)
+        return take_step(run)
+
+    monkeypatch.setattr(TextTask, "train_batch", watched)
+    monkeypatch.setattr(Run, "take_step", interrupted)
+    with pytest.raises(RunInterrupted, match="interrupted after step 7"):
+        train(config, tmp_path / "ahead", runtime)
+    torch.manual_seed(1)
+    train(config, tmp_path / "ahead", runtime)
+    assert_same_run(tmp_path / "own", tmp_path / "ahead")
+    assert threading.main_thread() not in makers
+    assert not batch_threads()
+
+
+def test_an_error_in_the_data_ends_the_run_as_itself(
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, ahead: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead()
+    error = OSError("the disk is gone")
+
+    def broken(task: TextTask, step: int, batch_size: int) -> None:
+        raise error
+
+    monkeypatch.setattr(TextTask, "train_batch", broken)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        train(config, tmp_path, runtime)
+    assert caught.value is error
+    assert not batch_threads()

@@ -1,0 +1,141 @@
+"""What activation checkpointing keeps: the same gradients to the bit, memory between all and nothing, little computed
+again."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from same_runs import build_run, same
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attractor.errors import InputError
+from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models.language_model import LanguageModel
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.recompute import KEPT, MANY, is_expensive
+
+WAYS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "cheap": {"activation_checkpointing": True, "recompute": "cheap"},
+    "blocks": {"activation_checkpointing": True},
+}
+WIDE = TransformerConfig(
+    vocab_size=320, d_model=256, n_heads=8, n_layers=2, d_ff=512, max_seq_len=64, positions="rope", dropout=0.1
+)
+
+
+def gradients(model: LanguageModel, seed: int = 0) -> list[Tensor]:
+    torch.manual_seed(seed)  # dropout
+    tokens = torch.randint(0, 320, (2, 33), generator=torch.Generator().manual_seed(0))
+    loss, aux_loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+    return list(torch.autograd.grad(loss + aux_loss, list(model.parameters())))
+
+
+def asked(model: LanguageModel, how: dict[str, Any]) -> LanguageModel:
+    model.activation_checkpointing = "activation_checkpointing" in how
+    model.kept = KEPT[how.get("recompute", "blocks")]
+    return model.train()
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WIDE,
+        WIDE.replace(attention="coupled-hamiltonian"),
+        WIDE.replace(attention="differential"),
+        FastSlowConfig(d_model=256, n_heads=4, d_ff=256, max_seq_len=64, n_rounds=2),
+    ],
+    ids=["standard", "coupled-hamiltonian", "differential", "fast-slow"],
+)
+def test_gradients_are_the_same_to_the_bit(config: Any, precision: torch.dtype | None) -> None:
+    model = config.build(0)
+    with torch.autocast("cpu", precision, enabled=precision is not None):
+        found = [gradients(asked(model, how)) for how in WAYS.values()]
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+class Seen(TorchDispatchMode):
+    """Counts operations by name, and remembers what they made without keeping it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Counter[str]()
+        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[str(operator.overloadpacket)] += 1
+        made = operator(*args, **(kwargs or {}))
+        for x in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(x, Tensor):
+                storage = x.untyped_storage()
+                self.made[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        return made
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(nbytes for reference, nbytes in self.made.values() if not reference.expired())
+
+
+def passes(model: LanguageModel) -> tuple[Seen, Seen]:
+    """What was seen of a forward and of a backward pass; what is held is that after the forward one."""
+    tokens = torch.randint(0, 320, (2, 65), generator=torch.Generator().manual_seed(0))
+    with Seen() as forward:
+        loss, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
+    forward.calls["bytes"] = forward.held_bytes
+    with Seen() as backward:
+        loss.backward()
+    return forward, backward
+
+
+def test_cheap_computes_activations_again_and_neither_products_nor_attention() -> None:
+    """Criterion: in the backward pass no product and no attention more than without checkpointing, but
+    activations; `blocks` computes them all. What is held lies between the two."""
+    found = {name: passes(asked(WIDE.replace(dropout=0.0).build(0), how)) for name, how in WAYS.items()}
+    calls = {name: backward.calls for name, (_, backward) in found.items()}
+    held = {name: forward.calls["bytes"] for name, (forward, _) in found.items()}
+    attention = "aten._scaled_dot_product_flash_attention_for_cpu"
+    assert calls["cheap"]["aten.mm"] == calls["nothing"]["aten.mm"] < calls["blocks"]["aten.mm"]
+    assert calls["cheap"][attention] == calls["nothing"][attention] == 0
+    assert calls["blocks"][attention] == WIDE.n_layers
+    again = [calls[name]["aten.silu"] for name in WAYS]
+    assert again == [0, WIDE.n_layers, WIDE.n_layers]
+    assert held["blocks"] < held["cheap"] < held["nothing"]
+
+
+def test_what_is_expensive_sums_over_many_numbers_or_attends() -> None:
+    aten = torch.ops.aten
+    x = torch.zeros(1)
+    many, few = torch.zeros(2, 3, MANY), torch.zeros(2, 3, MANY - 1)
+    assert is_expensive(aten.mm.default, many[0], many[0].T)
+    assert not is_expensive(aten.mm.default, few[0], few[0].T)
+    assert is_expensive(aten.baddbmm.default, x, many, many.mT)
+    assert not is_expensive(aten.addmm.default, x, few[0], few[0].T)
+    assert is_expensive(aten._scaled_dot_product_flash_attention.default, few, few, few)
+    assert not is_expensive(aten.silu.default, many)
+
+
+def test_a_run_does_as_its_config_says(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    """Criterion: one step of each way, to the bit, and the config of a run that does not ask is stored as before."""
+    weights = []
+    for name, how in WAYS.items():
+        run = build_run(config.replace(model=WIDE, **how), tmp_path / name, runtime)
+        run.model.train()
+        run.take_step()
+        weights.append(list(run.model.state_dict().values()))
+    assert same(weights[0], weights[1])
+    assert same(weights[0], weights[2])
+    assert "recompute" not in config.replace(**WAYS["blocks"]).to_dict()
+    assert config.replace(**WAYS["cheap"]).to_dict()["recompute"] == "cheap"
+
+
+def test_it_is_refused_where_nothing_is_computed_again(config: TrainConfig) -> None:
+    with pytest.raises(InputError, match="recompute must be 'blocks' without activation_checkpointing, got 'cheap'"):
+        config.replace(recompute="cheap")
+    with pytest.raises(InputError, match="unknown choice of what to recompute 'cheep'; did you mean 'cheap'"):
+        config.replace(activation_checkpointing=True, recompute="cheep")
