@@ -4,6 +4,7 @@ The paper's card is an RTX 2080 Ti with fp16; integrators take three steps there
 """
 
 from attractor.attention.presets import preset
+from attractor.bench.published import ROWS
 from attractor.study import Axis, Published, Quantity, Scale, Study, mechanisms
 from attractor.train.config import RECIPES
 
@@ -12,13 +13,7 @@ STEP = Quantity("step tok/s", "tokens_per_second", "higher", relative_to="standa
 MEMORY = Quantity("peak memory (bytes)", "peak_memory_bytes", "lower", relative_to="standard")
 SMALL = RECIPES["small"].replace(corpus="stdlib-code", vocab_size=50_257, batch_size=8, accumulation=1, eval_batches=1)
 LITTLE = SMALL.replace(vocab_size=320, n_layers=4, batch_size=2, precision="fp32")
-TABLE = {
-    "standard": (61_070, 22_803, 4127),
-    "coupled-hamiltonian": (50_225, 18_650, 5855),
-    "coupled-euler": (51_102, 19_014, 5712),
-    "gqa": (62_277, 23_368, 4115),
-    "differential": (50_164, 18_667, 5151),
-}
+TABLE = {row.ours[-1]: (row.forward, row.both, row.megabytes) for row in ROWS.values()}
 
 STUDY = Study(
     title="Overhead",

@@ -4,7 +4,11 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,19 @@ class Timing:
         return low, high
 
 
+def in_turns(
+    cases: Mapping[str, Callable[[], Found]], n_rounds: int, tell: Callable[[int], None] = lambda done: None
+) -> dict[str, list[Found]]:
+    """What each case gives in each of `n_rounds`; `tell` hears of every finished round."""
+    found: dict[str, list[Found]] = {name: [] for name in cases}
+    for number in range(n_rounds):
+        names = list(cases)
+        for name in names if number % 2 == 0 else reversed(names):
+            found[name].append(cases[name]())
+        tell(number + 1)
+    return found
+
+
 def alternate(
     cases: Mapping[str, Callable[[], object]],
     baseline: str,
@@ -45,16 +62,16 @@ def alternate(
     tell: Callable[[int], None] = lambda done: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time each case `n_rounds` times; `tell` hears of every finished round."""
+    """Time each case `n_rounds` times, after rounds that do not count."""
     for _ in range(warm_up):
         for run in cases.values():
             run()
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(n_rounds):
-        names = list(cases)
-        for name in names if number % 2 == 0 else reversed(names):
-            started = clock()
-            cases[name]()
-            seconds[name].append(clock() - started)
-        tell(number + 1)
+    timed = {name: partial(_seconds, run, clock) for name, run in cases.items()}
+    seconds = in_turns(timed, n_rounds, tell)
     return {name: Timing(tuple(own), tuple(seconds[baseline])) for name, own in seconds.items()}
+
+
+def _seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    started = clock()
+    run()
+    return clock() - started

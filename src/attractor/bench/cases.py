@@ -1,61 +1,67 @@
-"""What is timed: one training step, or one generation, of our models and of their peers at one shape."""
+"""What is timed: a training step, or a generation, of our models and of their peers at one shape."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attractor.bench.peers import PEERS
+from attractor.bench.shape import BenchShape, config_of
 from attractor.models import TransformerConfig
 from attractor.models.language_model import LanguageModel
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+N_PROMPT = 16
+
+Loss = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class BenchShape:
-    vocab_size: int = 320
-    d_model: int = 512
-    n_heads: int = 8
-    n_layers: int = 4
-    d_ff: int = 2048
-    batch_size: int = 2
-    seq_len: int = 512
+def in_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    half = PRECISIONS[precision]
+    return nullcontext() if half is None else torch.autocast(device.type, half)
 
-    def config(self, attention: str) -> TransformerConfig:
-        return TransformerConfig(
-            vocab_size=self.vocab_size,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_layers=self.n_layers,
-            d_ff=self.d_ff,
-            max_seq_len=self.seq_len,
-            positions="rope",
-            attention=attention,
-        )
 
-    def tokens(self) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randint(0, self.vocab_size, (self.batch_size, self.seq_len + 1), generator=generator)
+def our_config(name: str, shape: BenchShape) -> TransformerConfig:
+    """Ours by that name, or the one that computes what the peer does."""
+    return config_of(PEERS[name].like if name in PEERS else name, shape)
+
+
+def model_and_loss(name: str, shape: BenchShape, device: torch.device) -> tuple[nn.Module, Loss]:
+    """Each with the loss that comes with it: ours is chunked where logits are many, a peer's is of all logits."""
+    if name not in PEERS:
+        ours = config_of(name, shape).build(seed=0).to(device)
+        return ours, lambda tokens: ours.loss(tokens[:, :-1], tokens[:, 1:])[0]
+    peer = PEERS[name]
+    torch.manual_seed(0)
+    model = peer.build(shape).to(device)
+
+    def loss(tokens: Tensor) -> Tensor:
+        logits = peer.logits(model, tokens[:, :-1])
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    return model, loss
+
+
+def tokens_of(shape: BenchShape, device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, shape.vocab_size, (shape.batch_size, shape.seq_len + 1), generator=generator)
+    return drawn.to(device)
 
 
 def training_step(
     model: nn.Module,
-    loss: Callable[[Tensor], Tensor],
+    loss: Loss,
     tokens: Tensor,
     precision: str,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Callable[[], object]:
     """Forward, backward and a step of the optimizer, by default AdamW, as the training loop takes them."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    half = PRECISIONS[precision]
 
     def step() -> None:
-        context: AbstractContextManager[Any] = torch.autocast(tokens.device.type, half) if half else nullcontext()
-        with context:
+        with in_precision(precision, tokens.device):
             value = loss(tokens)
         value.backward()
         optimizer.step()
@@ -66,52 +72,11 @@ def training_step(
     return step
 
 
-def our_step(attention: str, shape: BenchShape, precision: str, device: torch.device) -> Callable[[], object]:
-    model = shape.config(attention).build(seed=0).to(device)
-    return training_step(
-        model, lambda tokens: model.loss(tokens[:, :-1], tokens[:, 1:])[0], shape.tokens().to(device), precision
-    )
-
-
-def peer_step(name: str, shape: BenchShape, precision: str, device: torch.device) -> Callable[[], object]:
-    """A Hugging Face model of the same shape, with its own loss and SDPA."""
-    model = PEERS[name](shape).to(device)
-
-    def loss(tokens: Tensor) -> Tensor:
-        logits = model(tokens[:, :-1]).logits
-        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-    return training_step(model, loss, shape.tokens().to(device), precision)
-
-
-def hf_llama(shape: BenchShape) -> nn.Module:
-    transformers: Any = import_module("transformers")
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**_hf(shape), num_attention_heads=shape.n_heads))
-
-
-def hf_diffllama(shape: BenchShape) -> nn.Module:
-    transformers: Any = import_module("transformers")
-    heads = {"num_attention_heads": 2 * shape.n_heads, "head_dim": shape.d_model // shape.n_heads // 2}
-    return transformers.DiffLlamaForCausalLM(transformers.DiffLlamaConfig(**_hf(shape), **heads))
-
-
-def _hf(shape: BenchShape) -> dict[str, Any]:
-    return {
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.d_model,
-        "intermediate_size": shape.d_ff,
-        "num_hidden_layers": shape.n_layers,
-        "max_position_embeddings": shape.seq_len,
-        "tie_word_embeddings": True,
-        "attn_implementation": "sdpa",
-        "use_cache": False,
-    }
-
-
-PEERS: dict[str, Callable[[BenchShape], nn.Module]] = {"hf-llama": hf_llama, "hf-diffllama": hf_diffllama}
-
-
 def decoding(model: LanguageModel, n_tokens: int, use_cache: bool = True, batch_size: int = 1) -> Callable[[], object]:
     """Greedy generation of `n_tokens` from prompts of 16."""
-    prompt = torch.arange(16, device=model.device).expand(batch_size, -1) % model.config.vocab_size
+    prompt = prompts(model.config.vocab_size, batch_size, model.device)
     return lambda: model.generate(prompt, max_new_tokens=n_tokens, temperature=0.0, use_cache=use_cache)
+
+
+def prompts(vocab_size: int, batch_size: int, device: torch.device) -> Tensor:
+    return torch.arange(N_PROMPT, device=device).expand(batch_size, -1) % vocab_size

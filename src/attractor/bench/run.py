@@ -1,91 +1,144 @@
-"""`attractor bench`: the alternating comparison of training steps, and of cached against uncached decoding."""
+"""`attractor bench`: what it is asked for, part by part, each printed as soon as it is there, and kept."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.util import find_spec
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from attractor.bench.alternate import Timing, alternate
-from attractor.bench.cases import PEERS, BenchShape, decoding, our_step, peer_step
+from attractor.bench.cases import N_PROMPT
+from attractor.bench.curves import AXES, growths, points
+from attractor.bench.peers import installed_peers
+from attractor.bench.profile import Profile, profile_step
+from attractor.bench.record import Record, machine, of_ceilings, of_cell, of_curves, of_spoken, of_stage
+from attractor.bench.roofline import Ceilings, measured_ceilings
+from attractor.bench.shape import BenchShape, config_of
+from attractor.bench.speaking import speaking
+from attractor.bench.stages import stage_cases, timed_stages
+from attractor.bench.tables import tables
+from attractor.bench.together import counted_flops, timed_together
+from attractor.bench.trial import Setting
 from attractor.evidence.run import environment
 from attractor.files import write_json
-from attractor.models import SIZES
-from attractor.numerals import with_prefix
+from attractor.train.config import TrainConfig
 
-BASELINE = "standard"
-
-
-def bench_training(
-    presets: Sequence[str], shape: BenchShape, precision: str, n_rounds: int, device: torch.device, console: Console
-) -> dict[str, Timing]:
-    """Every preset, and every peer that is installed, against `standard` in the same rounds."""
-    cases = {name: our_step(name, shape, precision, device) for name in dict.fromkeys((BASELINE, *presets))}
-    if find_spec("transformers") is not None:
-        cases |= {name: peer_step(name, shape, precision, device) for name in PEERS}
-    with console.status(f"{precision}: {len(cases)} cases, {n_rounds} rounds") as status:
-        return alternate(
-            cases, BASELINE, n_rounds, tell=lambda done: status.update(f"{precision}: round {done} of {n_rounds}")
-        )
+Tell = Callable[[str], None]
+Part = tuple[str, list[Record]]
 
 
-def bench_decoding(n_tokens: int, n_rounds: int, device: torch.device) -> dict[str, Timing]:
-    """The small model, with its cache and without."""
-    small = SIZES["small"].replace(vocab_size=320)
-    cases = {
-        name: decoding(small.build(seed=0).to(device), n_tokens, name == "cached") for name in ("uncached", "cached")
+@dataclass(frozen=True)
+class Request:
+    names: tuple[str, ...]
+    shape: BenchShape
+    lengths: tuple[int, ...]
+    precisions: tuple[str, ...]
+    baseline: str = "standard"
+    compiled: bool = False
+    n_rounds: int = 7  # 0 leaves the passes out
+    n_decoded: int = 32  # 0 leaves decoding out
+    peers: bool = True
+    stages: bool = True
+    curves: bool = False
+    patience: float = 120.0  # seconds of one case at one setting
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.baseline, *self.names)))
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return (*self.ours, *(installed_peers() if self.peers else ()))
+
+    def setting(self, precision: str, seq_len: int, device: torch.device) -> Setting:
+        return Setting(replace(self.shape, seq_len=seq_len), precision, self.compiled, device)
+
+
+def bench_all(request: Request, device: torch.device, console: Console, out: Path | None) -> Record:
+    """The record; what is there so far is kept after every part, since a bench may be long and a machine lent."""
+    record: Record = {
+        "kind": "bench",
+        "environment": environment(),
+        "machine": machine(device),
+        "baseline": request.baseline,
+        "request": asdict(request),
     }
-    return alternate(cases, "uncached", n_rounds, warm_up=0)
-
-
-def timing_table(title: str, timings: dict[str, Timing], tokens: int) -> Table:
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title_justify="left")
-    table.add_column("case")
-    for heading in ("ms", "tok/s", "speed", "middle half"):
-        table.add_column(heading, justify="right")
-    for name, timing in timings.items():
-        low, high = timing.spread
-        speed = with_prefix(tokens / timing.median_seconds)
-        table.add_row(
-            name, f"{1e3 * timing.median_seconds:.0f}", speed, f"{timing.ratio:.3f}", f"{low:.3f} to {high:.3f}"
-        )
-    return table
-
-
-def bench_all(
-    presets: Sequence[str],
-    precisions: Sequence[str],
-    n_rounds: int,
-    n_decoded: int,
-    device: torch.device,
-    console: Console,
-    out: Path | None,
-) -> None:
-    """Print a table for each precision and one for decoding; keep every measured second where asked to."""
-    shape = BenchShape()
-    kept: dict[str, Any] = {"shape": asdict(shape), "threads": torch.get_num_threads(), "device": str(device)}
-    for precision in precisions:
-        timings = bench_training(presets, shape, precision, n_rounds, device, console)
-        tokens = shape.batch_size * shape.seq_len
-        console.print(timing_table(f"a training step, {precision}, against {BASELINE}", timings, tokens))
-        kept[f"training {precision}"] = seconds(timings)
-    if n_decoded:
-        timings = bench_decoding(n_decoded, min(n_rounds, 3), device)
-        console.print(timing_table(f"{n_decoded} tokens decoded by the small model", timings, n_decoded))
-        kept["decoding"] = seconds(timings)
+    with console.status("") as status:
+        for key, found in parts(request, device, status.update):
+            if isinstance(found, list):
+                record.setdefault(key, []).extend(found)
+            else:
+                record[key] = found
+            for table in tables({key: found}, record):
+                console.print(table, markup=False, highlight=False, soft_wrap=isinstance(table, str))
+            if out is not None:
+                write_json(out, record)
     if out is not None:
-        write_json(out, kept | {"environment": environment()})
         console.print(str(out), markup=False, highlight=False, soft_wrap=True)
+    return record
 
 
-def seconds(timings: dict[str, Timing]) -> dict[str, Any]:
-    return {
-        name: {"seconds": timing.seconds, "ratio": timing.ratio, "middle_half": timing.spread}
-        for name, timing in timings.items()
-    }
+def parts(request: Request, device: torch.device, tell: Tell) -> Iterator[tuple[str, Any]]:
+    tell("copies and products, for the roofline")
+    ceilings = measured_ceilings(request.precisions, device)
+    yield "ceilings", of_ceilings(ceilings)
+    for precision in request.precisions:
+        if request.n_rounds:
+            yield from training(request, precision, device, tell)
+        if request.stages:
+            yield "stages", stages(request, precision, ceilings, device, tell)
+        if request.n_decoded:
+            yield "decoding", decoding(request, precision, device, tell)
+    if request.curves:
+        yield "curves", [curves(request, device, tell)]
+
+
+def training(request: Request, precision: str, device: torch.device, tell: Tell) -> Iterator[Part]:
+    shorter: dict[str, tuple[float, float]] = {}
+    for seq_len in sorted(request.lengths):
+        setting = request.setting(precision, seq_len, device)
+        cells = timed_together(request.everyone, setting, request.n_rounds, request.patience, shorter, tell)
+        for cell in cells:
+            if cell.timings is not None:
+                seconds = cell.timings["forward"].median_seconds + cell.timings["step"].median_seconds
+                shorter[cell.name] = seconds, counted_flops(cell.name, setting)
+        yield "training", [of_cell(cell, setting) for cell in cells]
+
+
+def stages(request: Request, precision: str, ceilings: Ceilings, device: torch.device, tell: Tell) -> list[Record]:
+    tell(f"{precision}: stages, one by one")
+    shape = replace(request.shape, seq_len=min(request.lengths))
+    timed = timed_stages(stage_cases(shape, precision, device), precision, device)
+    return [of_stage(each, precision, ceilings) for each in timed]
+
+
+def decoding(request: Request, precision: str, device: torch.device, tell: Tell) -> list[Record]:
+    setting = replace(request.setting(precision, N_PROMPT + request.n_decoded, device), compiled=False)
+    return [of_spoken(each, precision) for each in speaking(request.everyone, setting, request.n_decoded, tell)]
+
+
+def profiles(request: Request, device: torch.device, folder: Path) -> Iterator[Profile]:
+    """Of a training run's steps, ours alone, each with its trace in `folder`."""
+    for precision, name in product(request.precisions, request.ours):
+        shape = request.setting(precision, min(request.lengths), device).shape
+        config = TrainConfig(
+            model=config_of(name, shape),
+            batch_size=shape.batch_size,
+            seq_len=shape.seq_len,
+            precision=precision,
+            compile=request.compiled,
+        )
+        file = re.sub(r"[^\w.=-]+", "-", f"profile-{name}-{precision}.json.gz")
+        yield profile_step(config, device, folder / file)
+
+
+def curves(request: Request, device: torch.device, tell: Tell) -> Record:
+    """In the first precision; over the lengths that were given, where they are enough to tell an exponent."""
+    precision, axes = request.precisions[0], AXES[device.type]
+    lengths = request.lengths if len(request.lengths) > 2 else axes.lengths
+    setting = request.setting(precision, min(request.lengths), device)
+    found = list(points(request.ours, setting, lengths, axes.widths, request.patience, tell))
+    return of_curves(found, growths(found), precision)

@@ -1,4 +1,4 @@
-"""Commands about runs: train, plan, compare, generate, bench, list."""
+"""Commands about runs: train, plan, compare, generate, list."""
 
 import errno
 import json
@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.attention.presets import PRESETS, preset
+from attractor.attention.presets import preset
 from attractor.cli.ending import end_with
 from attractor.cli.options import Common, command_class
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
@@ -55,19 +55,6 @@ class Generate:
     seed: int = 0
     checkpoint: Annotated[str, arg(help="best or last")] = "best"
     device: str = Runtime.device
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Time training steps and decoding, alternating in one process, as ratios with their spread."""
-
-    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms to time against 'standard'; none: all")] = ()
-    precision: Annotated[tuple[str, ...], arg(help="fp32, bf16 or both")] = ("fp32", "bf16")
-    rounds: Annotated[int, arg(help="measured steps of each case")] = 15
-    decode: Annotated[int, arg(help="tokens of the decoding benchmark; 0 leaves it out")] = 256
-    two_timescales: Annotated[bool, arg(help="time FastSlow on a CPU instead, against dense layers")] = False
-    device: str = Runtime.device
-    out: Annotated[Path | None, arg(help="a JSON file for every measured second")] = None
 
 
 @dataclass(frozen=True)
@@ -217,28 +204,6 @@ def generate(args: Generate, console: Console) -> None:
     console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
 
 
-def bench(args: Bench, console: Console) -> None:
-    from attractor.attention.stage import require
-    from attractor.bench.cases import PRECISIONS
-    from attractor.bench.run import bench_all
-    from attractor.train.hardware import resolve_device
-
-    for name in args.presets:
-        preset(name)
-    for precision in args.precision:
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
-    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
-    require(args.decode >= 0, "decode", "at least 0", args.decode)
-    if args.two_timescales:
-        from attractor.bench import two_timescales
-
-        two_timescales.main(args.rounds)
-        return
-    device = resolve_device(args.device)
-    bench_all(args.presets or tuple(PRESETS), args.precision, args.rounds, args.decode, device, console, args.out)
-
-
 def show_list(args: List, console: Console) -> None:
     from attractor.catalogue import print_catalogue
 
@@ -250,6 +215,5 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "train": (Train, train),
     "plan": (Plan, plan),
     "generate": (Generate, generate),
-    "bench": (Bench, bench),
     "list": (List, show_list),
 }

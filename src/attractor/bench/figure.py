@@ -1,0 +1,181 @@
+"""A bench's record as a picture: speeds with their spread, speed by length, the roofline with every stage, curves.
+
+`python -m attractor.bench.figure RECORD.json FIGURE.svg` draws it again from what was kept.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attractor.bench.record import ceilings_of
+from attractor.bench.roofline import Work
+from attractor.errors import InputError
+from attractor.files import write_bytes
+from attractor.report.canvas import GREY, INK, METADATA, PALETTE, as_file, blank, framed, styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+Panel = Callable[["Axes"], None]
+WIDTH, HEIGHT = 6.2, 4.2  # inches of a panel
+ACROSS = 2
+TITLES = {
+    "length": "A step by length, one sequence",
+    "width": "A step by width, heads of 64",
+    "steps": "A step by steps of coupling",
+}
+KINDS = {"couple": (PALETTE[0], "o"), "score": (PALETTE[1], "s"), "": (PALETTE[2], "^")}  # by how a stage's name begins
+
+
+def draw(record: Row, path: Path) -> None:
+    write_bytes(path, as_file(figure_of(record), kind_of(path), "bench"))
+
+
+def kind_of(path: Path) -> str:
+    """What a file's name says it is."""
+    kind = path.suffix.removeprefix(".")
+    if kind not in METADATA:
+        raise InputError(f"figure must end in {', '.join('.' + each for each in METADATA)}, got '{path}'; rename it")
+    return kind
+
+
+def figure_of(record: Row) -> "Figure":
+    drawn = list(panels(record))
+    if not drawn:
+        raise InputError("record must hold passes, stages or curves to draw, got none; bench without --rounds 0")
+    n_down = -(-len(drawn) // ACROSS)
+    figure = blank(WIDTH * min(ACROSS, len(drawn)), HEIGHT * n_down)
+    grid = figure.subplots(n_down, min(ACROSS, len(drawn)), squeeze=False)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_visible(False)
+    for axes, panel in zip(grid.flat, drawn, strict=False):
+        panel(framed(axes))
+    return figure
+
+
+def panels(record: Row) -> Iterator[Panel]:
+    timed = [row for row in record.get("training", ()) if row["passes"] is not None]
+    for precision in dict.fromkeys(row["precision"] for row in timed):
+        rows = [row for row in timed if row["precision"] == precision]
+        lengths = sorted({row["seq_len"] for row in rows})
+        shortest = [row for row in rows if row["seq_len"] == lengths[0]]
+        yield partial(_speeds, shortest, record["baseline"])
+        if len(lengths) > 1:
+            yield partial(_by_length, rows, record["baseline"])
+        stages = [row for row in record.get("stages", ()) if row["precision"] == precision and row["flops"]]
+        if stages:
+            yield partial(_roofline, stages, record, precision)
+    for curves in record.get("curves", ()):
+        for axis in ("length", "width", "steps"):
+            points = [row for row in curves["points"] if row["axis"] == axis and row["seconds"] is not None]
+            if points:
+                yield partial(_curves, points, axis, record["baseline"])
+
+
+def _speeds(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
+    """Forward and backward against the baseline: the median of the rounds' ratios, and their middle half."""
+    for place, row in enumerate(reversed(rows)):
+        found = row["passes"]["forward+backward"]
+        axes.plot(found["middle_half"], (place, place), color=PALETTE[0], linewidth=2.5, solid_capstyle="butt")
+        axes.plot(found["ratio"], place, color=INK, marker="o", markersize=4)
+    axes.axvline(1, color=GREY, linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row["name"] for row in reversed(rows)])
+    first = rows[0]
+    how = f"{first['batch_size']} x {first['seq_len']} tokens, {first['precision']}"
+    axes.set_title(f"Forward and backward, {how}", fontsize=10)
+    axes.set_xlabel(f"speed against {baseline}")
+
+
+def _by_length(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
+    looks = styles(dict.fromkeys(row["name"] for row in rows), baseline, None)
+    for name, look in looks.items():
+        own = sorted((row for row in rows if row["name"] == name), key=lambda row: row["seq_len"])
+        ms = [1e3 * row["passes"]["forward+backward"]["median"] for row in own]
+        speeds = [row["batch_size"] * row["seq_len"] / each for row, each in zip(own, ms, strict=True)]
+        axes.plot([row["seq_len"] for row in own], speeds, marker="o", markersize=3, label=name, **look)
+    _logarithmic(axes, sorted({row["seq_len"] for row in rows}))
+    axes.set_title(f"Forward and backward by length, {rows[0]['precision']}", fontsize=10)
+    axes.set_xlabel("tokens of a sequence")
+    axes.set_ylabel("thousand tokens a second")
+    axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
+
+
+def _roofline(rows: Sequence[Row], record: Row, precision: str, axes: "Axes") -> None:
+    """Open marks are forward passes, full ones those with their backward pass."""
+    ceilings = ceilings_of(record["ceilings"])
+    works = [Work(row["bytes"], row["flops"]) for row in rows]
+    roof = ceilings.flops_per_second[precision]
+    corner = roof / ceilings.bytes_per_second
+    low, high = (f(corner, *(work.intensity for work in works)) for f in (min, max))
+    ends = [low / 2, corner, high * 2]
+    axes.plot(ends, [min(roof, at * ceilings.bytes_per_second) / 1e9 for at in ends], color=INK, linewidth=1.2)
+    named: set[str] = set()
+    for row, work in zip(rows, works, strict=True):
+        kind = next(kind for kind in KINDS if row["name"].startswith(kind))
+        color, marker = KINDS[kind]
+        label = None if kind in named else kind or "others"
+        named.add(kind)
+        full = color if row["passes"] != "forward" else "none"
+        axes.plot(
+            work.intensity,
+            row["flops"] / row["median"] / 1e9,
+            color=color,
+            marker=marker,
+            markersize=4.5,
+            markerfacecolor=full,
+            linestyle="none",
+            label=label,
+        )
+    axes.set(xscale="log", yscale="log")
+    _plain(axes.xaxis)
+    _plain(axes.yaxis)
+    bandwidth = f"{ceilings.bytes_per_second / 1e9:.3g} GB/s"
+    axes.set_title(f"Roofline, {precision}: {bandwidth} and {roof / 1e12:.3g} TFLOP/s measured", fontsize=10)
+    axes.set_xlabel("least FLOPs for a least byte")
+    axes.set_ylabel("GFLOP/s")
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
+
+
+def _curves(points: Sequence[Row], axis: str, baseline: str, axes: "Axes") -> None:
+    names = list(dict.fromkeys(row["name"] for row in points))
+    looks = styles(names, baseline if baseline in names else names[0], None)
+    for name, look in looks.items():
+        own = [row for row in points if row["name"] == name]
+        ms = [1e3 * row["seconds"] for row in own]
+        axes.plot([row["at"] for row in own], ms, marker="o", markersize=3, label=name, **look)
+    if axis != "steps":
+        _logarithmic(axes, sorted({row["at"] for row in points}))
+    axes.set_title(TITLES[axis], fontsize=10)
+    axes.set_xlabel(axis)
+    axes.set_ylabel("ms")
+    axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
+
+
+def _logarithmic(axes: "Axes", places: Sequence[int]) -> None:
+    axes.set(xscale="log", yscale="log")
+    _plain(axes.yaxis)
+    axes.set_xticks(places, [str(place) for place in places])
+    axes.xaxis.minorticks_off()
+
+
+def _plain(axis: "Axis") -> None:
+    """Ticks within a decade too, in plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def main(record: str, figure: str) -> None:
+    draw(json.loads(Path(record).read_text()), Path(figure))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,49 @@
+"""One model's passes over one batch, each with its seconds.
+
+    forward            without gradients, as in evaluation                                                  (1)
+    forward+backward   with them                                                                            (2)
+    step               (2) and AdamW's step                                                                 (3)
+
+(2) and (3) are two readings of the same step. The batch lies on the device before anything is timed.
+"""
+
+import torch
+
+from attractor.bench.cases import in_precision, model_and_loss, tokens_of
+from attractor.bench.shape import BenchShape
+from attractor.bench.stopwatch import Stopwatch
+
+PASSES = ("forward", "forward+backward", "step")
+SPECIALISED = 64  # graphs that the compiler may keep of one function: every model needs two
+
+
+class Passes:
+    def __init__(self, name: str, shape: BenchShape, precision: str, compiled: bool, device: torch.device) -> None:
+        self.model, self.loss = model_and_loss(name, shape, device)
+        if compiled:
+            torch._dynamo.config.recompile_limit = SPECIALISED
+            self.loss = torch.compile(self.loss, dynamic=False)
+        self.model.train()
+        self.tokens = tokens_of(shape, device)
+        self.precision, self.device = precision, device
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def __call__(self) -> dict[str, float]:
+        watch = Stopwatch(self.device)
+        watch.mark()
+        with torch.no_grad(), in_precision(self.precision, self.device):
+            self.loss(self.tokens)  # (1)
+        watch.mark()
+        with in_precision(self.precision, self.device):
+            value = self.loss(self.tokens)
+        value.backward()  # (2)
+        watch.mark()
+        self.optimizer.step()  # (3)
+        self.optimizer.zero_grad(set_to_none=True)
+        watch.mark()
+        forward, both, update = watch.seconds()
+        return dict(zip(PASSES, (forward, both, both + update), strict=True))

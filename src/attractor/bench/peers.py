@@ -1,0 +1,168 @@
+"""Models of the same shape from elsewhere, each beside ours, where its package is installed.
+
+`like` names what computes the same as the peer here; its FLOPs count for the peer. A peer's parameters may differ all
+the same, and stand beside ours in every table:
+
+    hf-llama         none                          hf-qwen3       none: norms of queries and keys in both
+    hf-diffllama     d_model / n_heads fewer a layer: its norm of a difference has no weight
+    x-transformers   2 d_ff more a layer: the gated half of its MLP has a bias
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attractor.bench.shape import BenchShape
+
+
+@dataclass(frozen=True)
+class Peer:
+    package: str
+    like: str
+    build: Callable[[BenchShape], nn.Module]
+    logits: Callable[[nn.Module, Tensor], Tensor]
+    generate: Callable[[nn.Module, Tensor, int], Tensor]  # greedy, with its cache
+
+    @property
+    def installed(self) -> bool:
+        return find_spec(self.package) is not None
+
+
+def installed_peers() -> dict[str, Peer]:
+    return {name: peer for name, peer in PEERS.items() if peer.installed}
+
+
+# --- Hugging Face -----------------------------------------------------------------------------------------------------
+
+
+def _hf(model: str, **of_family: Callable[[BenchShape], int]) -> Callable[[BenchShape], nn.Module]:
+    """`ModelForCausalLM` of transformers, with SDPA and tied embeddings."""
+
+    def build(shape: BenchShape) -> nn.Module:
+        transformers: Any = import_module("transformers")
+        config = getattr(transformers, f"{model}Config")(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.d_model,
+            intermediate_size=shape.d_ff,
+            num_hidden_layers=shape.n_layers,
+            max_position_embeddings=shape.seq_len,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation="sdpa",
+            **{field: value(shape) for field, value in of_family.items()},
+        )
+        return getattr(transformers, f"{model}ForCausalLM")(config)
+
+    return build
+
+
+def _hf_logits(model: nn.Module, tokens: Tensor) -> Tensor:
+    return model(tokens, use_cache=False).logits
+
+
+def _hf_generate(model: Any, prompt: Tensor, n_tokens: int) -> Tensor:
+    return model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=n_tokens,
+        min_new_tokens=n_tokens,
+        do_sample=False,
+    )
+
+
+def _heads(shape: BenchShape) -> int:
+    return shape.n_heads
+
+
+def _width(shape: BenchShape) -> int:
+    return shape.d_model // shape.n_heads
+
+
+# --- x-transformers ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _imported_quietly() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it is built on, which is not ours to change
+        package = import_module("x_transformers")
+        import_module("loguru").logger.disable("x_transformers")  # it advises on widths of heads
+        yield package
+
+
+def _x_transformers(shape: BenchShape) -> nn.Module:
+    width = _width(shape)
+    with _imported_quietly() as package:
+        layers = package.Decoder(
+            dim=shape.d_model,
+            depth=shape.n_layers,
+            heads=shape.n_heads,
+            attn_dim_head=width,
+            attn_flash=True,
+            rotary_pos_emb=True,
+            rotary_emb_dim=width,
+            use_rmsnorm=True,
+            ff_mult=shape.d_ff / shape.d_model,
+            ff_glu=True,
+            ff_swish=True,
+            ff_no_bias=True,
+        )
+        return package.TransformerWrapper(
+            num_tokens=shape.vocab_size,
+            max_seq_len=shape.seq_len,
+            use_abs_pos_emb=False,
+            tie_embedding=True,
+            attn_layers=layers,
+        )
+
+
+def _x_generate(model: nn.Module, prompt: Tensor, n_tokens: int) -> Tensor:
+    with _imported_quietly() as package:
+        return package.AutoregressiveWrapper(model).generate(prompt, n_tokens, temperature=0.0, cache_kv=True)
+
+
+def _x_logits(model: nn.Module, tokens: Tensor) -> Tensor:
+    return model(tokens)
+
+
+PEERS: dict[str, Peer] = {
+    "hf-llama": Peer(
+        "transformers",
+        "standard",
+        _hf("Llama", num_attention_heads=_heads),
+        _hf_logits,
+        _hf_generate,
+    ),
+    "hf-qwen3": Peer(
+        "transformers",
+        "standard:qk_norm=True",
+        _hf(
+            "Qwen3",
+            num_attention_heads=_heads,
+            num_key_value_heads=_heads,
+            head_dim=_width,
+        ),
+        _hf_logits,
+        _hf_generate,
+    ),
+    "hf-diffllama": Peer(
+        "transformers",
+        "differential-original",
+        _hf(
+            "DiffLlama",
+            num_attention_heads=lambda shape: 2 * shape.n_heads,
+            head_dim=lambda shape: _width(shape) // 2,
+        ),
+        _hf_logits,
+        _hf_generate,
+    ),
+    "x-transformers": Peer("x_transformers", "standard", _x_transformers, _x_logits, _x_generate),
+}

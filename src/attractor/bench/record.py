@@ -1,0 +1,102 @@
+"""What a bench found, as JSON keeps it: the machine, the settings, every measured second. Tables and figures are made
+of this and of nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from attractor.bench.alternate import Timing
+from attractor.bench.curves import Growth, Point
+from attractor.bench.passes import PASSES
+from attractor.bench.roofline import Ceilings
+from attractor.bench.speaking import Spoken
+from attractor.bench.stages import StageTime
+from attractor.bench.together import Cell, counted_flops
+from attractor.bench.trial import Setting
+from attractor.evidence.run import environment
+from attractor.train.hardware import PEAK_FLOPS
+from attractor.train.parts import BACKWARD
+
+Record = dict[str, Any]
+
+
+def machine(device: torch.device) -> Record:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else environment()["processor"]
+    return {"device": device.type, "name": name, "threads": torch.get_num_threads()}
+
+
+def data_sheet_flops(name: str) -> float | None:
+    """The maker's bf16 peak, where it is known."""
+    return next((peak for key, peak in PEAK_FLOPS.items() if key in name), None)
+
+
+def of_ceilings(ceilings: Ceilings) -> Record:
+    return {"bytes_per_second": ceilings.bytes_per_second, "flops_per_second": dict(ceilings.flops_per_second)}
+
+
+def ceilings_of(record: Mapping[str, Any]) -> Ceilings:
+    return Ceilings(record["bytes_per_second"], record["flops_per_second"])
+
+
+def of_cell(cell: Cell, setting: Setting) -> Record:
+    shape, trial = setting.shape, cell.trial
+    return {
+        "name": cell.name,
+        "precision": setting.precision,
+        "compiled": setting.compiled,
+        "seq_len": shape.seq_len,
+        "batch_size": shape.batch_size,
+        "n_parameters": cell.n_parameters,
+        "step_flops": (1 + BACKWARD) * counted_flops(cell.name, setting),
+        "peak_memory_bytes": trial and trial.peak_memory,
+        "first_seconds": trial and trial.first_seconds,
+        "compile_seconds": trial.compile_seconds if trial and setting.compiled else None,
+        "left_out": cell.left_out,
+        "passes": None if cell.timings is None else {each: of_timing(cell.timings[each]) for each in PASSES},
+    }
+
+
+def of_timing(timing: Timing) -> Record:
+    return {
+        "seconds": timing.seconds,
+        "median": timing.median_seconds,
+        "ratio": timing.ratio,
+        "middle_half": timing.spread,
+    }
+
+
+def of_stage(time: StageTime, precision: str, ceilings: Ceilings) -> Record:
+    return {
+        "name": time.name,
+        "precision": precision,
+        "passes": "forward+backward" if time.backward else "forward",
+        "bytes": time.work and time.work.n_bytes,
+        "flops": time.work and time.work.flops,
+        "seconds": time.seconds,
+        "median": time.median_seconds if time.work else None,
+        "fraction": time.work and ceilings.fraction(time.work, precision, time.median_seconds),
+        "as_one": time.as_one,
+        "left_out": time.left_out,
+    }
+
+
+def of_spoken(spoken: Spoken, precision: str) -> Record:
+    return {
+        "name": spoken.name,
+        "precision": precision,
+        "batch_size": spoken.batch_size,
+        "n_tokens": spoken.n_tokens,
+        "tokens_per_second": spoken.tokens_per_second if spoken.timing else None,
+        "timing": spoken.timing and of_timing(spoken.timing),
+        "left_out": spoken.left_out,
+    }
+
+
+def of_curves(found: Sequence[Point], growths: Sequence[Growth], precision: str) -> Record:
+    return {
+        "precision": precision,
+        "points": [asdict(point) for point in found],
+        "growths": [asdict(growth) for growth in growths],
+    }

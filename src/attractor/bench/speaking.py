@@ -1,0 +1,105 @@
+"""Tokens a second of cached greedy generation, by mechanism and by number of sequences, in turns.
+
+Beside every mechanism and peer stands the baseline without its cache, for one sequence: what the cache is worth. Under
+bf16 the weights themselves are narrowed, as one would to decode: autocast would narrow them again for every token.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from attractor.bench.alternate import Timing, in_turns
+from attractor.bench.apart import NotMeasured, free_memory
+from attractor.bench.cases import PRECISIONS, decoding, model_and_loss, prompts
+from attractor.bench.peers import PEERS
+from attractor.bench.stopwatch import Stopwatch
+from attractor.bench.together import counted_parameters, groups
+from attractor.bench.trial import Setting, on_device, release
+
+BATCHES = (1, 8)
+UNCACHED = "without cache"
+N_ROUNDS = 3  # a generation is many steps already
+WEIGHT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Spoken:
+    name: str
+    batch_size: int
+    n_tokens: int
+    timing: Timing | None = None
+    left_out: str | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        assert self.timing is not None
+        return self.batch_size * self.n_tokens / self.timing.median_seconds
+
+
+def speaking(
+    names: Sequence[str], setting: Setting, n_tokens: int, tell: Callable[[str], None] = lambda doing: None
+) -> list[Spoken]:
+    """The first name is the baseline."""
+    baseline, *others = names
+    weights = {name: WEIGHT_BYTES * counted_parameters(name, setting) for name in names}
+    room = free_memory(setting.device) // 2
+    found: dict[tuple[str, int], Spoken] = {}
+    for group in groups(baseline, others, weights, room):
+        for batch_size in BATCHES:
+            tell(f"{setting.precision}: {n_tokens} tokens each by {len(group)}, {batch_size} at a time")
+            for each in _group(group, setting, n_tokens, batch_size):
+                found.setdefault((each.name, batch_size), each)
+        release(setting)
+    return list(found.values())
+
+
+def _group(group: Sequence[str], setting: Setting, n_tokens: int, batch_size: int) -> list[Spoken]:
+    failed: dict[str, str] = {}
+
+    def carried_out(name: str, run: Callable[[], Any]) -> Any:
+        try:
+            return None if name in failed else on_device(run, setting.device)
+        except NotMeasured as why:
+            failed[name] = str(why)
+            return None
+
+    runs = {name: carried_out(name, partial(_generation, name, setting, n_tokens, batch_size)) for name in group}
+    baseline = group[0]
+    if batch_size == 1 and baseline not in PEERS:
+        name = f"{baseline}, {UNCACHED}"
+        runs[name] = carried_out(name, partial(_generation, baseline, setting, n_tokens, batch_size, use_cache=False))
+    timed = {name: partial(carried_out, name, partial(_timed, run, setting)) for name, run in runs.items() if run}
+    for run in timed.values():
+        run()
+    laps = in_turns(timed, N_ROUNDS)
+    if baseline in failed:
+        failed |= dict.fromkeys(runs, f"nothing to hold it against: {baseline} {failed[baseline]}")
+    return [
+        Spoken(name, batch_size, n_tokens, left_out=failed[name])
+        if name in failed
+        else Spoken(name, batch_size, n_tokens, Timing(tuple(laps[name]), tuple(laps[baseline])))
+        for name in runs
+    ]
+
+
+def _generation(
+    name: str, setting: Setting, n_tokens: int, batch_size: int, use_cache: bool = True
+) -> Callable[[], object]:
+    model, _ = model_and_loss(name, setting.shape, setting.device)
+    model.to(PRECISIONS[setting.precision] or torch.float32).eval()
+    if name in PEERS:
+        prompt = prompts(setting.shape.vocab_size, batch_size, setting.device)
+        return lambda: PEERS[name].generate(model, prompt, n_tokens)
+    return decoding(model, n_tokens, use_cache, batch_size)  # type: ignore[arg-type]
+
+
+def _timed(run: Callable[[], object], setting: Setting) -> float:
+    watch = Stopwatch(setting.device)
+    watch.mark()
+    with torch.no_grad():
+        run()
+    watch.mark()
+    return watch.seconds()[0]

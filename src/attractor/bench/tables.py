@@ -1,0 +1,208 @@
+"""A bench's record as tables: passes, what is published beside them, stages, decoding, curves."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import nan
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from attractor.bench.published import QUANTITIES, beside_table_10, table_11
+from attractor.bench.record import ceilings_of, data_sheet_flops
+from attractor.bench.roofline import Work
+from attractor.numerals import in_bytes, in_time, with_prefix
+
+Row = Mapping[str, Any]
+PUBLISHED_AT = 512  # tokens of a sequence in CoupledQK's tables
+
+
+def tables(found: Row, about: Row) -> Iterator[Group | str]:
+    """Of the parts in `found`, in the order in which they are read; a line where there is no table. `about` is a record
+    that says whose they are."""
+    if "ceilings" in found:
+        yield ceilings_in_words(about)
+    for rows in _alike(found, "training", "precision", "seq_len"):
+        yield passes_table(rows, about)
+        yield from left_out(rows)
+        lengths = about["request"]["lengths"]
+        if rows[0]["seq_len"] == (PUBLISHED_AT if PUBLISHED_AT in lengths else min(lengths)):
+            yield from published_tables(rows, about["baseline"])
+    for rows in _alike(found, "stages", "precision"):
+        yield stages_table(rows)
+        yield from left_out(rows)
+        slow = [row["name"] for row in rows if row["seconds"] and not row["as_one"]]
+        if slow and about["machine"]["device"] == "cuda":
+            yield f"launched call by call from Python: {', '.join(dict.fromkeys(slow))}"
+    for rows in _alike(found, "decoding", "precision", "batch_size"):
+        yield decoding_table(rows, about["baseline"])
+        yield from left_out(rows)
+    for curves in found.get("curves", ()):
+        yield from growth_tables(curves)
+        yield from left_out(curves["points"], lambda row: f"{row['name']}, {row['axis']} {row['at']}")
+
+
+def _alike(found: Row, part: str, *by: str) -> Iterator[list[Row]]:
+    kinds: dict[tuple[Any, ...], list[Row]] = {}
+    for row in found.get(part, ()):
+        kinds.setdefault(tuple(row[each] for each in by), []).append(row)
+    yield from kinds.values()
+
+
+def left_out(rows: Sequence[Row], name: Callable[[Row], str] = lambda row: row["name"]) -> Iterator[str]:
+    for row in rows:
+        if row["left_out"] is not None:
+            yield f"{name(row)}: {row['left_out']}"
+
+
+def ceilings_in_words(about: Row) -> str:
+    ceilings, machine = ceilings_of(about["ceilings"]), about["machine"]
+    rates = ", ".join(f"{_rate(rate)} in {name}" for name, rate in ceilings.flops_per_second.items())
+    known = data_sheet_flops(machine["name"])
+    sheet = f"; data sheet: {_rate(known)} in bf16" if known else ""
+    copies = f"copies {ceilings.bytes_per_second / 1e9:.3g} GB/s (read and written)"
+    return f"{machine['name']}, {machine['threads']} threads: {copies}, multiplies {rates}{sheet}"
+
+
+def _rate(flops: float) -> str:
+    return f"{flops / 1e12:.3g} TFLOP/s"
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def passes_table(rows: Sequence[Row], about: Row) -> Group:
+    first, baseline = rows[0], about["baseline"]
+    compiled = "compiled, " if first["compiled"] else ""
+    batch = f"{first['batch_size']} x {first['seq_len']} tokens"
+    passes = ["forward", "speed", "and backward", "speed", "middle half", "whole step", "speed"]
+    columns = ["params", *passes, "memory", "", "MFU", *(["compiling"] if compiled else [])]
+    title = f"{batch}, {compiled}{first['precision']}: tokens a second, and speed against {baseline}"
+    table = framed(columns)
+    n_tokens = first["batch_size"] * first["seq_len"]
+    timed = [row for row in rows if row["passes"] is not None]
+    held = next((row["peak_memory_bytes"] for row in timed if row["name"] == baseline), 0)
+    for row in timed:
+        forward, both, step = row["passes"].values()
+        low, high = both["middle_half"]
+        cells = [with_prefix(row["n_parameters"])]
+        for each in (forward, both, step):
+            cells += [with_prefix(n_tokens / each["median"]), f"{each['ratio']:.3f}"]
+        cells.insert(5, f"{low:.3f}-{high:.3f}")
+        cells += [in_bytes(row["peak_memory_bytes"]), _share(row["peak_memory_bytes"], held)]
+        cells += [utilisation(row, about), *([in_time(row["compile_seconds"])] if compiled else [])]
+        table.add_row(row["name"], *cells)
+    return titled(title, table)
+
+
+def utilisation(row: Row, about: Row) -> str:
+    """Of the matrix rate measured here; and of the data sheet's, where that is known and of this precision."""
+    rate = row["step_flops"] / row["passes"]["step"]["median"]
+    sheet = data_sheet_flops(about["machine"]["name"]) if row["precision"] == "bf16" else None
+    measured = f"{100 * rate / about['ceilings']['flops_per_second'][row['precision']]:.0f}%"
+    return f"{measured} ({100 * rate / sheet:.0f}% of the data sheet)" if sheet else measured
+
+
+def published_tables(rows: Sequence[Row], baseline: str) -> Iterator[Group]:
+    """CoupledQK's tables 10 and 11, where anything of them beside standard was measured."""
+    timed = {row["name"]: row for row in rows if row["passes"] is not None}
+    if baseline != "standard" or baseline not in timed:
+        return
+    held = timed[baseline]["peak_memory_bytes"]
+    measured = {
+        name: {
+            "forward": row["passes"]["forward"]["ratio"],
+            "forward+backward": row["passes"]["forward+backward"]["ratio"],
+            "memory": row["peak_memory_bytes"] / held if held else nan,
+        }
+        for name, row in timed.items()
+    }
+    found = list(beside_table_10(measured))
+    if sum(each.name is not None for each in found) < 2:
+        return
+    headings = ["forward", "here", "and backward", "here", "memory", "here"]
+    table = framed(headings)
+    for each in found:
+        cells = []
+        for quantity in QUANTITIES:
+            here = f"{each.measured[quantity]:.3f}" if each.name else ""
+            cells += [f"{each.published[quantity]:.2f}", here]
+        table.add_row(each.name or f"{each.row} (not measured)", *cells)
+    yield titled("CoupledQK, table 10: ratios to standard, published and measured here", table)
+    counted = framed(["published", "counted", "difference"])
+    for title, (published, ours) in table_11().items():
+        counted.add_row(title, f"{published:,}", f"{ours:,}", f"{ours - published:+,}")
+    yield titled("CoupledQK, table 11: parameters of the small model", counted)
+
+
+# --- stages, decoding, curves -----------------------------------------------------------------------------------------
+
+
+def stages_table(rows: Sequence[Row]) -> Group:
+    columns = ["passes", "least bytes", "GFLOP", "FLOP/byte", "time", "of roofline"]
+    table = framed(columns)
+    for row in (row for row in rows if row["left_out"] is None):
+        table.add_row(
+            row["name"],
+            row["passes"],
+            f"{row['bytes'] / 1e6:.3g} MB",
+            f"{row['flops'] / 1e9:.3g}",
+            f"{Work(row['bytes'], row['flops']).intensity:.3g}",
+            f"{1e3 * row['median']:.3g} ms",
+            f"{100 * row['fraction']:.0f}%",
+        )
+    return titled(f"stages, {rows[0]['precision']}: against the roofline measured here", table)
+
+
+def decoding_table(rows: Sequence[Row], baseline: str) -> Group:
+    first = rows[0]
+    how = f"{first['batch_size']} at a time, {first['precision']}"
+    table = framed(["tok/s", "speed", "middle half"])
+    for row in (row for row in rows if row["left_out"] is None):
+        low, high = row["timing"]["middle_half"]
+        speed = with_prefix(row["tokens_per_second"]), f"{row['timing']['ratio']:.3f}"
+        table.add_row(row["name"], *speed, f"{low:.3f}-{high:.3f}")
+    return titled(f"{first['n_tokens']} tokens decoded, {how}, against {baseline}", table)
+
+
+def growth_tables(curves: Row) -> Iterator[Group]:
+    titles = {
+        "length": "length, one sequence: exponents (standard error)",
+        "width": "width, heads of 64: exponents (standard error)",
+        "steps": "steps n: what one more costs, as a share of n = 1 (standard error)",
+    }
+    for axis, title in titles.items():
+        rows = [row for row in curves["growths"] if row["axis"] == axis]
+        if rows:
+            memory = "memory above weights" if axis == "length" else "memory"
+            table = framed(["seconds", memory, "FLOPs"])
+            for row in rows:
+                table.add_row(row["name"], *(_growth(row[of], axis) for of in ("seconds", "memory", "flops")))
+            yield titled(f"{title}, {curves['precision']}", table)
+
+
+def _growth(line: Row | None, axis: str) -> str:
+    if line is None:
+        return ""
+    first = line["at_zero"] + line["slope"] if axis == "steps" else 1.0
+    error = "" if line["error"] is None else f" ({_share(line['error'], first)})"
+    return f"{_share(line['slope'], first)}{error}"
+
+
+def _share(part: float, whole: float) -> str:
+    """Of a model so small that it takes less than importing did, the memory is 0."""
+    return f"{part / whole:.3f}" if whole else "n/a"
+
+
+def titled(title: str, table: Table) -> Group:
+    """A title of its own line: a table's would be broken to the table's width."""
+    return Group(Text(f"\n{title}"), table)
+
+
+def framed(headings: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table

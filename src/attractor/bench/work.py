@@ -1,0 +1,67 @@
+"""The least that each stage must move and multiply, counted from shapes.
+
+    bytes, forward           what goes in is read once, what comes out is written once, parameters are read
+    bytes, and backward      inputs I, outputs O and parameters P again, and their gradients: 3 I + 2 O + 3 P   (1)
+    FLOPs, and backward      every product is three: itself and two in the backward pass                       (2)
+
+    force        mlp and gradient 4 K^2, linear 2 K^2, for every query head and position, every time it is taken (3)
+    phase        2 K^2 for every query and key head and position                                                (4)
+    scores       T (T + 1) (maps K + heads V) for every sequence: causal, half the square                       (5)
+    readout      2 N D C                                                                                        (6)
+
+What a backward pass computes again is left out, as is the custom; so are all but products. Sizes are those of the
+precision at hand, parameters included: a kernel that reads them wider moves more than the least.
+"""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.attention.couple.mlp import MLPOnly
+from attractor.attention.couple.phase import Phase
+from attractor.attention.score.uniform import Uniform
+from attractor.attention.stage import Coupling, Scoring
+from attractor.bench.roofline import Work
+from attractor.kernels.coupling import FORCE
+
+BACKWARD = 3  # (2)
+
+
+def work_of(inputs: int, outputs: int, parameters: int, flops: float, size: int, backward: bool) -> Work:
+    """(1) and (2), of counts of numbers; `size` is the bytes of one."""
+    if not backward:
+        return Work(size * (inputs + outputs + parameters), flops)
+    return Work(size * (3 * inputs + 2 * outputs + 3 * parameters), BACKWARD * flops)
+
+
+def n_numbers(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def n_trained(module: nn.Module) -> int:
+    return n_numbers(module.parameters())
+
+
+def coupling_flops(couple: Coupling, q: Tensor, k: Tensor) -> float:
+    """Of the forward pass over q: B H T K and k: B J T K."""
+    width = q.shape[-1]
+    if isinstance(couple, Phase):
+        return 2.0 * width * (q.numel() + k.numel())  # (4)
+    if isinstance(couple, MLPOnly):
+        return 4.0 * width * q.numel()
+    assert isinstance(couple, Dynamics)
+    of_force = (2.0 if couple.force == "linear" else 4.0) * width * q.numel()  # (3)
+    return of_force * sum(move == FORCE for move in couple.program)
+
+
+def scoring_flops(score: Scoring, q: Tensor, k: Tensor, context: Tensor) -> float:
+    """(5), of q: B M T K with its M maps, and a context of B H T V. A running mean multiplies nothing."""
+    if isinstance(score, Uniform):
+        return 0.0
+    length = q.shape[2]
+    return (length + 1) * float(q.numel() + context.numel())
+
+
+def readout_flops(hidden: Tensor, weight: Tensor) -> float:
+    return 2.0 * hidden.numel() * weight.shape[0]  # (6)

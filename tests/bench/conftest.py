@@ -1,0 +1,38 @@
+"""A bench that takes seconds: little to copy and to multiply, few rounds, and trials in the test's own process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from attractor.bench import curves, roofline, speaking, stages, trial
+from attractor.bench.shape import BenchShape
+from attractor.bench.trial import Setting
+
+CPU = torch.device("cpu")
+TINY = BenchShape(vocab_size=32, d_model=32, n_heads=4, n_layers=1, d_ff=48, seq_len=16, n_tokens=32)
+
+
+@pytest.fixture
+def small_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(function: Callable[..., Any], *given: Any, patience: float) -> Any:
+        assert patience > 0
+        return function(*given)
+
+    monkeypatch.setitem(roofline.COPIED, "cpu", 2**16)
+    monkeypatch.setitem(roofline.WIDTH, "cpu", 32)
+    monkeypatch.setattr(roofline, "N_TRIES", 2)
+    monkeypatch.setattr(stages, "N_ROUNDS", 2)
+    monkeypatch.setattr(stages, "BRIEF", 0.0)
+    monkeypatch.setattr(speaking, "N_ROUNDS", 1)
+    monkeypatch.setattr(curves, "N_CALLS", 2)
+    monkeypatch.setattr(curves, "N_STEPS", (1, 2, 3))
+    monkeypatch.setitem(curves.AXES, "cpu", curves.Axes((8, 16), (64, 128)))
+    monkeypatch.setattr(trial, "apart", here)
+    monkeypatch.setattr(trial, "_first_of_all", lambda name, setting: None)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting(TINY, "fp32", False, CPU)

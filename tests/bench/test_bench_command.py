@@ -1,0 +1,157 @@
+"""`attractor bench` from its options to tables, JSON and figure, on something tiny."""
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from attractor.bench import figure
+from attractor.bench.peers import PEERS
+from attractor.bench.profile import Part, Profile
+from attractor.bench.tables import tables
+from attractor.cli.bench import MAIN, Bench, bench, request_of
+from attractor.cli.parsing import parse_among
+from attractor.errors import InputError
+from attractor.train.config import TrainConfig
+
+SHAPE = ("--d-model=32", "--heads=4", "--layers=1", "--vocab=40", "--tokens=32", "--device=cpu")
+Run = Callable[..., tuple[dict[str, Any], str]]
+
+
+def parsed(*options: str) -> Bench:
+    found = parse_among({"bench": Bench, "other": Bench}, "attractor", ["bench", *options])
+    assert isinstance(found, Bench)
+    return found
+
+
+@pytest.fixture
+def run(small_bench: None, tmp_path: Path) -> Run:
+    """The record and what was printed."""
+
+    def carried_out(*options: str) -> tuple[dict[str, Any], str]:
+        out = tmp_path / "bench.json"
+        console = Console(width=160, record=True, file=StringIO())
+        bench(parsed(*options, *SHAPE, f"--out={out}"), console)
+        return json.loads(out.read_text()), console.export_text()
+
+    return carried_out
+
+
+def test_everything_at_once(run: Run, tmp_path: Path) -> None:
+    """Two lengths, stages, decoding, curves, a figure: every measured second is kept, and each part has its table."""
+    picture, names = tmp_path / "bench.svg", ["standard", "coupled-euler:n_steps=3"]
+    record, printed = run(
+        *(names[1], "--no-peers", "--precision=bf16", "--lengths", "8", "16", "--rounds=2"),
+        *("--decode=3", "--curves", f"--figure={picture}"),
+    )
+    assert set(record) >= {"machine", "environment", "ceilings", "training", "stages", "decoding", "curves", "request"}
+    cells = [(row["seq_len"], row["batch_size"], row["name"]) for row in record["training"]]
+    assert cells == [(length, 32 // length, name) for length in (8, 16) for name in names]
+    for row in record["training"]:
+        assert row["left_out"] is None
+        assert all(len(found["seconds"]) == 2 for found in row["passes"].values())
+        assert row["compile_seconds"] is None
+    stages = {row["name"] for row in record["stages"] if row["left_out"] is None}
+    assert {"couple, coupled-euler", "couple, phase", "score, standard", "readout, linear cross-entropy"} <= stages
+    assert all(row["fraction"] > 0 for row in record["stages"] if row["left_out"] is None)
+    spoken = {(row["batch_size"], row["name"]) for row in record["decoding"]}
+    assert spoken == {(n, name) for n in (1, 8) for name in names} | {(1, "standard, without cache")}
+    axes = {(row["name"], row["axis"]) for row in record["curves"][0]["growths"]}
+    assert axes == {(name, axis) for name in names for axis in ("length", "width")} | {(names[1], "steps")}
+    titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "stages, bf16", "3 tokens decoded, 8 at a time", "steps n")
+    assert all(title in printed for title in titles)
+    assert "60,408,896" in printed
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_precisions_come_one_after_another(run: Run) -> None:
+    options = ("standard", "--no-peers", "--precision", "fp32", "bf16", "--rounds=1", "--decode=0", "--no-kernels")
+    record, _ = run(*options)
+    assert [row["precision"] for row in record["training"]] == ["fp32", "bf16"]
+    assert set(record["ceilings"]["flops_per_second"]) == {"fp32", "bf16"}
+
+
+def test_parts_can_be_left_out(run: Run) -> None:
+    record, printed = run("standard", "--no-peers", "--rounds=0", "--decode=0", "--no-kernels")
+    assert not {"training", "stages", "decoding", "curves"} & set(record)
+    assert "GB/s" in printed
+
+
+@pytest.mark.skipif(not all(peer.installed for peer in PEERS.values()), reason="a peer is not installed")
+def test_peers_stand_beside(run: Run) -> None:
+    record, _ = run("standard", "--rounds=1", "--lengths=32", "--decode=2", "--no-kernels", "--precision=bf16")
+    assert [row["name"] for row in record["training"]] == ["standard", *PEERS]
+    assert all(row["passes"] is not None for row in record["training"])
+    assert {row["name"] for row in record["decoding"] if row["left_out"] is None} >= set(PEERS)
+
+
+def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Path) -> None:
+    record, printed = run("coupled-euler", "--no-peers", "--rounds=1", "--lengths=8", "--decode=2", "--no-kernels")
+    console = Console(width=160, record=True, file=StringIO())
+    for table in tables(record, record):
+        console.print(table, markup=False, highlight=False)
+    assert console.export_text() in printed
+    figure.main(str(tmp_path / "bench.json"), str(tmp_path / "one.png"))
+    figure.main(str(tmp_path / "bench.json"), str(tmp_path / "two.png"))
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_a_profile_is_of_a_training_run_of_the_same_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of ours alone, each with a trace of its own, beside the record's place."""
+    asked: list[tuple[TrainConfig, Path]] = []
+
+    def profiled(config: TrainConfig, device: torch.device, out: Path) -> Profile:
+        asked.append((config, out))
+        return Profile(config.label, "cpu", 1, {"mlp": Part(1.0, 2.0)}, 3.0, 3.0, None, out)
+
+    monkeypatch.setattr("attractor.bench.run.profile_step", profiled)
+    console = Console(width=160, record=True, file=StringIO())
+    options = ("coupled-euler:n_steps=3", "--profile", "--lengths=16", f"--out={tmp_path / 'bench.json'}")
+    bench(parsed(*options, *SHAPE), console)
+    (plain, first), (coupled, second) = asked
+    assert (plain.seq_len, plain.batch_size, plain.model.d_model, plain.precision) == (16, 2, 32, "fp32")
+    assert plain.model.replace(attention="uniform") == coupled.model.replace(attention="uniform")
+    assert first == tmp_path / "profile-standard-fp32.json.gz"
+    assert second.name == "profile-coupled-euler-n_steps=3-fp32.json.gz"
+    assert str(second) in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("eular",), "unknown attention 'eular'; did you mean 'coupled-euler'"),
+        (("--baseline=standrad",), "did you mean 'standard'"),
+        (("--precision=fp8",), "unknown precision 'fp8'"),
+        (("--lengths=0",), "lengths must be one or more of at least 1"),
+        (("--rounds=-1",), "rounds must be at least 0, got -1"),
+        (("--decode=-1",), "decode must be at least 0, got -1"),
+        (("--patience=0",), "patience must be positive"),
+        (("--size=smal",), "unknown size 'smal'; did you mean 'small'"),
+        (("--tokens=0",), "n_tokens must be at least 1, got 0"),
+        (("--two-timescales", "--rounds=0"), "rounds must be at least 1 with two_timescales"),
+        (("--figure=bench.txt",), "figure must end in .png, .pdf, .svg, got 'bench.txt'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(options: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        bench(parsed(*options, "--device=cpu"), Console())
+    assert "\n" not in str(refused.value)
+
+
+def test_defaults_follow_size_and_device() -> None:
+    cpu = torch.device("cpu")
+    plain = request_of(parsed(), cpu)
+    assert plain.names == MAIN
+    assert (plain.precisions, plain.shape.d_model, plain.shape.n_tokens) == (("fp32",), 512, 1024)
+    on_gpu = request_of(parsed(), torch.device("cuda"))
+    assert (on_gpu.precisions, on_gpu.shape.vocab_size, on_gpu.shape.n_tokens) == (("bf16",), 50_257, 32 * 512)
+    assert request_of(parsed("--size=medium"), cpu).shape.d_ff == 3072
+    assert request_of(parsed("--d-model=256"), cpu).shape.d_ff == 1024
+    assert request_of(parsed("--size=medium", "--heads=8", "--d-ff=7"), cpu).shape.d_ff == 7
+    assert request_of(parsed("gated", "--baseline=gqa"), cpu).ours == ("gqa", "gated")
+    assert len(request_of(parsed("all"), cpu).ours) > 15

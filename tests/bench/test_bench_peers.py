@@ -1,0 +1,62 @@
+"""Peers have the shape of ours: parameters, logits at every position, no look ahead, cached generation."""
+
+import math
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from attractor.bench.cases import model_and_loss, our_config, prompts, tokens_of
+from attractor.bench.peers import PEERS, installed_peers
+from attractor.bench.shape import BenchShape
+
+CPU = torch.device("cpu")
+SHAPE = BenchShape(vocab_size=50, d_model=64, n_heads=2, n_layers=2, d_ff=96, seq_len=32, n_tokens=32)
+# What a peer has more than ours that computes the same.
+MORE = {
+    "hf-llama": 0,
+    "hf-qwen3": 0,
+    "hf-diffllama": -SHAPE.n_layers * SHAPE.d_model // SHAPE.n_heads,
+    "x-transformers": 2 * SHAPE.n_layers * SHAPE.d_ff,
+}
+INSTALLED = [
+    pytest.param(name, marks=pytest.mark.skipif(not peer.installed, reason=f"{peer.package} is not installed"))
+    for name, peer in PEERS.items()
+]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_parameters_are_those_of_ours_but_for_what_is_known(name: str) -> None:
+    model, _ = model_and_loss(name, SHAPE, CPU)
+    ours = our_config(name, SHAPE).build(seed=0)
+    theirs = sum(parameter.numel() for parameter in model.parameters())
+    assert theirs - sum(parameter.numel() for parameter in ours.parameters()) == MORE[name]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_a_fresh_peer_guesses_and_does_not_look_ahead(name: str) -> None:
+    """Its loss is near log of the vocabulary, as ours is; another last token changes no logits before it."""
+    model, loss = model_and_loss(name, SHAPE, CPU)
+    tokens = tokens_of(SHAPE, CPU)
+    with torch.no_grad():
+        assert float(loss(tokens)) == pytest.approx(math.log(SHAPE.vocab_size), abs=1.0)
+        other = torch.cat([tokens[:, :-1], (tokens[:, -1:] + 1) % SHAPE.vocab_size], dim=1)
+        before, after = (PEERS[name].logits(model, each)[:, :-1] for each in (tokens, other))
+    assert torch.allclose(before, after, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_a_peer_speaks_as_many_tokens_as_asked(name: str) -> None:
+    """`generate` may give back the prompt, too."""
+    model, _ = model_and_loss(name, SHAPE, CPU)
+    prompt = prompts(SHAPE.vocab_size, 2, CPU)
+    with torch.no_grad():
+        spoken = PEERS[name].generate(model.eval(), prompt, 5)
+    assert spoken.shape in {(2, 5), (2, prompt.shape[1] + 5)}
+
+
+def test_a_peer_without_its_package_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attractor.bench.peers.find_spec", lambda name: None)
+    assert installed_peers() == {}
+    monkeypatch.setattr("attractor.bench.peers.find_spec", find_spec)
+    assert set(installed_peers()) <= set(PEERS)

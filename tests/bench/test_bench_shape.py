@@ -1,0 +1,68 @@
+"""Names of what is timed, and the shapes they are built at."""
+
+import pytest
+
+from attractor.attention.couple.euler import Euler
+from attractor.bench.shape import ON_CPU, ON_CUDA, BenchShape, config_of, shape_of_size, varied
+from attractor.errors import InputError
+from attractor.models import SIZES
+
+
+def test_a_name_changes_the_attention_or_the_model() -> None:
+    plain = config_of("coupled-euler", ON_CPU)
+    assert plain.attention == "coupled-euler"
+    changed = config_of("coupled-euler:n_steps=3,dt=0.2,d_ff=96,qk_norm=True", ON_CPU)
+    couple = changed.attention_config.couple
+    assert isinstance(couple, Euler)
+    assert (couple.n_steps, couple.dt, couple.qk_norm, changed.d_ff) == (3, 0.2, True, 96)
+    assert changed.replace(attention="coupled-euler", d_ff=ON_CPU.d_ff, qk_norm=False) == plain
+
+
+def test_the_last_word_on_a_field_counts() -> None:
+    name = varied(varied("coupled-euler", "n_steps", 3), "n_steps", 5)
+    couple = config_of(name, ON_CPU).attention_config.couple
+    assert isinstance(couple, Euler)
+    assert couple.n_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("coupled-eular", "did you mean 'coupled-euler'"),
+        ("coupled-euler:n_step=3", "did you mean 'n_steps'"),
+        ("standard:n_steps=3", "unknown attention field 'n_steps'"),
+        ("coupled-euler:n_steps", "write n_steps=VALUE"),
+        ("standard:mlp=swigloo", "did you mean 'swiglu'"),
+    ],
+)
+def test_a_wrong_name_is_refused_in_one_line(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        config_of(name, ON_CPU)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "medium", "large"])
+def test_a_size_by_name_is_that_model(size: str) -> None:
+    """Of a size, all but what a bench must say itself: vocabulary, length, positions."""
+    config = config_of("standard", shape_of_size(size, ON_CUDA))
+    own = {"vocab_size": ON_CUDA.vocab_size, "max_seq_len": ON_CUDA.seq_len, "positions": "rope"}
+    assert config == SIZES[size].replace(**own)
+
+
+def test_what_is_no_transformer_is_refused() -> None:
+    with pytest.raises(InputError, match="size must be that of a Transformer, got 'fast-slow'"):
+        shape_of_size("fast-slow", ON_CPU)
+
+
+def test_sequences_fill_a_step_and_one_is_the_least() -> None:
+    assert BenchShape(seq_len=512, n_tokens=16_384).batch_size == 32
+    assert BenchShape(seq_len=16_384, n_tokens=1024).batch_size == 1
+    with pytest.raises(InputError, match="n_layers must be at least 1, got 0"):
+        BenchShape(n_layers=0)
+
+
+@pytest.mark.parametrize("width", [128, 512, 2048])
+def test_widths_are_swept_in_the_proportions_of_the_sizes(width: int) -> None:
+    shape = ON_CPU.at_width(width)
+    assert (shape.d_model // shape.n_heads, shape.d_ff) == (64, 4 * width)
+    assert (shape.seq_len, shape.n_tokens, shape.n_layers) == (ON_CPU.seq_len, ON_CPU.n_tokens, ON_CPU.n_layers)

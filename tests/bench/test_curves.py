@@ -1,0 +1,102 @@
+"""Cost curves: laws that the points follow are found again, whatever is measured. Nothing is timed."""
+
+from typing import Any
+
+import pytest
+
+from attractor.bench import curves
+from attractor.bench.apart import NotMeasured
+from attractor.bench.cases import our_config
+from attractor.bench.curves import Growth, Point, growths, points
+from attractor.bench.passes import PASSES
+from attractor.bench.together import counted_parameters
+from attractor.bench.trial import Setting, Trial
+
+
+def growing(name: str, setting: Setting, n_calls: int, patience: float) -> Trial:
+    """Time with the length to the power 1.5, and a tenth of a first step for each step of coupling; memory above the
+    state with the length itself."""
+    shape = setting.shape
+    n_steps = getattr(our_config(name, shape).attention_config.couple, "n_steps", 0)
+    seconds = 1e-3 * (shape.seq_len / 8) ** 1.5 * (1 + 0.1 * (n_steps - 1)) * (shape.d_model / 64) ** 2
+    lap = dict.fromkeys(PASSES, seconds)
+    state = curves.TRAINED_BYTES * counted_parameters(name, setting)
+    return Trial((lap,) * n_calls, state + 1000 * shape.seq_len)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> dict[tuple[str, str], Growth]:
+    monkeypatch.setattr(curves, "tried", growing)
+    measured = list(points(("standard", "coupled-euler"), setting, (8, 16, 32), (64, 128, 256), 100.0))
+    assert all(point.left_out is None for point in measured)
+    return {(each.name, each.axis): each for each in growths(measured)}
+
+
+def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None:
+    for name in ("standard", "coupled-euler"):
+        length, width = found[name, "length"], found[name, "width"]
+        assert length.seconds is not None
+        assert length.memory is not None
+        assert width.seconds is not None
+        assert length.seconds.slope == pytest.approx(1.5)
+        assert length.memory.slope == pytest.approx(1.0)
+        assert width.seconds.slope == pytest.approx(2.0)
+
+
+def test_counted_flops_grow_between_linear_and_quadratic(found: dict[tuple[str, str], Growth]) -> None:
+    for axis in ("length", "width"):
+        flops = found["standard", axis].flops
+        assert flops is not None
+        assert 1 < flops.slope < 2
+
+
+def test_a_step_more_costs_what_it_costs_and_only_integrators_have_steps(
+    found: dict[tuple[str, str], Growth],
+) -> None:
+    line = found["coupled-euler", "steps"].seconds
+    assert line is not None
+    assert line.slope / (line.at_zero + line.slope) == pytest.approx(0.1)
+    assert ("standard", "steps") not in found
+
+
+def test_what_is_too_large_is_left_out_and_the_curve_is_fitted_without_it(
+    monkeypatch: pytest.MonkeyPatch, setting: Setting
+) -> None:
+    def tried(name: str, setting: Setting, *given: Any) -> Trial:
+        if setting.shape.seq_len == 16:
+            raise NotMeasured("out of memory")
+        return growing(name, setting, *given)
+
+    monkeypatch.setattr(curves, "tried", tried)
+    measured = list(points(("standard",), setting, (4, 8, 16, 32), (64, 128), 100.0))
+    assert [point.at for point in measured if point.left_out == "out of memory"] == [16, 64, 128]
+    (length,) = growths(measured)
+    assert length.seconds is not None
+    assert length.seconds.slope == pytest.approx(1.5)
+
+
+def test_a_forecast_beyond_patience_is_not_tried(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    """Four calls of the second length would take more than 20 ms by their FLOPs."""
+    tried: list[int] = []
+
+    def noted(name: str, setting: Setting, *given: Any) -> Trial:
+        tried.append(setting.shape.seq_len)
+        return growing(name, setting, *given)
+
+    monkeypatch.setattr(curves, "tried", noted)
+    measured = list(points(("standard",), setting, (8, 512), (), 0.02))
+    assert tried == [8]
+    assert "by its FLOPs, more than 20 ms" in str(measured[1].left_out)
+
+
+def test_a_width_with_too_few_heads_is_left_out(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    monkeypatch.setattr(curves, "tried", growing)
+    (point,) = points(("gqa",), setting, (), (64,), 100.0)
+    assert "heads_per_kv must be a divisor of n_heads=1" in str(point.left_out)
+
+
+def test_memory_below_the_state_has_no_exponent() -> None:
+    held = [Point("standard", "length", n, 1.0 * n, 100, 200, 1.0 * n) for n in (1, 2, 4)]
+    (found,) = growths(held)
+    assert found.memory is None
+    assert found.seconds is not None

@@ -1,0 +1,127 @@
+"""Cases in turns: what cannot be measured says why and the rest goes on. On a clock of its own; nothing is timed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attractor.bench import together
+from attractor.bench.apart import NotMeasured
+from attractor.bench.passes import PASSES
+from attractor.bench.together import Cell, groups, timed_together
+from attractor.bench.trial import Setting, Trial
+
+NAMES = ("standard", "coupled-euler", "gated")
+STEP = {"standard": 1.0, "coupled-euler": 1.25, "gated": 2.0}  # seconds of a step; a forward pass takes a quarter
+
+
+def laps(name: str) -> dict[str, float]:
+    return dict(zip(PASSES, (STEP[name] / 4, 0.9 * STEP[name], STEP[name]), strict=True))
+
+
+@dataclass
+class FakePasses:
+    name: str
+    fails_in: int | None = None
+    n_parameters: int = 1000
+    calls: int = 0
+
+    def __call__(self) -> dict[str, float]:
+        self.calls += 1
+        if self.calls == self.fails_in:
+            raise MemoryError
+        return laps(self.name)
+
+
+def trial_of(name: str) -> Trial:
+    return Trial((laps(name), laps(name)), peak_memory=1_000_000)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> Callable[..., dict[str, Cell]]:
+    """The cells by name. `alone` and `warm` say what goes wrong in a trial and in the first steps, `fails_in` in which
+    round memory runs out."""
+
+    def run(
+        alone: dict[str, Exception] | None = None,
+        warm: dict[str, Exception] | None = None,
+        fails_in: dict[str, int] | None = None,
+        patience: float = 100.0,
+        shorter: dict[str, tuple[float, float]] | None = None,
+    ) -> dict[str, Cell]:
+        def tried(name: str, *_: Any) -> Trial:
+            if name in (alone or {}):
+                raise (alone or {})[name]
+            return trial_of(name)
+
+        def warmed_up(name: str, *_: Any) -> tuple[FakePasses, Trial]:
+            if name in (warm or {}):
+                raise (warm or {})[name]
+            return FakePasses(name, (fails_in or {}).get(name)), trial_of(name)
+
+        monkeypatch.setattr(together, "tried", tried)
+        monkeypatch.setattr(together, "warmed_up", warmed_up)
+        found = timed_together(NAMES, setting, 4, patience, shorter or {})
+        assert [cell.name for cell in found] == list(NAMES)
+        return {cell.name: cell for cell in found}
+
+    return run
+
+
+def test_ratios_are_those_of_the_passes(measured: Callable[..., dict[str, Cell]]) -> None:
+    for name, cell in measured().items():
+        assert cell.left_out is None
+        assert cell.timings is not None
+        assert cell.n_parameters == 1000
+        for each in PASSES:
+            assert cell.timings[each].ratio == pytest.approx(STEP["standard"] / STEP[name])
+            assert len(cell.timings[each].seconds) == 4
+
+
+@pytest.mark.parametrize("when", ["alone", "warm", "fails_in"])
+def test_memory_that_runs_out_leaves_one_case_out(measured: Callable[..., dict[str, Cell]], when: str) -> None:
+    failure = {"alone": NotMeasured("out of memory"), "warm": MemoryError(), "fails_in": 3}[when]
+    cells = measured(**{when: {"coupled-euler": failure}})
+    assert cells["coupled-euler"].timings is None
+    assert "out of memory" in str(cells["coupled-euler"].left_out)
+    assert all(cells[name].timings is not None for name in ("standard", "gated"))
+
+
+@pytest.mark.parametrize("when", ["alone", "warm", "fails_in"])
+def test_without_the_baseline_nothing_is_held_against_it(measured: Callable[..., dict[str, Cell]], when: str) -> None:
+    failure = {"alone": NotMeasured("out of memory"), "warm": MemoryError(), "fails_in": 1}[when]
+    cells = measured(**{when: {"standard": failure}})
+    assert all(cell.timings is None for cell in cells.values())
+    assert "nothing to hold it against: standard out of memory" in str(cells["gated"].left_out)
+
+
+def test_what_its_trial_says_would_take_too_long_is_left_out(measured: Callable[..., dict[str, Cell]]) -> None:
+    """Six calls of 2.5 s are 15 s, of 1.25 and 1.56 s less than ten."""
+    cells = measured(patience=10)
+    assert [name for name, cell in cells.items() if cell.left_out] == ["gated"]
+    assert cells["gated"].left_out == "would take 15 s as its trial says, more than 10 s"
+    assert cells["gated"].trial is not None
+
+
+def test_what_its_flops_say_would_take_too_long_is_not_even_tried(
+    measured: Callable[..., dict[str, Cell]], setting: Setting
+) -> None:
+    flops = together.counted_flops("gated", setting)
+    cells = measured(patience=60, shorter={"gated": (3.0, flops / 4), "standard": (1.0, flops)})
+    assert cells["gated"].left_out == "would take 72 s by its FLOPs, more than 60 s"
+    assert cells["gated"].trial is None
+    assert cells["standard"].timings is not None
+
+
+@given(st.lists(st.integers(1, 100), min_size=0, max_size=12), st.integers(1, 200))
+def test_groups_hold_everyone_once_and_the_baseline_always(sizes: list[int], room: int) -> None:
+    states = {str(number): size for number, size in enumerate(sizes)} | {"standard": 10}
+    others = [name for name in states if name != "standard"]
+    found = groups("standard", others, states, room)
+    assert [name for group in found for name in group[1:]] == others
+    assert all(group[0] == "standard" for group in found)
+    for group in found:
+        assert len(group) <= 2 or sum(states[name] for name in group) <= room

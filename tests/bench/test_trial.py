@@ -1,0 +1,56 @@
+"""A case alone: real passes of a tiny model, here and in a process of its own."""
+
+import pytest
+import torch
+
+from attractor.bench import passes
+from attractor.bench.apart import NotMeasured
+from attractor.bench.passes import PASSES, Passes
+from attractor.bench.trial import Setting, Trial, on_device, tried, warmed_up
+
+
+def test_passes_train_the_model_and_leave_no_gradient(setting: Setting) -> None:
+    run = Passes("coupled-euler", setting.shape, "fp32", False, setting.device)
+    before = [parameter.clone() for parameter in run.model.parameters()]
+    laps = run()
+    assert tuple(laps) == PASSES
+    assert 0 < laps["forward+backward"] < laps["step"]
+    assert any(not torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+def test_compiling_is_told_apart_from_the_passes(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    """The loss is compiled once, for fixed shapes; what the first call takes more is not in the warm seconds."""
+    asked: list[dict[str, object]] = []
+
+    def compile(loss, **how):  # type: ignore[no-untyped-def]
+        asked.append(how)
+        return loss
+
+    monkeypatch.setattr(torch, "compile", compile)
+    run = Passes("standard", setting.shape, "fp32", True, setting.device)
+    run()
+    assert asked == [{"dynamic": False}]
+    slow, warm = ({"forward": s, "forward+backward": s, "step": s} for s in (10.0, 1.0))
+    trial = Trial((slow, warm, warm), peak_memory=0)
+    assert (trial.first_seconds, trial.compile_seconds, trial.seconds("step")) == (20, 18, 1)
+    assert passes.SPECIALISED > 8  # torch's own limit, which as many models would pass
+
+
+def test_a_process_of_its_own_finds_the_memory_of_the_step(setting: Setting) -> None:
+    """At least weights, moments and gradients; and the same passes come back."""
+    from dataclasses import replace
+
+    wide = replace(setting, shape=replace(setting.shape, d_model=512, n_heads=8, d_ff=2048, n_layers=2))
+    trial = tried("standard", wide, 2, patience=120)
+    n_parameters = warmed_up("standard", wide, 1)[0].n_parameters
+    assert 12 * n_parameters < trial.peak_memory < 40 * n_parameters
+    assert len(trial.calls) == 2
+
+
+def test_out_of_memory_here_is_a_reason(setting: Setting) -> None:
+    def run() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with pytest.raises(NotMeasured, match=r"out of memory \(.* were free\)"):
+        on_device(run, setting.device)
