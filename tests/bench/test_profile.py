@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor
 
 from attractor.bench import profile as profiling
-from attractor.bench.profile import REST, STEP, Part, profile_step, profile_table, seconds_by_part
+from attractor.bench.profile import MARK, REST, STEP, Part, profile_step, profile_table, seconds_by_part
 from attractor.errors import InputError
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.train.config import TrainConfig
@@ -62,7 +62,7 @@ def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, m
     assert found.unwatched_seconds > 0
     events = json.loads(gzip.decompress(found.trace.read_bytes()))["traceEvents"]
     names = {event.get("name") for event in events}
-    assert {STEP, "attractor::couple", "aten::mm"} <= names
+    assert {STEP, f"{MARK}couple", "aten::mm"} <= names
 
 
 class Sleeping(torch.autograd.Function):
@@ -142,10 +142,10 @@ def below(root: Any) -> list[Any]:
 def test_on_a_gpu_kernels_count_and_the_backward_pass_has_a_thread_of_its_own() -> None:
     """Criterion: of events as the profiler gives them: kernels belong to the part that launched them, or whose
     operation they differentiate by number; the shadow of a range on the device is no kernel."""
-    forward = event("aten::mm", 2, number=7, kernels=[("gemm", 3e6)])
+    forward = event("attractor::operator", 2, number=7, kernels=[("gemm", 3e6)])
     passed_on = event("aten::empty", 1.5, number=7)
-    mlp = event("attractor::mlp", 1, passed_on, forward, kernels=[("attractor::mlp", 5e6)])
-    step = event(STEP, 0, event("attractor::data", 0.5), mlp, event("aten::add", 3, number=8, kernels=[("add", 1e6)]))
+    mlp = event(f"{MARK}mlp", 1, passed_on, forward, kernels=[(f"{MARK}mlp", 5e6)])
+    step = event(STEP, 0, event(f"{MARK}data", 0.5), mlp, event("aten::add", 3, number=8, kernels=[("add", 1e6)]))
     step.time_range.end = 10
     evaluate = profiling.BACKWARD
     backward = event(f"{evaluate}MmBackward0", 4, event("aten::mm", 4.5, thread=2, kernels=[("gemm", 4e6)]), thread=2)

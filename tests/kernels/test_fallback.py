@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attractor.kernels import fallback
-from attractor.kernels.fallback import fused
+from attractor.kernels.fallback import far_apart, fused
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def on(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What was found out and said before, or here, is not."""
-    for remembered in (fallback._of_device, fallback._say_once):
+    for remembered in (fallback._found, fallback._said):
         remembered.cache_clear()
     yield
-    for remembered in (fallback._of_device, fallback._say_once):
+    for remembered in (fallback._found, fallback._said):
         remembered.cache_clear()
 
 
@@ -99,6 +99,21 @@ def test_transforms_of_functions_get_plain_operations(caplog: pytest.LogCaptureF
     assert "vmap and its kind transform plain operations only" in line
 
 
+@pytest.mark.usefixtures("hopper")
+def test_a_compiler_asks_while_it_traces(caplog: pytest.LogCaptureFixture) -> None:
+    """Criterion: one graph, and a line of log, where the kernel cannot be used, too."""
+
+    def activation(x: Tensor) -> Tensor:
+        if fallback._of_device(torch.float32, torch.device("cuda")) is None:
+            fallback._say_once("coupling", "width 1000")
+        return x + 1
+
+    compiled = torch.compile(activation, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "attractor"]
+    assert line == "the fused kernel for coupling is not used, and the plain computation is: width 1000"
+
+
 def test_a_machine_without_triton_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hopper: Any
 ) -> None:
@@ -106,3 +121,9 @@ def test_a_machine_without_triton_says_so(
     assert not fused("coupling", on("cuda"))
     (line,) = said(caplog)
     assert "triton is not installed" in line
+
+
+def test_offsets_beyond_32_bits_are_noticed_within_a_sequence() -> None:
+    long = torch.empty(2, 65, 2**17, 256, device="meta")
+    assert far_apart(long[:1, :1], long)
+    assert not far_apart(long[:, :64])

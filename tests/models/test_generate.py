@@ -7,6 +7,7 @@ from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
 from attractor.models.generate import sample
+from attractor.tap import capture
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 
@@ -44,6 +45,27 @@ def test_cached_logits_equal_the_full_pass_with_left_padding(attention: str) -> 
     torch.testing.assert_close(torch.cat(parts, 1)[real], full[real], rtol=1e-4, atol=1e-4)
     alone, _ = model(tokens[1:, 4:])
     torch.testing.assert_close(full[1:, 4:], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+def test_generation_leaves_nothing_behind_that_training_trips_over(attention: str) -> None:
+    """Criterion: what is spoken and what is seen on the way are fit for a loss, and gradients are as without."""
+    model, untouched = small(attention, "rope").train(), small(attention, "rope").train()
+    with capture("q_coupled", "logits") as seen:
+        spoken = model.generate(PROMPTS, max_new_tokens=2, temperature=0.0)
+    assert seen
+    for each in (model, untouched):
+        loss, aux_loss = each.loss(spoken[:, :-1], spoken[:, 1:])
+        (loss + aux_loss).backward()
+    for parameter, other in zip(model.parameters(), untouched.parameters(), strict=True):
+        assert torch.equal(parameter.grad, other.grad) if other.grad is not None else parameter.grad is None
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_next_logits_are_those_of_the_last_position(positions: str) -> None:
+    model = small("standard", positions)
+    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    torch.testing.assert_close(model.next_logits(tokens), model(tokens)[0][:, -1])
 
 
 def test_sampling_is_reproducible_and_leaves_the_mode_alone() -> None:

@@ -123,6 +123,20 @@ def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> d
     return said
 
 
+def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[float]]:
+    """Tokens that a model speaks, its weights spread over the processes, and its losses in two steps afterwards."""
+    config = config_of("standard", corpus)
+    model = config.model.build(0)
+    loss = world.spread(model, "fsdp", lambda loss: loss)
+    spoken = model.generate([[1, 2, 3], [4]], max_new_tokens=4, temperature=0.0)
+    losses = []
+    for _ in range(2):
+        found, _ = loss(spoken[:, :-1], spoken[:, 1:])
+        found.backward()
+        losses.append(found.item())
+    return spoken.tolist(), losses
+
+
 def torchrun(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N_PROCESSES}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -191,6 +205,15 @@ def test_two_processes_compute_what_one_computes(runs: Path, case: str, parallel
     assert summary is not None
     assert (summary["processes"], summary["parallel"]) == (2, parallel)
     assert summary["n_parameters"] == (RunFolder.open(runs / "one" / case).summary() or {})["n_parameters"]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_spread_speaks_and_goes_on_learning(runs: Path, corpus: str) -> None:
+    spoken, losses = speak_and_learn(corpus, World())
+    for rank in range(N_PROCESSES):
+        theirs, their_losses = json.loads((runs / f"spoken-{rank}.json").read_text())
+        assert theirs == spoken
+        assert their_losses == pytest.approx(losses, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -312,6 +335,7 @@ def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) 
     for parallel in ("ddp", "fsdp"):
         said = carry_out(root / parallel, corpus, CASES, parallel)
         (root / f"{parallel}-{world.rank}.json").write_text(json.dumps(said))
+    (root / f"spoken-{world.rank}.json").write_text(json.dumps(speak_and_learn(corpus, world)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A measurement in a process of its own: its memory is its own, and running out of it ends nothing else."""
 
+import gc
 import os
 import resource
 import signal
@@ -84,6 +85,8 @@ def out_of_memory(error: Exception) -> bool:
 def free_memory(device: torch.device) -> int:
     """Bytes that may still be taken."""
     if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()  # else what torch keeps for itself counts as taken
         return torch.cuda.mem_get_info(device)[0]
     known = Path("/proc/meminfo")
     if known.exists():

@@ -42,7 +42,7 @@ from attractor.train.loop import Run
 COMPILED, REST, GRADIENTS = "compiled model", "rest", "gradients"
 OF_MODEL = ("embedding", "norms", "project", "couple", "score", "output", "mlp", "loss", COMPILED)
 PARTS = ("data", *OF_MODEL, GRADIENTS, "clip", "optimizer", REST)
-MARK = "attractor::"  # before the names of ranges
+MARK = "part of a step: "  # before the names of ranges
 STEP = f"{MARK}step"
 BACKWARD = "autograd::engine::evaluate_function: "
 WARM_UP = 3  # steps: kernels are chosen and memory is found

@@ -25,6 +25,7 @@ from attractor.bench.trial import Setting
 from attractor.evidence.run import environment
 from attractor.files import write_json
 from attractor.train.config import TrainConfig
+from attractor.train.heap import freed_memory_kept
 
 Tell = Callable[[str], None]
 Part = tuple[str, list[Record]]
@@ -57,6 +58,7 @@ class Request:
         return Setting(replace(self.shape, seq_len=seq_len), precision, self.compiled, device)
 
 
+@freed_memory_kept()
 def bench_all(request: Request, device: torch.device, console: Console, out: Path | None) -> Record:
     """The record; what is there so far is kept after every part, since a bench may be long and a machine lent."""
     record: Record = {

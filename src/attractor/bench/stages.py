@@ -77,6 +77,7 @@ def timed_stages(
 ) -> Iterator[StageTime]:
     """Without gradients, and with."""
     for name, build in cases.items():
+        case = None  # the one before is given back first
         try:
             case = on_device(build, device)
             for backward, work in ((False, case.forward), (True, case.both)):
@@ -112,21 +113,26 @@ def _seconds(case: StageCase, precision: str, backward: bool, device: torch.devi
 
 def captured(run: Callable[[], None], warm_up: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
     """`run` as a CUDA graph: a short kernel takes less time than Python does to launch it. None where something in it
-    cannot be captured."""
-    aside = torch.cuda.Stream(device)
-    aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):  # capturing wants what is set up once to be there
-        warm_up()
-    torch.cuda.current_stream(device).wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
+    waits for the device, which is found out first: after a capture that failed, torch 2.11 makes no other."""
+    usual, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    aside.wait_stream(usual)
+    graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
     try:
+        torch.cuda.set_sync_debug_mode("error")
+        with torch.cuda.stream(aside):  # capturing wants what is set up once to be there
+            warm_up()
+        torch.cuda.set_sync_debug_mode(mode)
+        usual.wait_stream(aside)
         with torch.cuda.graph(graph):
             run()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
-        torch.cuda.synchronize(device)
         return None
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.set_stream(usual)  # to which a capture that failed does not go back
+        torch.cuda.synchronize(device)
     return graph
 
 

@@ -127,7 +127,8 @@ def _group(
         found = carried_out(name, partial(warmed_up, name, setting, N_CALLS))
         if found is not None:
             ready[name] = found
-    runs = {name: partial(carried_out, name, passes) for name, (passes, _) in ready.items()}
+    del found  # of the last one; from here on a model is held in `ready` alone, and goes where it fails
+    runs = {name: partial(carried_out, name, partial(lambda name: ready[name][0](), name)) for name in ready}
     told = f"{len(runs)} in turns, {setting.precision}, length {setting.shape.seq_len}"
     laps = in_turns(runs, n_rounds, lambda done: tell(f"{told}: round {done} of {n_rounds}"))
     baseline = group[0]

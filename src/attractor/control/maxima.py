@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from attractor.control.scored import Scored, Watch, refuse_unseen
 from attractor.control.views import Latent, QueryKeyHeads
-from attractor.kernels.fallback import fused
+from attractor.kernels.fallback import far_apart, fused
 
 NEVER = float("-inf")  # the maximum over nothing
 BLOCK = {"cpu": 2**20}  # logits at a time: what fits a processor's cache,
@@ -191,6 +191,8 @@ def _against_kernel(scored: Scored) -> str | None:
     q, k, allowed = scored.q, scored.k, scored.allowed
     if q.dtype != k.dtype or q.dtype == torch.float64 or q.shape[-1] > WIDEST:
         return f"it takes one precision below fp64 and heads up to {WIDEST} wide, not {q.dtype} of {q.shape[-1]}"
+    if far_apart(q, k):
+        return "a sequence takes more room than 32 bits count"
     if allowed is None or (isinstance(allowed, Tensor) and allowed.dtype == torch.bool):
         return None
     return "it takes no masks but boolean ones"

@@ -57,7 +57,7 @@ def loss_and_gradients(
     hidden: Tensor, weight: Tensor, targets: Tensor, hidden_needed: bool, weight_needed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, and (2) without 1 / n where it is needed, empty where it is not."""
-    wide = _wide(hidden).dtype
+    wide = torch.promote_types(hidden.dtype, torch.float32)
     readout = weight.to(hidden.dtype)
     total = hidden.new_zeros((), dtype=wide)
     grad_hidden = torch.empty_like(hidden) if hidden_needed else hidden.new_empty(0)

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.kernels.differential_blocks import differential_attention_in_blocks
-from attractor.kernels.fallback import fused, transformed
+from attractor.kernels.fallback import far_apart, fused, transformed
 
 WIDEST_SCORED, WIDEST_VALUE = 128, 256  # heads that the kernel takes
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -88,7 +88,9 @@ class Rule:
 
     def holds(self, device: str, dtype: torch.dtype, length: int, score: int, value: int) -> bool:
         named = self.device in (None, device) and self.dtype in (None, dtype) and self.padded in (None, value > score)
-        return named and length in self.length and value in self.value
+        # Not `length in self.length`: a compiler that leaves lengths free cannot take it.
+        lengths = self.length.start <= length < self.length.stop
+        return named and lengths and self.value.start <= value < self.value.stop
 
 
 # The first that holds. For CPUs by measurement (LOG.md). For GPUs by reason alone, *not measured*: filled up to the
@@ -151,6 +153,8 @@ def _against_kernel(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"it takes {', '.join(str(dtype) for dtype in KERNEL_DTYPES)}, one for all, not {v.dtype}"
     if q.shape[-1] > WIDEST_SCORED or v.shape[-1] > WIDEST_VALUE:
         return f"heads are {q.shape[-1]} and {v.shape[-1]} wide, and it takes up to {WIDEST_SCORED} and {WIDEST_VALUE}"
+    if far_apart(q, k, v):
+        return "a sequence takes more room than 32 bits count"
     return None
 
 

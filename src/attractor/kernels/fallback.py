@@ -5,11 +5,16 @@ Elsewhere the twin is the rule, and nothing is said.
 """
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger("attractor")
 
@@ -30,8 +35,31 @@ def fused(kernel: str, x: Tensor, against: str | None = None) -> bool:
     return against is None
 
 
-@cache
+def far_apart(*tensors: Tensor) -> bool:
+    """Whether the numbers of one sequence, B first, are further apart than 32 bits count."""
+    spans = (sum((n - 1) * stride for n, stride in zip(x.shape[1:], x.stride()[1:], strict=True)) for x in tensors)
+    return max(spans) >= 2**31
+
+
+def constant(asked: Callable[P, T]) -> Callable[P, T]:
+    """What a compiler calls while it traces, and does not look into. This is all that torch.compiler's own decorator
+    does, but for importing the compiler, which takes seconds."""
+    cast(Any, asked)._dynamo_marked_constant = True
+    return asked
+
+
+@constant
 def _of_device(dtype: torch.dtype, device: torch.device) -> str | None:
+    return _found(dtype, device)
+
+
+@constant
+def _say_once(kernel: str, against: str) -> None:
+    _said(kernel, against)
+
+
+@cache
+def _found(dtype: torch.dtype, device: torch.device) -> str | None:
     if find_spec("triton") is None:
         return "triton is not installed"
     major, minor = torch.cuda.get_device_capability(device)
@@ -41,5 +69,5 @@ def _of_device(dtype: torch.dtype, device: torch.device) -> str | None:
 
 
 @cache
-def _say_once(kernel: str, against: str) -> None:
+def _said(kernel: str, against: str) -> None:
     log.warning("the fused kernel for %s is not used, and the plain computation is: %s", kernel, against)

@@ -10,7 +10,8 @@ from torch import Tensor
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """The half precision that products with `x` are cast to here, or None outside autocast."""
     kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    # Compilers before torch 2.12 cannot look into the first question, which they have no need of.
+    if (torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return None
 

@@ -96,6 +96,13 @@ class LanguageModel(nn.Module, ABC):
         hidden, aux_loss = self.hidden(tokens, cache, real)
         return F.linear(self.read(hidden, real), self.readout), aux_loss
 
+    def next_logits(
+        self, tokens: Int[Tensor, "B T"], cache: ModelCache | None = None, real: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B C"]:
+        """Logits of what follows the last of these tokens; those of the others are not formed."""
+        hidden, _ = self.hidden(tokens, cache, real)
+        return F.linear(hidden[:, -1], self.readout)
+
     def loss(
         self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,8 @@ class Average:
         if moves is None:
             torch._foreach_lerp_(means, trained, share)
         else:
-            shares: Any = [(moves * share).to(mean.dtype) for mean in means]
+            of_dtype = {dtype: (moves * share).to(dtype) for dtype in {mean.dtype for mean in means}}
+            shares: Any = [of_dtype[mean.dtype] for mean in means]
             torch._foreach_lerp_(means, trained, shares)
 
     @contextmanager

@@ -25,6 +25,7 @@ from attractor.evidence.run import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.evaluate import evaluate
+from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
 from attractor.train.process import fresh_processes
@@ -102,6 +103,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+@freed_memory_kept()
 def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> Estimate:
     """Carry out the first steps, an evaluation of one batch and a save, all as the run would."""
     task = config.build_task()

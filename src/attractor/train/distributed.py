@@ -198,7 +198,7 @@ def _shard(model: LanguageModel, n_processes: int) -> None:
     for block in model.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    for name in ("loss", "judge"):  # the loop calls these rather than `forward`
+    for name in ("loss", "judge", "next_logits"):  # what is called rather than `forward`
         register_fsdp_forward_method(model, name)
     # gloo has no averages, so they are sums that are divided.
     model.set_force_sum_reduction_for_comms(model.device.type == "cpu")  # type: ignore[operator]

@@ -41,6 +41,7 @@ from attractor.train.display import Display, Silent
 from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
 from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
+from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.interventions import Interventions
 from attractor.train.late import Decisions, step_where
@@ -94,7 +95,7 @@ def train(
 def _carry_out(run: "Run") -> dict[str, Any]:
     run.restore()
     try:
-        with StopRequest() as stop:
+        with StopRequest() as stop, freed_memory_kept():
             run.carry_out(stop)
     finally:
         run.display.end()
@@ -244,8 +245,9 @@ class Run:
 
     @cached_property
     def late(self) -> bool:
-        """Whether what a step finds is read later. QK-clip looks at every step's logits, and so gains nothing."""
-        return self.device.type != "cpu" and self.interventions.clip is None
+        """Whether what a step finds is read later. QK-clip looks at every step's logits, and so gains nothing; a loss
+        scaler would go on halving its scale in steps after the last."""
+        return self.device.type != "cpu" and self.interventions.clip is None and not self.scaler.is_enabled()
 
     @cached_property
     def decisions(self) -> Decisions:
@@ -285,7 +287,7 @@ class Run:
         self.scaler.unscale_(self.optimizer)
         penalty = self.interventions.penalty
         penalised = {} if penalty is None else {"penalty": penalty.add_gradients()}
-        loss, norm = self.world.mean(loss, whole(self.clip_gradients()))
+        loss, norm = self.world.mean(loss, whole(self.clip_gradients()).to(self.device))
         finite = torch.isfinite(loss + norm)
         self.move(step, finite)
         self.scaler.update()

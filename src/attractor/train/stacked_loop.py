@@ -26,6 +26,7 @@ from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, on_device
+from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
 from attractor.train.optimizer import parameter_groups
@@ -266,7 +267,7 @@ def train_together(runs: Sequence[Seed], traced: bool | None = None) -> dict[int
     """Carry runs of one config and several seeds to their end; returns by seed why one stopped before."""
     together = Together(runs, traced)
     try:
-        with StopRequest() as stop:
+        with StopRequest() as stop, freed_memory_kept():
             together.carry_out(stop)
     finally:
         for run in runs:

@@ -53,9 +53,9 @@ def found_and_exact(v: Tensor, weight: Tensor, grad: Tensor) -> list[tuple[Tenso
     return list(zip(found, (exact, *torch.autograd.grad(exact, wide, grad.double())), strict=True))
 
 
-def assert_agree(pairs: list[tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
+def assert_agree(pairs: list[tuple[Tensor, Tensor]], dtype: torch.dtype, single: float = 2e-6) -> None:
     """Criterion: relative to the whole, within the rounding of what is rounded."""
-    close = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    close = {torch.float32: single, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     for found, exact in pairs:
         assert (found.double() - exact).norm() < close * exact.norm()
 
@@ -192,5 +192,5 @@ def test_on_a_gpu_at_real_shapes(width: int, dtype: torch.dtype) -> None:
     weight = (3 / width**0.5 * torch.randn(width, width, **shape)).requires_grad_()
     grad = torch.randn(8, 8, 512, 2 * width, **shape).to(dtype).transpose(1, 2)
     pairs = found_and_exact(v, weight, grad)
-    assert_agree(pairs[:2], dtype)
+    assert_agree(pairs[:2], dtype, single=1e-5)  # matrix units cut off where interpreters round
     assert (pairs[2][0].double() - pairs[2][1]).norm() < 2**-7 * pairs[2][1].norm()

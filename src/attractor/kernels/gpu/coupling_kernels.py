@@ -38,7 +38,7 @@ def _rows(tile, n_keys, length, n_kv_heads, group: tl.constexpr, padded_group: t
 
 @triton.jit
 def _at(strides, sequence, head, position):
-    return sequence * strides[0] + head * strides[1] + position * strides[2]
+    return sequence * strides[0] + head.to(tl.int64) * strides[1] + position.to(tl.int64) * strides[2]
 
 
 @triton.jit

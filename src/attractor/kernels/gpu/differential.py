@@ -45,7 +45,8 @@ class Tiles:
     key: Tile
 
 
-# By what the assembler says of registers, spills and shared memory; which are the fastest is *not measured*.
+# By what the assembler says of registers, spills (none to heads of 64) and shared memory; which are the fastest is *not
+# measured*.
 HOPPER = (
     Tiles(192, forward=Tile(64, 64, 4, 3), query=Tile(64, 64, 4, 2), key=Tile(32, 128, 8, 2)),
     Tiles(256, forward=Tile(64, 32, 4, 3), query=Tile(64, 32, 4, 2), key=Tile(32, 64, 8, 2)),

@@ -54,7 +54,7 @@ def phase_activation_backward(v: Tensor, weight: Tensor, grad: Tensor) -> tuple[
     """The gradients of v and of W."""
     grad_v = torch.empty_like(v, memory_format=torch.contiguous_format)
     if not v.numel():
-        return grad_v, torch.zeros_like(weight)
+        return grad_v, weight.new_zeros(weight.shape)
     v, grad, weight = _rows_whole(v), _rows_whole(grad), weight.contiguous()
     places = *_places(v), *grad.stride()[:3]
     options, width = backward_options(v.shape[-1], v.dtype), v.shape[-1]
@@ -82,7 +82,7 @@ def _(v: Tensor, weight: Tensor) -> Tensor:
 
 @phase_activation_backward.register_fake
 def _(v: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(v, memory_format=torch.contiguous_format), torch.empty_like(weight)
+    return torch.empty_like(v, memory_format=torch.contiguous_format), weight.new_empty(weight.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
