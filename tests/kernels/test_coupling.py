@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attractor.attention.couple.euler import Euler
 from attractor.attention.couple.leapfrog import Leapfrog
+from attractor.kernels import coupling
 from attractor.kernels.coupling import Program, integrate, integrate_reference, two_layer_force
 
 B, T, J, K = 2, 5, 3, 4
@@ -18,6 +19,12 @@ PROGRAMS = {
     "three leapfrog steps": Leapfrog(n_steps=3).program,
 }
 every_program = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+
+
+@pytest.fixture(autouse=True, params=[36, coupling.PIECE], ids=["in pieces", "whole"])
+def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three positions at a time, across the ends of sequences and with one left over; or all at once."""
+    monkeypatch.setattr(coupling, "PIECE", request.param)
 
 
 def case(groups: int = 1, dtype: torch.dtype = torch.float64) -> list[Tensor]:

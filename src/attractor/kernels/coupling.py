@@ -16,7 +16,8 @@ q: B T J G K (G queries for each of J keys), k: B T J 1 K, dt: J G 1 and above z
 projections leave them in memory, so that every product runs over contiguous rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -30,6 +31,7 @@ DRIFT: Literal["drift"] = "drift"
 PUSH: Literal["push"] = "push"
 Program = tuple[Literal["force", "drift"] | float, ...]
 MLPProgram = tuple[Literal["force", "push"], ...]  # it has no step size
+PIECE = 2**18  # numbers of q that go through a program at a time, on a CPU
 
 
 def two_layer_force(q: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
@@ -77,17 +79,10 @@ class Integration(torch.autograd.Function):
     def forward(
         program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor
     ) -> tuple[Tensor, Tensor]:
-        q, k = q.to(dt.dtype), k.to(dt.dtype)
-        f = q
         with without_autocast(q):
-            for move in program:
-                if move == FORCE:
-                    f = two_layer_force(q.to(inner.dtype), inner, outer).to(q.dtype)
-                elif move == DRIFT:
-                    q = torch.addcmul(q, dt, k)
-                else:
-                    k = _kicked(k, move, dt, f)
-        return q, k
+            moved = [_moved(program, each_q, each_k, dt, inner, outer) for each_q, each_k in _pieces(q, k)]
+        qs, ks = zip(*moved, strict=True)
+        return _joined(qs).view(q.shape), _joined(ks).view(k.shape)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -98,16 +93,46 @@ class Integration(torch.autograd.Function):
     def backward(ctx, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         q, k, dt, inner, outer = ctx.saved_tensors
         with without_autocast(q):
-            start = q.to(dt.dtype), k.to(dt.dtype), dt, inner, outer
             # Attention hands gradients back with heads before positions in memory.
-            found = _gradients(ctx.program, start, grad_q.contiguous(), grad_k.contiguous())
-        return None, found[0].to(q.dtype), found[1].to(k.dtype), *found[2:]
+            pieces = _pieces(q, k, grad_q.contiguous(), grad_k.contiguous())
+            found = [_gradients(ctx.program, each, dt, inner, outer) for each in pieces]
+        qs, ks, *others = zip(*found, strict=True)
+        grads = _joined(qs).view(q.shape).to(q.dtype), _joined(ks).view(k.shape).to(k.dtype)
+        return None, *grads, *(reduce(torch.add, each) for each in others)
 
 
-def _gradients(program: Program, start: tuple[Tensor, ...], grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor, ...]:
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of B T J . K as those of n J . K, q first: on a CPU so many positions that what a move leaves is in the
+    cache for the next."""
+    rows = [x.flatten(0, 1) for x in tensors]
+    n = max(PIECE // max(rows[0][:1].numel(), 1), 1) if rows[0].device.type == "cpu" else max(len(rows[0]), 1)
+    return zip(*(x.split(n) for x in rows), strict=True)
+
+
+def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _moved(program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
+    q, k = q.to(dt.dtype), k.to(dt.dtype)
+    f = q
+    for move in program:
+        if move == FORCE:
+            f = two_layer_force(q.to(inner.dtype), inner, outer).to(q.dtype)
+        elif move == DRIFT:
+            q = torch.addcmul(q, dt, k)
+        else:
+            k = _kicked(k, move, dt, f)
+    return q, k
+
+
+def _gradients(
+    program: Program, piece: tuple[Tensor, ...], dt: Tensor, inner: Tensor, outer: Tensor
+) -> tuple[Tensor, ...]:
     """Forwards once more, for what each move met; then backwards, by (5)."""
-    q, k, dt, inner, outer = start
-    groups, last = q.shape[3], len(program) - 1
+    q, k, grad_q, grad_k = piece
+    q, k = q.to(dt.dtype), k.to(dt.dtype)
+    groups, last = q.shape[-2], len(program) - 1
     met: list[tuple[Tensor, ...]] = []
     for number, move in enumerate(program):
         if move == FORCE:
@@ -141,7 +166,7 @@ def _gradients(program: Program, start: tuple[Tensor, ...], grad_q: Tensor, grad
                 grad_q = grad_q + grad_h @ inner
         elif move == DRIFT:
             by_drift = _sum_of_products(by_drift, grad_q, here[0])
-            grad_k = torch.addcmul(grad_k, dt, grad_q) if groups == 1 else grad_k + (dt * grad_q).sum(3, True)
+            grad_k = torch.addcmul(grad_k, dt, grad_q) if groups == 1 else grad_k + (dt * grad_q).sum(-2, True)
         else:
             grad_f = (move / groups) * dt * grad_k
     grad_dt = _by_head(by_force, dt) / dt + _by_head(by_drift, dt)
@@ -150,7 +175,7 @@ def _gradients(program: Program, start: tuple[Tensor, ...], grad_q: Tensor, grad
 
 def _kicked(k: Tensor, by: float, dt: Tensor, f: Tensor) -> Tensor:
     """(3)"""
-    return torch.addcmul(k, dt, f, value=by) if f.shape[3] == 1 else k + by * (dt * f).mean(3, keepdim=True)
+    return torch.addcmul(k, dt, f, value=by) if f.shape[-2] == 1 else k + by * (dt * f).mean(-2, keepdim=True)
 
 
 def _sum_of_products(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
@@ -163,7 +188,7 @@ def _rows(x: Tensor) -> Tensor:
 
 def _by_head(x: Tensor | None, dt: Tensor) -> Tensor:
     """Summed over positions first, which runs along memory: several times faster than along each head."""
-    return torch.zeros_like(dt) if x is None else x.flatten(0, 1).sum(0, dtype=dt.dtype).sum(-1, keepdim=True)
+    return torch.zeros_like(dt) if x is None else x.sum(0, dtype=dt.dtype).sum(-1, keepdim=True)
 
 
 def _silu_gradient(grad: Tensor, h: Tensor) -> Tensor:
