@@ -1,5 +1,6 @@
 """The pictures of the site: each is drawn by the library itself, in seconds, when the site is built."""
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import attractor
 from attractor import analysis
 from attractor.attention import Cache, build
 from attractor.attention.stage import HeadLayout
+from attractor.bench.figure import figure_of
 from attractor.evidence.ledger import read_record
 from attractor.models import SIZES
 from attractor.models.timescales import Aligned
@@ -353,3 +355,10 @@ def ablation() -> "Figure":
 
 def control() -> "Figure":
     return of_study("logit-control", "differences")
+
+
+# --- speed ----------------------------------------------------------------------------------------------------------
+
+
+def bench() -> "Figure":
+    return figure_of(json.loads((RESULTS / "bench-cpu.json").read_text()))

@@ -1,5 +1,7 @@
 """What is said of the machine: devices, memory, the share of the peak."""
 
+import os
+
 import pytest
 import torch
 
@@ -44,3 +46,12 @@ def test_peak_memory_never_falls() -> None:
     during = memory.read()
     del held
     assert 0 <= before <= during <= memory.read()
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system forgets no peak")
+def test_an_earlier_and_higher_peak_hides_nothing() -> None:
+    """Criterion: 120 MB are seen in a process that held 400 before."""
+    torch.ones(100_000_000).sum()
+    memory = PeakMemory(torch.device("cpu"))
+    held = torch.ones(30_000_000)
+    assert 0.95 * held.nbytes < memory.read() < 1.3 * held.nbytes

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from attractor.errors import InputError
 from attractor.tasks import Batch
 from attractor.train.distributed import World
+from attractor.train.heap import give_back_freed_memory
 
 # Dense bf16 peaks in FLOP/s from the makers' data sheets. A device that is not listed has no MFU: "n/a".
 PEAK_FLOPS = {
@@ -62,17 +64,34 @@ class PeakMemory:
         self.device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        self._before = self._resident()
+        self._before, self._peak = _from_now_on(), 0
 
     def read(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return self._resident() - self._before
+        self._peak = max(self._peak, _resident("VmHWM") - self._before)  # the system counts by and by
+        return self._peak
 
-    @staticmethod
-    def _resident() -> int:
+
+def _from_now_on() -> int:
+    """What the process holds, and above which its peak counts from here on; where the system cannot forget an earlier
+    peak, that one. What lies free is given back, since a run would take it unseen."""
+    give_back_freed_memory()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return _resident("VmHWM")
+    return _resident("VmRSS")
+
+
+def _resident(kind: str) -> int:
+    """Bytes by Linux's own names; elsewhere there is the peak alone."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but on a Mac
+    return int(lines[kind].split()[0]) * 1024
 
 
 def model_flops_utilisation(flops_per_second: float, device: torch.device) -> float | None:

@@ -27,4 +27,11 @@ def freed_memory_kept() -> Iterator[bool]:
     finally:
         library.mallopt(MMAP_THRESHOLD, USUAL_ALONE)
         library.mallopt(TRIM_THRESHOLD, 2 * USUAL_ALONE)
+        give_back_freed_memory()
+
+
+def give_back_freed_memory() -> None:
+    """What lies free in the heap, to the system."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
