@@ -77,11 +77,12 @@ def ray() -> Iterator[Any]:
     """A cluster as `launch` starts one. Nothing of it is left afterwards: no process, no file, no variable."""
     pytest.importorskip("ray", reason="needs the extra 'ray': pip install 'attractor[ray]'")
     variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    of_others = processes_below(os.getpid())  # a server that forks runs outlives the tests that started it
     with ExitStack() as stack:
         ray = started_at_last(stack)
         folder = Path(ray._private.worker._global_node.get_temp_dir_path())
         yield ray
-        started = processes_below(os.getpid())
+        started = processes_below(os.getpid()) - of_others
     del ray
     with warnings.catch_warnings():  # here and not later, among the tests of others
         warnings.filterwarnings("ignore", "subprocess .* is still running", ResourceWarning)
