@@ -10,10 +10,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from attractor.bench import figure
+from attractor.bench import curves, figure
 from attractor.bench.peers import PEERS
 from attractor.bench.profile import Part, Profile
+from attractor.bench.run import telling
 from attractor.bench.tables import tables
+from attractor.bench.trial import Setting, Trial
 from attractor.cli.bench import MAIN, Bench, bench, request_of
 from attractor.cli.parsing import parse_among
 from attractor.errors import InputError
@@ -61,7 +63,7 @@ def test_everything_at_once(run: Run, tmp_path: Path) -> None:
     assert all(row["fraction"] > 0 for row in record["stages"] if row["left_out"] is None)
     spoken = {(row["batch_size"], row["name"]) for row in record["decoding"]}
     assert spoken == {(n, name) for n in (1, 8) for name in names} | {(1, "standard, without cache")}
-    axes = {(row["name"], row["axis"]) for row in record["curves"][0]["growths"]}
+    axes = {(row["name"], row["axis"]) for curves in record["curves"] for row in curves["growths"]}
     assert axes == {(name, axis) for name in names for axis in ("length", "width")} | {(names[1], "steps")}
     titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "stages, bf16", "3 tokens decoded, 8 at a time", "steps n")
     assert all(title in printed for title in titles)
@@ -80,6 +82,32 @@ def test_parts_can_be_left_out(run: Run) -> None:
     record, printed = run("standard", "--no-peers", "--rounds=0", "--decode=0", "--no-kernels")
     assert not {"training", "stages", "decoding", "curves"} & set(record)
     assert "GB/s" in printed
+
+
+def test_curves_that_are_cut_off_leave_the_axes_that_were_done(
+    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    real = curves.tried
+
+    def interrupted(name: str, setting: Setting, *given: Any) -> Trial:
+        if setting.shape.d_model == max(curves.AXES["cpu"].widths):
+            raise KeyboardInterrupt
+        return real(name, setting, *given)
+
+    monkeypatch.setattr(curves, "tried", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run("standard", "--curves", "--rounds=0", "--decode=0", "--no-kernels", "--no-peers")
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["axis"] for curve in record["curves"] for row in curve["growths"]] == ["length"]
+
+
+def test_a_log_says_now_and_then_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attractor.bench.run.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
+    out = StringIO()
+    with telling(Console(file=out, width=20)) as tell:
+        for doing in ("soon", "a line that is longer than the terminal", "soon again", "late"):
+            tell(doing)
+    assert out.getvalue().splitlines() == ["a line that is longer than the terminal", "late"]
 
 
 @pytest.mark.skipif(not all(peer.installed for peer in PEERS.values()), reason="a peer is not installed")

@@ -1,5 +1,6 @@
 """Cost curves: laws that the points follow are found again, whatever is measured. Nothing is timed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from attractor.bench import curves
 from attractor.bench.apart import NotMeasured
 from attractor.bench.cases import our_config
-from attractor.bench.curves import Growth, Point, growths, points
+from attractor.bench.curves import Growth, Point, growths, places, points
 from attractor.bench.passes import PASSES
 from attractor.bench.together import counted_parameters
 from attractor.bench.trial import Setting, Trial
@@ -24,10 +25,16 @@ def growing(name: str, setting: Setting, n_calls: int, patience: float) -> Trial
     return Trial((lap,) * n_calls, state + 1000 * shape.seq_len)
 
 
+def measured_at(
+    names: Sequence[str], setting: Setting, lengths: Sequence[int], widths: Sequence[int], patience: float = 100.0
+) -> list[Point]:
+    return list(points(places(names, setting.shape, lengths, widths), setting, patience))
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> dict[tuple[str, str], Growth]:
     monkeypatch.setattr(curves, "tried", growing)
-    measured = list(points(("standard", "coupled-euler"), setting, (8, 16, 32), (64, 128, 256), 100.0))
+    measured = measured_at(("standard", "coupled-euler"), setting, (8, 16, 32), (64, 128, 256))
     assert all(point.left_out is None for point in measured)
     return {(each.name, each.axis): each for each in growths(measured)}
 
@@ -41,6 +48,22 @@ def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None
         assert length.seconds.slope == pytest.approx(1.5)
         assert length.memory.slope == pytest.approx(1.0)
         assert width.seconds.slope == pytest.approx(2.0)
+
+
+def test_what_is_said_before_each_point_tells_how_many_are_left(
+    monkeypatch: pytest.MonkeyPatch, setting: Setting
+) -> None:
+    """One second each; all mechanisms on an axis before the next axis."""
+    said: list[str] = []
+    monkeypatch.setattr(curves, "tried", growing)
+    monkeypatch.setattr(curves.time, "monotonic", iter(range(100)).__next__)
+    along = places(("standard", "coupled-euler"), setting.shape, (1024,), (64,))
+    measured = list(points(along, setting, 100.0, said.append))
+    assert [point.axis for point in measured] == ["length"] * 2 + ["width"] * 2 + ["steps"] * len(curves.N_STEPS)
+    assert said[:2] == [
+        "standard, length 1,024: point 1 of 8",
+        "coupled-euler, length 1,024: point 2 of 8, 7.0 s left",
+    ]
 
 
 def test_counted_flops_grow_between_linear_and_quadratic(found: dict[tuple[str, str], Growth]) -> None:
@@ -68,7 +91,7 @@ def test_what_is_too_large_is_left_out_and_the_curve_is_fitted_without_it(
         return growing(name, setting, *given)
 
     monkeypatch.setattr(curves, "tried", tried)
-    measured = list(points(("standard",), setting, (4, 8, 16, 32), (64, 128), 100.0))
+    measured = measured_at(("standard",), setting, (4, 8, 16, 32), (64, 128))
     assert [point.at for point in measured if point.left_out == "out of memory"] == [16, 64, 128]
     (length,) = growths(measured)
     assert length.seconds is not None
@@ -84,14 +107,14 @@ def test_a_forecast_beyond_patience_is_not_tried(monkeypatch: pytest.MonkeyPatch
         return growing(name, setting, *given)
 
     monkeypatch.setattr(curves, "tried", noted)
-    measured = list(points(("standard",), setting, (8, 512), (), 0.02))
+    measured = measured_at(("standard",), setting, (8, 512), (), patience=0.02)
     assert tried == [8]
     assert "by its FLOPs, more than 20 ms" in str(measured[1].left_out)
 
 
 def test_a_width_with_too_few_heads_is_left_out(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
     monkeypatch.setattr(curves, "tried", growing)
-    (point,) = points(("gqa",), setting, (), (64,), 100.0)
+    (point,) = measured_at(("gqa",), setting, (), (64,))
     assert "heads_per_kv must be a divisor of n_heads=1" in str(point.left_out)
 
 

@@ -9,18 +9,21 @@ weights, gradients and moments (16 bytes a parameter), which do not grow with it
 that of counted FLOPs: where they differ, something other than arithmetic is paid for.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.bench.apart import NotMeasured
 from attractor.bench.cases import our_config
 from attractor.bench.fits import Line, power_law, straight_line
-from attractor.bench.shape import varied
+from attractor.bench.shape import BenchShape, varied
 from attractor.bench.together import counted_flops, counted_parameters, refuse_long
 from attractor.bench.trial import Setting, tried
 from attractor.errors import InputError
+from attractor.numerals import in_time
 
 N_CALLS = 4  # a cold one and three more
 TRAINED_BYTES = 16  # of a parameter within a step: weight, gradient, two moments
@@ -62,27 +65,42 @@ class Growth:
     flops: Line | None
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a mechanism is measured: a point without its figures. `variant` is its name with the steps it takes."""
+
+    name: str
+    axis: str
+    at: int
+    variant: str
+    shape: BenchShape
+
+
+def places(names: Sequence[str], shape: BenchShape, lengths: Sequence[int], widths: Sequence[int]) -> list[Place]:
+    """Axis by axis, all mechanisms on each, so that a bench that is cut off has whole axes."""
+    at_length = [
+        Place(name, "length", n, name, replace(shape, seq_len=n, n_tokens=n)) for name in names for n in lengths
+    ]
+    at_width = [Place(name, "width", n, name, shape.at_width(n)) for name in names for n in widths]
+    stepped = [name for name in names if isinstance(our_config(name, shape).attention_config.couple, Dynamics)]
+    at_step = [Place(name, "steps", n, varied(name, "n_steps", n), shape) for name in stepped for n in N_STEPS]
+    return [*at_length, *at_width, *at_step]
+
+
 def points(
-    names: Sequence[str],
-    setting: Setting,
-    lengths: Sequence[int],
-    widths: Sequence[int],
-    patience: float,
-    tell: Callable[[str], None] = lambda doing: None,
+    along: Sequence[Place], setting: Setting, patience: float, tell: Callable[[str], None] = lambda doing: None
 ) -> Iterator[Point]:
-    shape = setting.shape
-    for name in names:
-        at_length = {n: (name, replace(shape, seq_len=n, n_tokens=n)) for n in lengths}
-        at_width = {n: (name, shape.at_width(n)) for n in widths}
-        stepped = isinstance(our_config(name, shape).attention_config.couple, Dynamics)
-        at_step = {n: (varied(name, "n_steps", n), shape) for n in N_STEPS} if stepped else {}
-        for axis, along in (("length", at_length), ("width", at_width), ("steps", at_step)):
-            last: tuple[float, float] | None = None
-            for n, (variant, here) in along.items():
-                tell(f"{variant}, {axis} {n}")
-                point = _point(variant, replace(setting, shape=here), last, patience)
-                last = (point["seconds"], point["flops"]) if "seconds" in point else last
-                yield Point(name, axis, n, **point)
+    """In the order of the places; what `tell` says is left takes the rest for as long as what is done."""
+    began, done = time.monotonic(), 0
+    for (name, axis), curve in groupby(along, key=lambda place: (place.name, place.axis)):
+        last: tuple[float, float] | None = None
+        for place in curve:
+            left = f", {in_time((time.monotonic() - began) / done * (len(along) - done))} left" if done else ""
+            tell(f"{place.variant}, {axis} {place.at:,}: point {done + 1} of {len(along)}{left}")
+            point = _point(place.variant, replace(setting, shape=place.shape), last, patience)
+            last = (point["seconds"], point["flops"]) if "seconds" in point else last
+            done += 1
+            yield Point(name, axis, place.at, **point)
 
 
 def _point(variant: str, setting: Setting, last: tuple[float, float] | None, patience: float) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """`attractor bench`: what it is asked for, part by part, each printed as soon as it is there, and kept."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from rich.console import Console
 
 from attractor.bench.cases import N_PROMPT
-from attractor.bench.curves import AXES, growths, points
+from attractor.bench.curves import AXES, growths, places, points
 from attractor.bench.peers import installed_peers
 from attractor.bench.profile import Profile, profile_step
 from attractor.bench.record import Record, machine, of_ceilings, of_cell, of_curves, of_spoken, of_stage
@@ -25,7 +27,10 @@ from attractor.bench.trial import Setting
 from attractor.evidence.run import environment
 from attractor.files import write_json
 from attractor.train.config import TrainConfig
+from attractor.train.console import print_line
 from attractor.train.heap import freed_memory_kept
+
+SECONDS_BETWEEN_LINES = 30.0
 
 Tell = Callable[[str], None]
 Part = tuple[str, list[Record]]
@@ -68,8 +73,8 @@ def bench_all(request: Request, device: torch.device, console: Console, out: Pat
         "baseline": request.baseline,
         "request": asdict(request),
     }
-    with console.status("") as status:
-        for key, found in parts(request, device, status.update):
+    with telling(console) as tell:
+        for key, found in parts(request, device, tell):
             if isinstance(found, list):
                 record.setdefault(key, []).extend(found)
             else:
@@ -81,6 +86,24 @@ def bench_all(request: Request, device: torch.device, console: Console, out: Pat
     if out is not None:
         console.print(str(out), markup=False, highlight=False, soft_wrap=True)
     return record
+
+
+@contextmanager
+def telling(console: Console) -> Iterator[Tell]:
+    """What is being done, beside a spinner; in a log a line of it now and then."""
+    if console.is_terminal:
+        with console.status("") as status:
+            yield status.update
+        return
+    said = time.monotonic()
+
+    def tell(doing: str) -> None:
+        nonlocal said
+        if (now := time.monotonic()) - said >= SECONDS_BETWEEN_LINES:
+            said = now
+            print_line(console, doing)
+
+    yield tell
 
 
 def parts(request: Request, device: torch.device, tell: Tell) -> Iterator[tuple[str, Any]]:
@@ -95,7 +118,7 @@ def parts(request: Request, device: torch.device, tell: Tell) -> Iterator[tuple[
         if request.n_decoded:
             yield "decoding", decoding(request, precision, device, tell)
     if request.curves:
-        yield "curves", [curves(request, device, tell)]
+        yield from curves(request, device, tell)
 
 
 def training(request: Request, precision: str, device: torch.device, tell: Tell) -> Iterator[Part]:
@@ -137,10 +160,13 @@ def profiles(request: Request, device: torch.device, folder: Path) -> Iterator[P
         yield profile_step(config, device, folder / file)
 
 
-def curves(request: Request, device: torch.device, tell: Tell) -> Record:
+def curves(request: Request, device: torch.device, tell: Tell) -> Iterator[Part]:
     """In the first precision; over the lengths that were given, where they are enough to tell an exponent."""
     precision, axes = request.precisions[0], AXES[device.type]
     lengths = request.lengths if len(request.lengths) > 2 else axes.lengths
     setting = request.setting(precision, min(request.lengths), device)
-    found = list(points(request.ours, setting, lengths, axes.widths, request.patience, tell))
-    return of_curves(found, growths(found), precision)
+    along = places(request.ours, setting.shape, lengths, axes.widths)
+    measured = points(along, setting, request.patience, tell)
+    for _, found in groupby(measured, key=lambda point: point.axis):
+        axis = list(found)
+        yield "curves", [of_curves(axis, growths(axis), precision)]
