@@ -31,7 +31,7 @@ compare: $(VENV)/.installed
 	@$(BIN)/attractor compare $(ARGS)
 
 test: $(VENV)/.installed-dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)

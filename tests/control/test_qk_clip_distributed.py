@@ -21,8 +21,6 @@ from attractor.control.heads import query_key_heads
 from attractor.control.maxima import LogitMaxima
 from attractor.control.qk_clip import QKClip
 
-pytestmark = pytest.mark.xdist_group("qk_clip_distributed")  # what all tests stand on is computed once
-
 N_PROCESSES = 2
 CASES: dict[str, dict[str, Any]] = {
     "standard": {"qkv_bias": True},

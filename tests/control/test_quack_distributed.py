@@ -19,8 +19,6 @@ from attractor.control.quack import QuacK
 from attractor.control.views import DotProduct, Rows
 from attractor.models import TransformerConfig
 
-pytestmark = pytest.mark.xdist_group("quack_distributed")  # what all tests stand on is computed once
-
 N_STEPS = 4
 CASES: dict[str, dict[str, Any]] = {
     "standard": {"attention": "standard", "qkv_bias": True},

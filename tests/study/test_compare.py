@@ -25,8 +25,6 @@ from attractor.study.compare import Plan, compare
 from attractor.study.launch import Job, launch, share_machine
 from attractor.train.config import Runtime, TrainConfig
 
-pytestmark = pytest.mark.xdist_group("compare")  # what all tests stand on is computed once
-
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 RUNTIME = Runtime(device="cpu", threads=1)
 

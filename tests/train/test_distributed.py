@@ -30,8 +30,6 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
 from attractor.train.loop import Run, Taken, train
 
-pytestmark = pytest.mark.xdist_group("distributed")  # what all tests stand on is computed once
-
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 N_PROCESSES = 2
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)

@@ -27,8 +27,6 @@ from attractor.train.loop import train
 from attractor.train.optimizer import build_optimizer
 from attractor.train.stacked_loop import stackable
 
-pytestmark = pytest.mark.xdist_group("run_regularizers")  # what all tests stand on is computed once
-
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=None)
 CASES: dict[str, dict[str, Any]] = {
     "spectral": {"regularizer": "spectral", "regularizer_weight": 0.1, "qkv_bias": True},

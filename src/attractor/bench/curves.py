@@ -4,7 +4,7 @@
     width     heads of 64, an MLP of 4 d, as many tokens as the bench    2 where products are all there is  (2)
     steps     n of every mechanism that takes steps    t(n) = a + b n, b / t(1) is what a step more costs   (3)
 
-Each point is a case alone: the median of a few warm steps, and its peak memory. Memory over length is that above
+Each point is a case alone: the fastest of a few warm steps, and its peak memory. Memory over length is that above
 weights, gradients and moments (16 bytes a parameter), which do not grow with it. Beside the exponent of seconds stands
 that of counted FLOPs: where they differ, something other than arithmetic is paid for.
 """
@@ -112,7 +112,7 @@ def _point(variant: str, setting: Setting, last: tuple[float, float] | None, pat
     except (NotMeasured, InputError) as why:  # some mechanisms need more heads than a small width has
         return {"left_out": str(why)}
     state = TRAINED_BYTES * counted_parameters(variant, setting)
-    return {"seconds": trial.seconds("step"), "memory": trial.peak_memory, "state": state, "flops": flops}
+    return {"seconds": trial.least_seconds("step"), "memory": trial.peak_memory, "state": state, "flops": flops}
 
 
 def growths(found: Sequence[Point]) -> list[Growth]:

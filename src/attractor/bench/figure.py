@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Panel = Callable[["Axes"], None]
+Looks = Mapping[str, dict[str, Any]]  # of a line, by the mechanism's name
 WIDTH, HEIGHT = 6.2, 4.2  # inches of a panel
 ACROSS = 2
 TITLES = {
@@ -71,11 +72,12 @@ def panels(record: Row) -> Iterator[Panel]:
         stages = [row for row in record.get("stages", ()) if row["precision"] == precision and row["flops"]]
         if stages:
             yield partial(_roofline, stages, record, precision)
-    for curves in record.get("curves", ()):
-        for axis in ("length", "width", "steps"):
-            points = [row for row in curves["points"] if row["axis"] == axis and row["seconds"] is not None]
-            if points:
-                yield partial(_curves, points, axis, record["baseline"])
+    points = [row for curves in record.get("curves", ()) for row in curves["points"] if row["seconds"] is not None]
+    looks = styles(dict.fromkeys(row["name"] for row in points), record["baseline"], None)
+    for axis in dict.fromkeys(row["axis"] for row in points):
+        yield partial(_curves, [row for row in points if row["axis"] == axis], axis, looks)
+    if points:
+        yield partial(_names, looks)
 
 
 def _speeds(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
@@ -142,19 +144,24 @@ def _roofline(rows: Sequence[Row], record: Row, precision: str, axes: "Axes") ->
     axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
 
 
-def _curves(points: Sequence[Row], axis: str, baseline: str, axes: "Axes") -> None:
-    names = list(dict.fromkeys(row["name"] for row in points))
-    looks = styles(names, baseline if baseline in names else names[0], None)
-    for name, look in looks.items():
+def _curves(points: Sequence[Row], axis: str, looks: Looks, axes: "Axes") -> None:
+    for name in dict.fromkeys(row["name"] for row in points):
         own = [row for row in points if row["name"] == name]
         ms = [1e3 * row["seconds"] for row in own]
-        axes.plot([row["at"] for row in own], ms, marker="o", markersize=3, label=name, **look)
+        axes.plot([row["at"] for row in own], ms, marker="o", markersize=3, **looks[name])
     if axis != "steps":
         _logarithmic(axes, sorted({row["at"] for row in points}))
     axes.set_title(TITLES[axis], fontsize=10)
     axes.set_xlabel(axis)
     axes.set_ylabel("ms")
-    axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
+
+
+def _names(looks: Looks, axes: "Axes") -> None:
+    """A panel of its own: so many would hide the lines."""
+    for name, look in looks.items():
+        axes.plot((), (), label=name, **look)
+    axes.set_axis_off()
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, ncols=2, loc="center", handlelength=3)
 
 
 def _logarithmic(axes: "Axes", places: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INK = "#010203"  # stands for the colour of the surrounding text until the SVG is written
 GREY = "#8a8a8a"
 PALETTE = ("#0b84d8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind readers
-DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)))  # tell apart what has the same colour
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)))  # tell apart what has the same colour
 WIDTH = 5.8
 SIZES = {"png": {"dpi": 200}}
 # Dates would make every file new.

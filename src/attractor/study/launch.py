@@ -4,16 +4,12 @@ Runs that are finished are skipped, interrupted ones resume, a failed one is rep
 parent knows nothing of a run but its folder: progress is read from there.
 """
 
-import multiprocessing
 import os
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -27,7 +23,7 @@ from attractor.files import write_text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.interrupt import StopRequest
-from attractor.train.process import fresh_processes
+from attractor.train.process import at_end_of_parent, fresh_processes, save_and_end
 
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
@@ -134,7 +130,7 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
     from attractor.train.loop import train
 
     os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each run to stop exactly once
-    threading.Thread(target=_stop_without_parent, daemon=True).start()
+    at_end_of_parent(save_and_end)
     try:
         train(job.config, job.path, runtime, Notes(job.path / NOTES))
     except RunInterrupted as interrupted:
@@ -147,14 +143,6 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
     except Exception as error:
         _write_failure(job, f"{type(error).__name__}: {error}")
         raise
-
-
-def _stop_without_parent() -> None:
-    """A parent that was killed can ask nothing: then the run saves and stops by itself."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write_failure(job: Job, text: str) -> None:

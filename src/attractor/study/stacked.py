@@ -8,7 +8,6 @@ kill left at different steps are finished by the ordinary loop, which ends where
 import os
 import shlex
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from attractor.train.config import Runtime
 from attractor.train.display import Display, Silent
 from attractor.train.hardware import resolve_device
 from attractor.train.interrupt import StopRequest
-from attractor.train.process import fresh_processes
+from attractor.train.process import at_end_of_parent, fresh_processes, save_and_end
 from attractor.train.spelling import keep_spelling
 from attractor.train.stacked_loop import Seed, stackable, train_together
 
@@ -177,7 +176,7 @@ def _named(group: Sequence[Job]) -> str:
 def _carry_out(stack: Sequence[Job], runtime: Runtime) -> None:
     """The runs of a stack in a process of their own."""
     os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each process to stop exactly once
-    threading.Thread(target=one_by_one._stop_without_parent, daemon=True).start()
+    at_end_of_parent(save_and_end)
     try:
         failures = train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
     except RunInterrupted as interrupted:

@@ -7,15 +7,13 @@ own summary would say. Not in (1): starting Python and reading the corpus; the f
 """
 
 import math
-import multiprocessing
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -28,7 +26,7 @@ from attractor.train.evaluate import evaluate
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
-from attractor.train.process import fresh_processes
+from attractor.train.process import at_end_of_parent, end_at_once, fresh_processes
 
 SECONDS = 2.0  # of steps; a slow step goes on to its end, and two are taken in any case: memory peaks in the second
 POLL_SECONDS = 0.1
@@ -82,7 +80,7 @@ def calibrate(config: TrainConfig, runtime: Runtime) -> Estimate:
 
 def _answer(sender: Connection, config: TrainConfig, runtime: Runtime, folder: Path) -> None:
     os.setsid()  # Ctrl-C at the terminal is for the parent
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    at_end_of_parent(end_at_once)
     try:
         sender.send(measure(config, runtime, folder))
     except Exception as error:
@@ -94,13 +92,6 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         return f"out of memory ({text}); {NEXT_STEP}"
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 @freed_memory_kept()

@@ -5,7 +5,13 @@ seconds, and tens of megabytes, that every run would pay again and count as its 
 """
 
 import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
+from typing import Any
 
 NEEDED = ["attractor.train.loop", "torch._dynamo"]
 
@@ -14,3 +20,25 @@ def fresh_processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(NEEDED)
     return context
+
+
+def at_end_of_parent(act: Callable[[], Any]) -> None:
+    """In a process that was started for another: a parent that was killed can ask nothing, so `act` runs without it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def save_and_end() -> None:
+    """As its parent asks a run to: it saves, and ends."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_at_once() -> None:
+    """With the compilers that it started; for a process that leads a group of its own."""
+    os.killpg(0, signal.SIGKILL)
