@@ -14,6 +14,7 @@ from attractor.attention.project.decayed import DecayedHeads
 from attractor.attention.score.decayed import Decayed, log_survival
 from attractor.control.heads import heads_found, view_of_ours
 from attractor.errors import InputError
+from attractor.kernels.decay import PIECE
 from attractor.tap import capture
 
 WIDTH, H, B, T = 16, 4, 2, 9
@@ -53,12 +54,13 @@ def recurrent(layer: Attention, x: Tensor, rope: Rope | None = None) -> Tensor:
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("with_rope", [False, True])
 @pytest.mark.parametrize("openness", [-40.0, 0.0, 40.0])
-def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float) -> None:
+@pytest.mark.parametrize("length", [T, 2 * PIECE + 3])
+def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float, length: int) -> None:
     """Criterion: 1e-12 in fp64, output and all gradients, from a that is almost 0 to a that is almost 1."""
-    layer, x = layer_of(openness, n_kv_heads=n_kv_heads), some_x().requires_grad_()
+    layer, x = layer_of(openness, n_kv_heads=n_kv_heads), some_x(length).requires_grad_()
     rope = Rope(layer.rope_width) if with_rope else None
     wanted = [x, *layer.parameters()]
-    probe = some_x().flip(0)
+    probe = some_x(length).flip(0)
     found, expected = layer(x, rope=rope)[0], recurrent(layer, x, rope)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     ours, theirs = (torch.autograd.grad((out * probe).sum(), wanted) for out in (found, expected))
@@ -194,6 +196,18 @@ def test_dropout_falls_on_the_weights_in_training_alone() -> None:
     plain, dropping, x = layer_of(), layer_of(dropout=0.5), some_x()
     assert torch.equal(plain(x)[0], dropping.eval()(x)[0])
     assert not torch.equal(dropping.train()(x)[0], dropping(x)[0])
+
+
+def test_listening_changes_nothing_and_decoding_goes_on_from_any_piece() -> None:
+    """Criterion: the output bit for bit; 1e-10 in fp64, where the cached way sums over all positions at once."""
+    layer, x = layer_of(), some_x(2 * PIECE + 3)
+    whole = layer(x)[0]
+    with capture("weights") as seen:
+        assert torch.equal(layer(x)[0], whole)
+    assert seen["weights"][0].shape == (B, H, x.shape[1], x.shape[1])
+    cache = layer.new_cache()
+    parts = [layer(part, cache=cache)[0] for part in x.split((PIECE - 1, PIECE, 1, 3), dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
 
 
 def test_it_combines_with_other_stages() -> None:

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention import PRESETS, build
+from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.score.uniform import Uniform
@@ -37,6 +38,13 @@ def test_scores_are_counted_pair_by_pair() -> None:
     q, k, context = torch.empty(B, H, T, K), torch.empty(B, H, T, K), torch.empty(B, H, T, V)
     assert scoring_flops(Softmax(), q, k, context) == 2 * B * H * pairs() * (K + V)
     assert scoring_flops(Uniform(), q, k, context) == 0
+
+
+def test_a_state_is_written_by_every_key_and_read_by_every_query() -> None:
+    """As the recurrence goes, position by position: k v' is K V products, q' S as many."""
+    q, k, context = torch.empty(B, H, T, K), torch.empty(B, H // 2, T, K), torch.empty(B, H, T, V)
+    by_hand = sum(2 * K * V * (H + H // 2) for _ in range(B) for _ in range(T))
+    assert scoring_flops(Decayed(), q, k, context) == by_hand
 
 
 def test_a_difference_multiplies_with_the_values_once() -> None:

@@ -92,7 +92,8 @@ def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pyte
         logits.sum().backward()
     ours = forward_flops(config, length)
     gates = 2 * config.n_layers * config.d_model * config.n_heads if name == "differential-v2" else 0  # no pairs
-    pairs = (ours["score"] - gates) * 2 * length / (length + 1)
+    halved = config.attention_config.score.over_pairs
+    pairs = (ours["score"] - gates) * (2 * length / (length + 1) if halved else 1)
     total = 2 * length * (sum(ours.values()) - ours["score"] + gates + pairs)
     assert total == pytest.approx(forward.get_total_flops(), rel=0.01)
     assert 3 * total == pytest.approx(both.get_total_flops(), rel=0.01)

@@ -133,6 +133,11 @@ class Scoring(Stage):
         """Query heads that the projection must give for each head."""
         return 1
 
+    @property
+    def over_pairs(self) -> bool:
+        """Whether it computes each pair of positions; of a causal one, fused kernels compute half."""
+        return True
+
     @abstractmethod
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module: ...
 

@@ -7,7 +7,8 @@
     force        mlp and gradient 4 K^2, linear 2 K^2, for every query head and position, every time it is taken (3)
     phase        2 K^2 for every query and key head and position                                                (4)
     scores       T (T + 1) (maps K + heads V) for every sequence: causal, half the square                       (5)
-    readout      2 N D C                                                                                        (6)
+    decay        2 K V for every key and query head and position: what enters a state, and what is read of it   (6)
+    readout      2 N D C                                                                                        (7)
 
 What a backward pass computes again is left out, as is the custom; so are all but products. Sizes are those of the
 precision at hand, parameters included: a kernel that reads them wider moves more than the least.
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
+from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.uniform import Uniform
 from attractor.attention.stage import Coupling, Scoring
 from attractor.bench.roofline import Work
@@ -59,9 +61,11 @@ def scoring_flops(score: Scoring, q: Tensor, k: Tensor, context: Tensor) -> floa
     """(5), of q: B M T K with its M maps, and a context of B H T V. A running mean multiplies nothing."""
     if isinstance(score, Uniform):
         return 0.0
+    if isinstance(score, Decayed):
+        return 2.0 * context.shape[-1] * (k.numel() + q.numel())  # (6)
     length = q.shape[2]
     return (length + 1) * float(q.numel() + context.numel())
 
 
 def readout_flops(hidden: Tensor, weight: Tensor) -> float:
-    return 2.0 * hidden.numel() * weight.shape[0]  # (6)
+    return 2.0 * hidden.numel() * weight.shape[0]  # (7)

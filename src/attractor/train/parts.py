@@ -1,8 +1,8 @@
 """A model by its parts: how many parameters each has, and how many FLOPs a token costs there.
 
     forward    counted by torch on the model as it runs, without data (on the meta device)                  (1)
-    causal     a score stage computes (T + 1) / 2 keys for a token on average, where torch counts T; on the
-               slow path T is the number of its positions                                                   (2)
+    causal     a score over pairs computes (T + 1) / 2 keys for a token on average, where torch counts T; on
+               the slow path T is the number of its positions                                               (2)
     backward   each product of the forward pass is two in the backward pass: twice the forward              (3)
 
 FLOPs are those of matrix products, two for a multiplication and an addition. Filling up (a fused kernel takes one width
@@ -17,6 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention.config import STAGES
+from attractor.attention.stage import Scoring
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 
@@ -71,9 +72,10 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     def inside(stacks: str, pattern: str) -> int:
         return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))
 
-    def scores(stacks: str, length: int) -> float:
+    def scores(stacks: str, length: int, score: Scoring) -> float:
         by_weights = inside(stacks, r"attention\.score\.\w+")  # a linear map inside the stage knows no pairs
-        seen = (length + 1) / (2 * length) if config.causal and length else 1.0  # (2)
+        halved = config.causal and score.over_pairs and length > 0
+        seen = (length + 1) / (2 * length) if halved else 1.0  # (2)
         return by_weights + (inside(stacks, r"attention\.score") - by_weights) * seen
 
     flops: dict[str, float] = {stage: inside(FAST, rf"attention\.{stage}") for stage in STAGES}
@@ -85,9 +87,9 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
         flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp")
         flops["injection"] = sum(n for name, n in counted.items() if re.fullmatch(r"\w+\.injection", name))
     flops["readout"] = counted["Global"] - sum(flops.values())
-    flops["score"] = scores(FAST, seq_len)
+    flops["score"] = scores(FAST, seq_len, config.mechanisms[0].score)
     if n_slow:
-        flops["slow path"] += scores(SLOW, n_slow) - inside(SLOW, r"attention\.score")
+        flops["slow path"] += scores(SLOW, n_slow, config.mechanisms[-1].score) - inside(SLOW, r"attention\.score")
     return {part: n / seq_len for part, n in flops.items()}
 
 

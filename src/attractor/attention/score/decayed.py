@@ -7,9 +7,10 @@ The causal sum is the linear recurrence of a state of K x V numbers:
 
     S_t = a_t S_(t-1) + k_t v_t',   sum_s A_ts v_s = scale S_t' q_t                                         (3)
 
-(1) is computed as written, T x S, and is the reference. log a_r is summed over the positions between the two and
-exponentiated last, so that nothing overflows, and added up from the query on, so that no difference of large sums is
-taken. The cache holds keys and values like any other here, not the state; so masks mean what they mean everywhere:
+(1) computed as written, T x S, is the reference. log a_r is summed over the positions between the two and exponentiated
+last, so that nothing overflows, and added up from the query on, so that no difference of large sums is taken. Where
+attention is causal over a whole sequence, `kernels/decay.py` computes the same in time that is linear in its length.
+The cache holds keys and values like any other here, not the state; so masks mean what they mean everywhere:
 
 A position that t may not attend to is as if it were absent for t: it brings no value and takes no time. Where attention
 is not causal, later keys decay by r = t + 1, ..., s (ours; the sources are causal).
@@ -39,11 +40,16 @@ from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.score.softmax import attention_logits, weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import InputError
+from attractor.kernels.decay import decayed_attention
 from attractor.tap import listening, tap
 
 
 @dataclass(frozen=True)
 class Decayed(Scoring):
+    @property
+    def over_pairs(self) -> bool:
+        return False  # but within pieces, all of which it computes
+
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
         if not isinstance(layout, DecayedLayout):
             raise InputError(
@@ -60,10 +66,25 @@ class DecayedScore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
         v, log_decay = v[..., :-1], v[..., -1]
-        weights = decayed_weights(q, k, log_decay, mask, self.scale)
         if listening("weights"):
-            tap("weights", shares(weights))
-        return self.norm(weigh(F.dropout(weights, self.dropout, self.training), v))  # (2)
+            tap("weights", shares(decayed_weights(q, k, log_decay, mask, self.scale)))
+        dropout = self.dropout if self.training else 0.0
+        return self.norm(decayed_sum(q, k, v, log_decay, mask, self.scale, dropout))  # (2)
+
+
+def decayed_sum(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B J S K"],
+    v: Float[Tensor, "B J S V"],
+    log_decay: Float[Tensor, "B J S"],
+    mask: Mask,
+    scale: float,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T V"]:
+    """What (2) norms, by pieces where that is possible."""
+    if mask.causal and not dropout:
+        return decayed_attention(q, k, v, log_decay, scale)
+    return weigh(F.dropout(decayed_weights(q, k, log_decay, mask, scale), dropout), v)
 
 
 def decayed_weights(

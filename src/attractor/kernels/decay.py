@@ -1,0 +1,63 @@
+"""Causal linear attention with decay, by pieces of the sequence: the sum over pairs of positions, in time and memory
+that grow with the length and not with its square.
+
+    c_t = scale sum_s (q_t . k_s) prod_r a_r v_s,   s <= t,   r = s + 1, ..., t                             (1)
+
+To a piece that begins after position b, all that came before is one state of K x V numbers for each key head:
+
+    c_t = (1) over b < s <= t,  +  scale prod_(b < r <= t) a_r S_b' q_t                                     (2)
+    D = sum_s prod_(s < r <= e) a_r k_s v_s',   what a piece that ends at e adds                            (3)
+    S_e = sum over pieces up to here of D prod a_r over the pieces after it                                 (4)
+
+The pieces are computed side by side, and (4) is a product with a matrix of as many rows as there are pieces. Every
+product of a is the exponential of a sum of log a that begins where the product does: at most 1, and no difference of
+larger sums. Pieces as in Yang et al. 2024, arXiv 2312.06635, and Dao and Gu 2024, arXiv 2405.21060.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attractor.kernels.precision import without_autocast
+
+PIECE = 64
+
+
+def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale: float, piece: int = PIECE) -> Tensor:
+    """(1). q: B H T K; k: B J T K; v: B J T V; log_decay: B J T, at most 0; J divides H."""
+    length, wide = q.shape[2], torch.promote_types(q.dtype, torch.float32)
+    piece = max(1, min(piece, length))
+    q = in_pieces(q, piece).unflatten(1, (k.shape[1], -1))  # B J G N P K
+    k, v = in_pieces(k, piece), in_pieces(v, piece)  # B J N P .
+    log_decay = in_pieces(log_decay.to(wide).unsqueeze(-1), piece).squeeze(-1)
+    kept = survival(log_decay)  # B J N P P
+    weights = (q @ k.unsqueeze(2).mT).to(wide) * (scale * kept).unsqueeze(2)
+    context = weights.to(v.dtype) @ v.unsqueeze(2)
+    if log_decay.shape[2] > 1:
+        added = (k * kept[..., -1, :, None]).to(v.dtype).mT @ v  # (3): B J N K V
+        with without_autocast(q):
+            before = states(added.to(wide), log_decay.sum(-1)).to(v.dtype)
+        reached = scale * log_decay.cumsum(-1).exp()
+        past = (q @ before.unsqueeze(2)).to(wide) * reached.unsqueeze(2).unsqueeze(-1)
+        context = (context + past).to(context.dtype)  # (2)
+    return context.flatten(3, 4).flatten(1, 2)[..., :length, :]
+
+
+def in_pieces(x: Tensor, piece: int) -> Tensor:
+    """B J T ... as B J N P ...; the last one is filled up with zeros: keys that add nothing, and a = 1."""
+    missing = -x.shape[2] % piece
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, piece))
+
+
+def survival(log_decay: Tensor) -> Tensor:
+    """prod_r a_r over s < r <= t: ... T S, and 0 where s > t."""
+    past = torch.ones(log_decay.shape[-1:] * 2, dtype=torch.bool, device=log_decay.device).tril()
+    steps = log_decay.unsqueeze(-2).masked_fill(~past, 0.0)
+    since = F.pad(steps[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+    return since.exp().masked_fill(~past, 0.0)
+
+
+def states(added: Tensor, log_decay: Tensor) -> Tensor:
+    """(4) before every piece: B J N K V, the first of them 0. `log_decay` is that of whole pieces: B J N."""
+    after = survival(log_decay[..., :-1]) @ added[:, :, :-1].flatten(-2)
+    return F.pad(after, (0, 0, 1, 0)).unflatten(-1, added.shape[-2:])
