@@ -362,3 +362,7 @@ def control() -> "Figure":
 
 def bench() -> "Figure":
     return figure_of(json.loads((RESULTS / "bench-cpu.json").read_text()))
+
+
+def growth() -> "Figure":
+    return figure_of(json.loads((RESULTS / "bench-curves-cpu.json").read_text()))
