@@ -102,7 +102,7 @@ def test_curves_that_are_cut_off_leave_the_axes_that_were_done(
 
 
 def test_a_log_says_now_and_then_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.bench.run.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
+    monkeypatch.setattr("attractor.train.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
     out = StringIO()
     with telling(Console(file=out, width=20)) as tell:
         for doing in ("soon", "a line that is longer than the terminal", "soon again", "late"):

@@ -179,7 +179,7 @@ def test_the_picture_has_a_curve_for_each_set_and_measure(measures: dict[str, fl
 
 
 def test_a_log_is_told_now_and_then_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.solving.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
     log = StringIO()
     with progress(Console(file=log, width=120)) as watch:
         told = watch("answers", 10)

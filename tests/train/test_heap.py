@@ -28,7 +28,7 @@ def held():
 found = {"before": faults()}
 with freed_memory_kept() as kept:
     found |= {"can": kept, "inside": faults(), "held": held()}
-print(json.dumps(found | {"after": faults(), "left": held()}))
+print(json.dumps(found | {"left": held(), "after": faults()}))
 """
 
 
@@ -40,7 +40,7 @@ def test_a_second_step_meets_no_page_faults() -> None:
     found, pages = json.loads(done.stdout), (51 << 20) // 4096
     assert found["can"]
     assert found["inside"] < 0.01 * pages < 0.5 * pages < min(found["before"], found["after"])
-    assert found["left"] < found["held"] - 35  # at least the largest block
+    assert found["left"] < found["held"] - 45
 
 
 def test_a_library_without_the_wish_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

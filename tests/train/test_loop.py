@@ -422,7 +422,7 @@ def test_signals_save_and_the_printed_command_resumes(
         metrics = folder / "metrics.jsonl"
         until(lambda m=metrics, d=done: m.exists() and len(m.read_bytes().splitlines()) > d // 2 + 3, process)
         os.kill(process.pid, number)
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=60)[1]
         assert process.returncode == code
         (line,) = said.splitlines()
         step, resume = line.removeprefix("interrupted after step ").split(", saved. Resume: ")
@@ -431,7 +431,7 @@ def test_signals_save_and_the_printed_command_resumes(
         program, *arguments = shlex.split(resume)
         assert program == "attractor"
         command = [ATTRACTOR, *arguments]
-    assert start(command).wait(timeout=120) == 0
+    assert start(command).wait(timeout=60) == 0
     assert TrainConfig.from_dict(RunFolder.open(folder).config) == config
     train(config, tmp_path / "whole", runtime)
     assert same(newest_tensors(folder), newest_tensors(tmp_path / "whole"))

@@ -1,7 +1,6 @@
 """`attractor bench`: what it is asked for, part by part, each printed as soon as it is there, and kept."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,10 +26,8 @@ from attractor.bench.trial import Setting
 from attractor.evidence.run import environment
 from attractor.files import write_json
 from attractor.train.config import TrainConfig
-from attractor.train.console import print_line
+from attractor.train.console import now_and_then, print_line
 from attractor.train.heap import freed_memory_kept
-
-SECONDS_BETWEEN_LINES = 30.0
 
 Tell = Callable[[str], None]
 Part = tuple[str, list[Record]]
@@ -95,12 +92,10 @@ def telling(console: Console) -> Iterator[Tell]:
         with console.status("") as status:
             yield status.update
         return
-    said = time.monotonic()
+    due = now_and_then()
 
     def tell(doing: str) -> None:
-        nonlocal said
-        if (now := time.monotonic()) - said >= SECONDS_BETWEEN_LINES:
-            said = now
+        if due():
             print_line(console, doing)
 
     yield tell

@@ -52,9 +52,13 @@ def in_pieces(x: Tensor, piece: int) -> Tensor:
 def survival(log_decay: Tensor) -> Tensor:
     """prod_r a_r over s < r <= t: ... T S, and 0 where s > t."""
     past = torch.ones(log_decay.shape[-1:] * 2, dtype=torch.bool, device=log_decay.device).tril()
-    steps = log_decay.unsqueeze(-2).masked_fill(~past, 0.0)
-    since = F.pad(steps[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+    since = sums_behind(log_decay.unsqueeze(-2).masked_fill(~past, 0.0))
     return since.exp().masked_fill(~past, 0.0)
+
+
+def sums_behind(steps: Tensor) -> Tensor:
+    """sum_r steps_r over r > s, for every s: ... S, added up from the end."""
+    return F.pad(steps[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
 
 
 def states(added: Tensor, log_decay: Tensor) -> Tensor:

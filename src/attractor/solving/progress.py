@@ -9,9 +9,7 @@ from rich.console import Console
 from attractor.numerals import in_time
 from attractor.solving.evaluation import Watch
 from attractor.solving.voting import Told
-from attractor.train.console import print_line, run_progress
-
-SECONDS_BETWEEN_LINES = 30.0
+from attractor.train.console import now_and_then, print_line, run_progress
 
 
 @contextmanager
@@ -29,14 +27,13 @@ def progress(console: Console) -> Iterator[Watch]:
 
 
 def _in_lines(console: Console, what: str, n: int) -> Told:
-    done, began = 0, time.monotonic()
-    said = began
+    done, began, due = 0, time.monotonic(), now_and_then()
 
     def told(more: int) -> None:
-        nonlocal done, said
-        done, now = done + more, time.monotonic()
-        if now - said >= SECONDS_BETWEEN_LINES and done < n:
-            said = now
-            print_line(console, f"{done:,} of {n:,} {what}, {in_time((now - began) / done * (n - done))} left")
+        nonlocal done
+        done += more
+        if done < n and due():
+            left = (time.monotonic() - began) / done * (n - done)
+            print_line(console, f"{done:,} of {n:,} {what}, {in_time(left)} left")
 
     return told

@@ -1,6 +1,8 @@
 """The live console of one run: progress, time left, throughput, loss, memory, MFU."""
 
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -8,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from attractor.numerals import in_bytes, with_prefix
+
+SECONDS_BETWEEN_LINES = 30.0
 
 NUMBERS = "{task.fields[numbers]}"
 
@@ -48,6 +52,21 @@ def shown(loss: float | None) -> str:
 def print_line(console: Console, text: str) -> None:
     """A terminal breaks long lines between words; in a file a line stays a line."""
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def now_and_then() -> Callable[[], bool]:
+    """Says, whenever asked, whether a log should have another line: at most one in SECONDS_BETWEEN_LINES."""
+    said = time.monotonic()
+
+    def due() -> bool:
+        nonlocal said
+        now = time.monotonic()
+        if now - said < SECONDS_BETWEEN_LINES:
+            return False
+        said = now
+        return True
+
+    return due
 
 
 class LiveConsole:

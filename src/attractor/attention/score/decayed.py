@@ -40,7 +40,7 @@ from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.score.softmax import attention_logits, weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import InputError
-from attractor.kernels.decay import decayed_attention
+from attractor.kernels.decay import decayed_attention, sums_behind
 from attractor.tap import listening, tap
 
 
@@ -68,23 +68,12 @@ class DecayedScore(nn.Module):
         v, log_decay = v[..., :-1], v[..., -1]
         if listening("weights"):
             tap("weights", shares(decayed_weights(q, k, log_decay, mask, self.scale)))
-        dropout = self.dropout if self.training else 0.0
-        return self.norm(decayed_sum(q, k, v, log_decay, mask, self.scale, dropout))  # (2)
-
-
-def decayed_sum(
-    q: Float[Tensor, "B H T K"],
-    k: Float[Tensor, "B J S K"],
-    v: Float[Tensor, "B J S V"],
-    log_decay: Float[Tensor, "B J S"],
-    mask: Mask,
-    scale: float,
-    dropout: float = 0.0,
-) -> Float[Tensor, "B H T V"]:
-    """What (2) norms, by pieces where that is possible."""
-    if mask.causal and not dropout:
-        return decayed_attention(q, k, v, log_decay, scale)
-    return weigh(F.dropout(decayed_weights(q, k, log_decay, mask, scale), dropout), v)
+        if mask.causal and not (self.training and self.dropout):
+            context = decayed_attention(q, k, v, log_decay, self.scale)
+        else:
+            weights = decayed_weights(q, k, log_decay, mask, self.scale)
+            context = weigh(F.dropout(weights, self.dropout, self.training), v)
+        return self.norm(context)  # (2)
 
 
 def decayed_weights(
@@ -112,8 +101,7 @@ def log_survival(log_decay: Float[Tensor, "B J S"], n_queries: int, mask: Mask) 
     steps = log_decay.unsqueeze(2)
     if allowed is not None:
         steps = steps.masked_fill(~allowed, 0.0)
-    since = steps.masked_fill(position > query, 0.0)
-    since = F.pad(since[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)  # over r = s + 1, ..., t
+    since = sums_behind(steps.masked_fill(position > query, 0.0))  # over r = s + 1, ..., t
     if mask.causal:
         return since
     return since + steps.masked_fill(position <= query, 0.0).cumsum(-1)  # over r = t + 1, ..., s
