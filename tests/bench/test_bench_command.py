@@ -18,7 +18,7 @@ from attractor.bench.tables import tables
 from attractor.bench.trial import Setting, Trial
 from attractor.cli.bench import MAIN, Bench, bench, request_of
 from attractor.cli.parsing import parse_among
-from attractor.errors import InputError
+from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import TrainConfig
 
 SHAPE = ("--d-model=32", "--heads=4", "--layers=1", "--vocab=40", "--tokens=32", "--device=cpu")
@@ -95,7 +95,7 @@ def test_curves_that_are_cut_off_leave_the_axes_that_were_done(
         return real(name, setting, *given)
 
     monkeypatch.setattr(curves, "tried", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RunInterrupted, match=r"^interrupted: '.*bench.json' has each part that was done; "):
         run("standard", "--curves", "--rounds=0", "--decode=0", "--no-kernels", "--no-peers")
     record = json.loads((tmp_path / "bench.json").read_text())
     assert [row["axis"] for curve in record["curves"] for row in curve["growths"]] == ["length"]

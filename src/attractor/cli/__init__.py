@@ -47,7 +47,7 @@ def main() -> None:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
     except KeyboardInterrupt:  # before the first step, or a second time
-        print("interrupted; what was saved is kept, and the same command may be given again", file=sys.stderr)
+        print("interrupted; the same command goes on from what is saved", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe went away
         sys.exit(1)

@@ -1,5 +1,6 @@
 """The command that measures speed."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.presets import PRESETS
 from attractor.attention.stage import require
-from attractor.errors import unknown
+from attractor.errors import RunInterrupted, unknown
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
@@ -123,7 +124,11 @@ def bench(args: Bench, console: Console) -> None:
             console.print(profile_table(profile))
             console.print(str(profile.trace), markup=False, highlight=False, soft_wrap=True)
         return
-    record = bench_all(request, device, console, args.out)
+    try:
+        record = bench_all(request, device, console, args.out)
+    except KeyboardInterrupt:
+        kept = f"'{args.out}' has each part that was done" if args.out is not None else "nothing is kept without --out"
+        raise RunInterrupted(f"interrupted: {kept}; the same command begins anew", signal.SIGINT) from None
     if args.figure is not None:
         draw(record, args.figure)
         console.print(str(args.figure), markup=False, highlight=False, soft_wrap=True)
