@@ -6,10 +6,11 @@ one in four, on the easy level: standard attention after 1,000 steps, coupled at
 attention stays there for 1,000 steps, at 3e-4 for 3,000 (LOG.md).
 """
 
-from attractor.study import ACCURACY, Axis, Published, Scale, Study, axis, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import ACCURACY, Axis, Scale, Study, axis, mechanisms
 from attractor.train.config import RECIPES
 
-TABLE = {"standard": (0.667, 0.930, 0.173), "coupled-hamiltonian": (1.0, 1.0, 0.142)}
 LEVELS = ("easy", "medium", "hard")
 MQAR = RECIPES["mqar"]
 NARROW = MQAR.replace(
@@ -35,10 +36,6 @@ STUDY = Study(
         "bench": Scale(MQAR, seeds=(0, 1, 2)),
         "paper": Scale(MQAR, seeds=(0, 1, 2)),
     },
-    published=tuple(
-        Published(row, level, value)
-        for row, values in TABLE.items()
-        for level, value in zip(LEVELS, values, strict=True)
-    ),
+    published=sum((published(table, level) for level, table in coupled_qk.RECALL.items()), ()),
     claims=("C9",),
 )

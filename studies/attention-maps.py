@@ -3,11 +3,10 @@
 The runs are those of coupling-ablation.py: whichever of the two studies is run first trains them.
 """
 
+from attractor.evidence.papers import coupled_qk
 from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
 
 RANK = "effective rank"
-LAYERS_OF_STANDARD = (28.6, 179.5, 200.0, 176.8, 104.1, 100.1, 80.1, 40.4)
-LAYERS_OF_COUPLED = (32.8, 185.0, 178.0, 175.9, 109.5, 111.1, 87.3, 49.8)
 
 STUDY = Study(
     title="What coupling does to attention maps",
@@ -29,11 +28,10 @@ STUDY = Study(
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },
-    published=(
-        Published("standard", "mean", 113.7, quantity=RANK),
-        Published("coupled-hamiltonian", "mean", 116.2, quantity=RANK),
-        *(Published("standard", f"layer {n}", x, quantity=RANK) for n, x in enumerate(LAYERS_OF_STANDARD)),
-        *(Published("coupled-hamiltonian", f"layer {n}", x, quantity=RANK) for n, x in enumerate(LAYERS_OF_COUPLED)),
+    published=tuple(
+        Published(row, place, rank, quantity=RANK)
+        for row, (layers, mean) in coupled_qk.RANKS.items()
+        for place, rank in (("mean", mean), *((f"layer {n}", rank) for n, rank in enumerate(layers)))
     ),
     claims=("C14", "C15"),
 )

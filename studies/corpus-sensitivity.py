@@ -4,13 +4,10 @@ Encyclopedic, scientific and heterogeneous text stand where the paper has WikiTe
 figures are shown beside ours, and were measured on other text.
 """
 
-from attractor.study import Axis, Published, Scale, Study, axis, language, laptop, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
 
-TABLE = {
-    "standard": ((24.22, 0.12), (16.84, 0.09), (40.64, 0.23)),
-    "differential": ((23.92, 0.12), (16.68, 0.11), (40.19, 0.13)),
-    "coupled-hamiltonian": ((22.62, 0.04), (16.08, 0.06), (44.85, 0.14)),
-}
 KINDS = ("encyclopedic", "scientific", "heterogeneous")
 
 STUDY = Study(
@@ -40,10 +37,6 @@ STUDY = Study(
             ),
         ),
     },
-    published=tuple(
-        Published(row, kind, mean, sd, 3)
-        for row, figures in TABLE.items()
-        for kind, (mean, sd) in zip(KINDS, figures, strict=True)
-    ),
+    published=sum((published(table, column) for column, table in coupled_qk.CORPORA.items()), ()),
     claims=("C8",),
 )

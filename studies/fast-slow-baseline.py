@@ -4,10 +4,11 @@ The frozen model holds 779,777 parameters as the coupled one does, and uses 402,
 nor learns. "Trained" counts what learns. The paper's figures are of one seed, and on a text of its own.
 """
 
-from attractor.evidence.claims import TWO_TIMESCALES
+from attractor.evidence.claim import published
+from attractor.evidence.papers import fast_slow
 from attractor.models import SIZES
-from attractor.study import Axis, Published, Study
-from attractor.study.fast_slow import GATE, LOSS, TRAINED, scales
+from attractor.study import Axis, Study
+from attractor.study.fast_slow import GATE, LOSS, TRAINED, UNINFORMATIVE, scales
 
 STUDY = Study(
     title="FastSlow and dense models",
@@ -18,6 +19,7 @@ STUDY = Study(
         {
             "frozen": {"frozen": True},
             "coupled": {},
+            **UNINFORMATIVE,
             "dense-minimind": {"model": SIZES["dense-minimind"]},
             "dense-gemma": {"model": SIZES["dense-gemma"]},
         },
@@ -26,6 +28,6 @@ STUDY = Study(
     quantities=(LOSS, GATE, TRAINED),
     probes=("coupling",),
     scales=scales(),
-    published=tuple(Published(row, "", loss, n=1) for row, loss in TWO_TIMESCALES.items()),
+    published=published({row: (*figure, None, 1) for row, figure in fast_slow.TWO_TIMESCALES.items()}),
     claims=("F5", "F6"),
 )

@@ -4,16 +4,17 @@ Under a linear phi the sphere changes nothing but rounding, since the norm behin
 state; so it is tried before a projector, too.
 """
 
+from attractor.evidence.papers.fast_slow import CONSTRAINED
 from attractor.study import Axis, Study
-from attractor.study.fast_slow import CONSTRAINTS, LOSS, WORTH, open_scales
+from attractor.study.fast_slow import CONSTRAINTS, LOSS, UNINFORMATIVE, WORTH, open_scales
 
 STUDY = Study(
     title="Manifold constraints",
     question="Do constraints of norm on mixing or on the slow state help or harm?",
     source="FastSlow, section 5, remark 24",
-    rows=Axis("constraint", CONSTRAINTS),
+    rows=Axis("constraint", CONSTRAINTS | UNINFORMATIVE),
     baseline="none",
-    quantities=(LOSS, WORTH),
+    quantities=(LOSS, WORTH, CONSTRAINED),
     probes=("coupling",),
     scales=open_scales(),
     claims=("F9",),

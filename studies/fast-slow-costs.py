@@ -8,9 +8,10 @@ the sweep against L_eq and against FLOPs.
 from itertools import product
 from typing import Any
 
-from attractor.evidence.claims import FAST_SLOW_TIME
+from attractor.evidence.claim import published
+from attractor.evidence.papers import fast_slow
 from attractor.models import SIZES, FastSlowConfig
-from attractor.study import Axis, Published, Quantity, Scale, Study
+from attractor.study import Axis, Quantity, Scale, Study
 from attractor.train.config import RECIPES
 
 PERIODS, SLOW, ROUNDS = (2, 4, 8, 16), (1, 2, 4), (1, 2, 3)
@@ -53,10 +54,8 @@ STUDY = Study(
         "paper": Scale(BASE, seeds=(0,)),
     },
     published=(
-        Published("dense-minimind", "", 1.0, quantity=STEP.name),
-        Published("fast-slow", "", 1 / FAST_SLOW_TIME, quantity=STEP.name),
-        Published("fast-slow", "", 3.25, quantity="L_eq"),
-        Published("dense-minimind", "", 4.0, quantity="L_eq"),
+        *published({"dense-minimind": (1.0,), "fast-slow": (1 / fast_slow.FAST_SLOW_TIME,)}, quantity=STEP.name),
+        *published(fast_slow.LAYER_EQUIVALENTS, quantity="L_eq"),
     ),
     claims=("F4",),
 )

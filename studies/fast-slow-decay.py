@@ -5,6 +5,7 @@ never has less than P. What collapsed was, as we read it, a variant without pool
 decay started; it is tried from 256 and from 16 positions.
 """
 
+from attractor.evidence.papers.fast_slow import SHORTEST_MEMORY
 from attractor.study import Axis, Quantity, Study
 from attractor.study.fast_slow import LOSS, SLOW_PATHS, WORTH, open_scales
 
@@ -14,7 +15,7 @@ STUDY = Study(
     source="FastSlow, section 4.2",
     rows=Axis("slow path", SLOW_PATHS),
     baseline="softmax",
-    quantities=(LOSS, Quantity("slow memory (tokens)", "timescales.slow_memory"), WORTH),
+    quantities=(LOSS, Quantity("slow memory (tokens)", "timescales.slow_memory"), SHORTEST_MEMORY, WORTH),
     probes=("coupling",),
     scales=open_scales(),
     claims=("F10",),

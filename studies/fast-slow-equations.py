@@ -29,7 +29,7 @@ STUDY = Study(
         figure("|A p|", "residual"),
         figure("growth", "growth"),
         figure("sums off 1", "conserved"),
-        figure("random map", "lost"),
+        figure("random map / strength", "lost_share"),
         figure("projector", "projector"),
         of_post("Post's smallest sum", "column_sums.lowest"),
         of_post("Post's largest sum", "column_sums.largest"),

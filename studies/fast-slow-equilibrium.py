@@ -4,13 +4,13 @@ The gate can open in every row: behind a shut one no equilibrium depends on the 
 """
 
 from attractor.study import Axis, Study
-from attractor.study.fast_slow import EQUILIBRIA, LOSS, WORTH, open_scales
+from attractor.study.fast_slow import EQUILIBRIA, LOSS, UNINFORMATIVE, WORTH, open_scales
 
 STUDY = Study(
     title="Approximations of the equilibrium",
     question="Does coming closer to the equilibrium help, and does a learned projector?",
     source="FastSlow, section 11",
-    rows=Axis("method", EQUILIBRIA),
+    rows=Axis("method", EQUILIBRIA | UNINFORMATIVE),
     baseline="single pass",
     quantities=(LOSS, WORTH),
     probes=("coupling",),

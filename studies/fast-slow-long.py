@@ -5,7 +5,7 @@ table 2, since there is a vocabulary of thousands to be learned. A frozen model 
 """
 
 from attractor.study import Axis, Scale, Study
-from attractor.study.fast_slow import GATE, LOSS, OPEN_RATE, PROJECTOR, TRAINED, WORTH, base
+from attractor.study.fast_slow import GATE, LOSS, OPEN_RATE, PROJECTOR, TRAINED, UNINFORMATIVE, WORTH, base
 
 LONG = {"corpus": "encyclopedic-4096", "seq_len": 1024, "lr": 1e-3, "gate_lr": OPEN_RATE, "eval_batches": 32}
 
@@ -13,7 +13,10 @@ STUDY = Study(
     title="Longer sequences",
     question="Does the slow path extract a signal at 10M tokens, and does a projector extract more?",
     source="FastSlow, section 12",
-    rows=Axis("slow path", {"frozen": {"frozen": True, "gate_lr": None}, "linear": {}, "projector": PROJECTOR}),
+    rows=Axis(
+        "slow path",
+        {"frozen": {"frozen": True, "gate_lr": None}, "linear": {}, "projector": PROJECTOR, **UNINFORMATIVE},
+    ),
     baseline="frozen",
     quantities=(LOSS, GATE, WORTH, TRAINED),
     probes=("coupling",),

@@ -9,7 +9,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from attractor.study import ACCURACY, Axis, Published, Scale, Study, load_study, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import ACCURACY, Axis, Scale, Study, load_study, mechanisms
 from attractor.tasks.glue import PAPER_RECIPES
 from attractor.train.config import RECIPES
 
@@ -17,12 +19,6 @@ FINE_TUNING = RECIPES["glue"]
 SMALL = FINE_TUNING.replace(lr=2e-3)  # 2e-5 would leave a model of 127 thousand parameters where it starts
 N_TRAIN = {"sst2": 67_349, "mnli": 392_702, "qnli": 104_743}
 TASKS = {"SST-2": "sst2", "MNLI": "mnli", "QNLI": "qnli"}
-TABLE = {
-    "standard": ((87.1, 0.3), (72.9, 0.4), (81.8, 0.4)),
-    "gqa": ((87.5, 0.5), (72.9, 0.4), (81.2, 0.8)),
-    "differential": ((86.4, 0.3), (73.7, 0.2), (82.2, 0.2)),
-    "coupled-hamiltonian": ((86.8, 0.5), (73.1, 0.7), (81.7, 0.1)),
-}
 
 
 def epochs_of_the_paper(task: str) -> dict[str, Any]:
@@ -35,7 +31,7 @@ STUDY = Study(
     title="Fine-tuning on GLUE",
     question="Does a model pretrained with coupled attention fine-tune better or worse?",
     source="CoupledQK, table 7",
-    rows=Axis("attention", mechanisms(*TABLE)),
+    rows=Axis("attention", mechanisms(*coupled_qk.GLUE["SST-2"])),
     columns=Axis("task", {label: epochs_of_the_paper(task) for label, task in TASKS.items()}),
     baseline="standard",
     control=False,
@@ -55,10 +51,6 @@ STUDY = Study(
         "bench": Scale(FINE_TUNING.replace(precision="bf16", glue_tokenizer="encyclopedic-gpt2"), seeds=(0, 1)),
         "paper": Scale(FINE_TUNING.replace(precision="bf16", glue_tokenizer="wikitext-103"), seeds=(0, 1, 2)),
     },
-    published=tuple(
-        Published(row, column, mean / 100, sd / 100, 3)
-        for row, figures in TABLE.items()
-        for column, (mean, sd) in zip(TASKS, figures, strict=True)
-    ),
+    published=sum((published(table, task, scale=0.01) for task, table in coupled_qk.GLUE.items()), ()),
     claims=("C10",),
 )

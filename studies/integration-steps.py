@@ -1,7 +1,9 @@
 """CoupledQK, table 2: does the number of integration steps matter?"""
 
 from attractor.attention.presets import preset
-from attractor.study import Axis, Published, Scale, Study, language, laptop, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
 
 LEAPFROG = preset("coupled-hamiltonian")
 
@@ -22,11 +24,6 @@ STUDY = Study(
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },
-    published=(
-        Published("leapfrog, n = 1", "", 22.58, 0.05, 3),
-        Published("leapfrog, n = 3", "", 22.62, 0.04, 3),
-        Published("leapfrog, n = 5", "", 22.56, 0.03, 3),
-        Published("leapfrog, n = 7", "", 22.61, 0.04, 3),
-    ),
+    published=published(coupled_qk.STEPS),
     claims=("C4",),
 )

@@ -4,7 +4,7 @@ The paper's card is an RTX 2080 Ti with fp16; integrators take three steps there
 """
 
 from attractor.attention.presets import preset
-from attractor.bench.published import ROWS
+from attractor.evidence.papers import coupled_qk
 from attractor.study import Axis, Published, Quantity, Scale, Study, mechanisms
 from attractor.train.config import RECIPES
 
@@ -13,7 +13,6 @@ STEP = Quantity("step tok/s", "tokens_per_second", "higher", relative_to="standa
 MEMORY = Quantity("peak memory (bytes)", "peak_memory_bytes", "lower", relative_to="standard")
 SMALL = RECIPES["small"].replace(corpus="stdlib-code", vocab_size=50_257, batch_size=8, accumulation=1, eval_batches=1)
 LITTLE = SMALL.replace(vocab_size=320, n_layers=4, batch_size=2, precision="fp32")
-TABLE = {row.ours[-1]: (row.forward, row.both, row.megabytes) for row in ROWS.values()}
 
 STUDY = Study(
     title="Overhead",
@@ -36,9 +35,9 @@ STUDY = Study(
         "paper": Scale(SMALL, seeds=(0,)),
     },
     published=tuple(
-        Published(row, "", value, quantity=quantity.name)
-        for row, (forward, step, megabytes) in TABLE.items()
-        for quantity, value in ((FORWARD, forward), (STEP, step), (MEMORY, megabytes * 1e6))
+        Published(row, "", figure * unit, quantity=quantity.name)
+        for row, figures in coupled_qk.OVERHEAD.items()
+        for quantity, figure, unit in zip((FORWARD, STEP, MEMORY), figures, (1, 1, 1e6), strict=True)
     ),
     claims=("C12",),
 )

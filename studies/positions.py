@@ -1,6 +1,8 @@
 """CoupledQK, table 13: does coupling compose with rotary positions?"""
 
-from attractor.study import Axis, Published, Scale, Study, axis, language, laptop, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
 
 STUDY = Study(
     title="Learned and rotary positions",
@@ -15,11 +17,6 @@ STUDY = Study(
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },
-    published=(
-        Published("standard", "learned", 24.22, 0.12, 3),
-        Published("standard", "rope", 25.84, 0.07, 3),
-        Published("coupled-hamiltonian", "learned", 22.62, 0.04, 3),
-        Published("coupled-hamiltonian", "rope", 24.00, 0.03, 3),
-    ),
+    published=sum((published(table, column) for column, table in coupled_qk.POSITIONS.items()), ()),
     claims=("C16",),
 )

@@ -41,5 +41,5 @@ STUDY = Study(
             RECIPES["psiqrh"].replace(corpus="wikitext-103"), seeds=(0, 1, 2), elsewhere=("pubmed", "openwebtext")
         ),
     },
-    claims=("P1", "P2", "P4", "P5"),
+    claims=("P1", "P2", "P4"),
 )

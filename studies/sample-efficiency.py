@@ -6,7 +6,9 @@ matched budget is 1.22 times. Both are here, and budgets differ by design.
 
 from dataclasses import replace
 
-from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import Axis, Quantity, Scale, Study, language, laptop, mechanisms
 from attractor.study.scales import longer
 from attractor.train.config import TrainConfig
 
@@ -41,10 +43,8 @@ STUDY = Study(
         "bench": scale("bench", (0, 1)),
         "paper": scale("paper", (0, 1, 2)),
     },
-    published=(
-        Published("standard", "", 24.22, 0.12, 3),
-        Published("standard, 2.4x", "", 22.58),
-        Published("coupled-hamiltonian", "", 22.62, 0.04, 3),
+    published=published(
+        {row: coupled_qk.SMALL[row] for row in ("standard", "coupled-hamiltonian")} | coupled_qk.MATCHED_IN_TIME
     ),
     claims=("C11",),
 )

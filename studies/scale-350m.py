@@ -3,7 +3,9 @@
 The model as specified has 454.7M parameters, not the "~350M" of the table's title.
 """
 
-from attractor.study import Axis, Published, Scale, Study, language, mechanisms
+from attractor.evidence.claim import published
+from attractor.evidence.papers import coupled_qk
+from attractor.study import Axis, Scale, Study, language, mechanisms
 from attractor.train.config import RECIPES
 
 WIDER = {"d_model": 128, "n_heads": 4, "n_layers": 6, "d_ff": 384, "lr": 1e-3}
@@ -23,10 +25,6 @@ STUDY = Study(
         ),
         "paper": Scale(RECIPES["large"].replace(corpus="wikitext-103"), seeds=(0, 1, 2)),
     },
-    published=(
-        Published("standard", "", 19.55, 0.06, 3),
-        Published("coupled-hamiltonian", "", 19.35, 0.07, 3),
-        Published("differential", "", 18.93, 0.02, 3),
-    ),
+    published=published(coupled_qk.LARGE),
     claims=("C7",),
 )

@@ -1,7 +1,8 @@
 """Golden losses: twenty optimizer steps of every preset on made-up data, so that no refactor changes training unseen.
 
-After a change that is meant to alter training, write them anew with `python tests/test_golden.py`, and say why in the
-commit.
+After a change that is meant to alter training, raise the version of what changed in `attractor/train/formulas.py`, so
+that no older run is taken for a new one; then write the losses anew with `python tests/test_golden.py`, and say why in
+the commit.
 """
 
 import json

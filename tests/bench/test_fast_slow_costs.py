@@ -8,8 +8,9 @@ import pytest
 from attractor.bench import costs, two_timescales
 from attractor.bench.prediction import in_words, predictions
 from attractor.errors import InputError
-from attractor.evidence.claims import CLAIMS
-from attractor.evidence.study import Cell, Design, Outcome, Quantity, StudyRecord
+from attractor.evidence.papers import CLAIMS
+from attractor.evidence.quantity import Quantity
+from attractor.evidence.study import Cell, Design, Outcome, StudyRecord
 from attractor.models import SIZES, FastSlowConfig
 from attractor.train.calibrate import Estimate
 from attractor.train.config import RECIPES, Runtime

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attractor.evidence.study import PERPLEXITY, Cell, Design, Outcome, StudyRecord
+from attractor.evidence.quantity import PERPLEXITY
+from attractor.evidence.study import Cell, Design, Outcome, StudyRecord
 
 # Noise that runs of one seed share: it spreads losses by .01 and cancels in differences.
 SHARED = (-0.012, 0.011, -0.006, 0.009, 0.002, -0.011, 0.012, -0.003, 0.006, -0.008)
@@ -68,4 +69,4 @@ def cell(row: str, column: str, runs: Sequence[Run]) -> Cell:
 def outcome(name: str, seed: int, run: float | Mapping[str, Any]) -> Outcome:
     summary = {"valid_loss": run} if isinstance(run, float) else dict(run)
     probes, curve = summary.pop("probes", {}), tuple(summary.pop("curve", ()))
-    return Outcome(seed, f"{name}-{seed}", {"n_parameters": 900_000} | summary, probes, curve)
+    return Outcome(seed, f"{name}-{seed}", {"n_parameters": 900_000, "bytes_per_token": 1.0} | summary, probes, curve)

@@ -107,7 +107,7 @@ def test_rivals_that_are_both_better_are_held_against_one_another() -> None:
     assert (duel.of, duel.against, duel.outcome) == ("coupled-euler", "differential", "better")
 
 
-@pytest.mark.parametrize("control", [-0.1, 0.03])
+@pytest.mark.parametrize("control", [-0.1, 0.001])
 def test_a_control_that_is_not_clearly_worse_ends_the_pilot_early(control: float) -> None:
     """Criterion: with rivals that no number of seeds would decide, at most four seeds are run."""
     pilot = Pilot(RIVALS, 8, margin=0.0001)
@@ -115,7 +115,7 @@ def test_a_control_that_is_not_clearly_worse_ends_the_pilot_early(control: float
         everything = outcomes(pilot, {}, np.random.default_rng(seed), control)
         judgement, losses = conducted(pilot, everything)
         assert judgement.sensitive is False
-        assert n_runs(losses) <= 4 * 3 + 2
+        assert n_runs(losses) <= 4 * 4
 
 
 def test_the_order_of_rivals_and_of_what_ended_first_decides_nothing() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from claimed import OWN, record
 
-from attractor.evidence.claims import CLAIMS, RECURRENT
+from attractor.evidence.papers import CLAIMS
+from attractor.evidence.papers.jacobians import RECURRENT
 from attractor.evidence.study import StudyRecord
 from attractor.evidence.verdicts import Rule, Verdict
 

@@ -1,36 +1,51 @@
-"""The control's gap in units of the baseline's noise."""
+"""The instrument: a setting is sensitive where the control is shown to be worse, in pairs, by more than the margin."""
 
 import math
 
 import numpy as np
 import pytest
 
-from attractor.evidence.sensitivity import SENSITIVE_GAP, twin_gap_in_sds
+from attractor.evidence.sensitivity import control_gap
+
+BASELINE = {0: 1.70, 1: 1.71, 2: 1.69, 3: 1.72}
 
 
-def test_the_gap_is_counted_in_the_baselines_deviations():
-    found = twin_gap_in_sds({0: 5.0, 1: 7.0}, {0: 1.0, 1: 2.0, 2: 3.0})
-    assert (found.gap, found.baseline_sd, found.in_sds) == pytest.approx((4.0, 1.0, 4.0))
-    assert (found.n_control, found.n_baseline) == (2, 3)
-    assert not found.sensitive
+def worse(by: float, noise: float = 0.001) -> dict[int, float]:
+    return {seed: loss + by + noise * (-1) ** seed for seed, loss in BASELINE.items()}
 
 
-def test_it_has_no_unit_and_no_origin():
-    control, baseline = np.random.default_rng(0).normal(size=(2, 4))
-    base = twin_gap_in_sds(control, baseline).in_sds
-    assert twin_gap_in_sds(3 * control + 1, 3 * baseline + 1).in_sds == pytest.approx(base)
+def test_what_seeds_share_does_not_hide_the_gap():
+    """The baseline spreads by .013 over seeds. A gap of .02 is nothing in units of that, and clear in pairs."""
+    assert control_gap(worse(0.02), BASELINE).sensitive is True
+    assert control_gap(worse(0.02, noise=0.05), BASELINE).sensitive is False
+    assert control_gap(worse(-0.02), BASELINE).sensitive is False
 
 
-def test_the_instrument_is_sensitive_from_ten_deviations_on():
-    for control, sensitive in ((SENSITIVE_GAP + 0.01, True), (SENSITIVE_GAP - 0.01, False), (-100.0, False)):
-        assert twin_gap_in_sds([control], [-1.0, 0.0, 1.0]).sensitive is sensitive
+def test_an_outlying_seed_that_both_rows_share_decides_nothing():
+    outlying = BASELINE | {3: 2.0}
+    control = {seed: loss + 0.1 for seed, loss in outlying.items()} | {0: 1.802}
+    assert control_gap(control, outlying).sensitive is True
+
+
+def test_the_gap_must_exceed_the_margin():
+    gap = control_gap(worse(0.02), BASELINE)
+    assert gap.interval is not None
+    assert gap.interval.low is not None
+    for margin, sensitive in ((0.0, True), (gap.interval.low - 1e-6, True), (gap.interval.low + 1e-6, False)):
+        assert control_gap(worse(0.02), BASELINE, margin).sensitive is sensitive
+
+
+def test_a_control_that_is_like_the_baseline_is_rarely_called_worse():
+    """In one of forty trials, since the interval has 95% and only one of its sides counts."""
+    rng = np.random.default_rng(0)
+    draws = 0.01 * rng.standard_normal((2000, 4))
+    called = [control_gap(dict(enumerate(map(float, draw))), dict.fromkeys(range(4), 0.0)).sensitive for draw in draws]
+    assert np.mean(called) == pytest.approx(0.025, abs=0.0105)  # three binomial standard deviations
 
 
 @pytest.mark.parametrize(
     ("control", "baseline"),
-    [([5.0], [1.0]), ([5.0], [1.0, 1.0]), ([math.nan], [1.0, 2.0]), ([5.0], [1.0, math.inf])],
+    [({0: 5.0}, {0: 1.0}), ({0: 5.0}, {1: 1.0}), ({0: math.nan, 1: 2.0}, {0: 1.0, 1: 1.0}), ({}, {})],
 )
 def test_where_nothing_can_be_said_nothing_is(control, baseline):
-    found = twin_gap_in_sds(control, baseline)
-    assert found.in_sds is None
-    assert found.sensitive is None
+    assert control_gap(control, baseline).sensitive is None

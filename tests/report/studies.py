@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attractor.evidence.study import PERPLEXITY, Cell, Design, Outcome, Published, Quantity, StudyRecord
+from attractor.evidence.quantity import PERPLEXITY, Quantity
+from attractor.evidence.study import Cell, Design, Outcome, Published, StudyRecord
 
 ENTROPY = Quantity("entropy", "probes.entropy")
 SPEED = Quantity("throughput", "tokens_per_second", "higher", relative_to="standard")

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.evidence.study import PERPLEXITY, Quantity, StudyRecord
+from attractor.evidence.quantity import PERPLEXITY, Quantity
+from attractor.evidence.study import StudyRecord
 from attractor.files import plain
 from attractor.report.judged import Judged
 from attractor.report.measures import Measure

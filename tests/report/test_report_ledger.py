@@ -9,8 +9,9 @@ from rich.console import Console
 from studies import study
 
 from attractor.errors import InputError
-from attractor.evidence.claims import CLAIMS, COUPLED, PAPERS
 from attractor.evidence.ledger import Entry, find_records, ledger
+from attractor.evidence.papers import CLAIMS, PAPERS
+from attractor.evidence.papers.coupled_qk import COUPLED
 from attractor.evidence.verdicts import Verdict
 from attractor.report.ledger import cells, console_table, markdown, print_ledger, shortened, write_ledger
 

@@ -17,7 +17,8 @@ import pytest
 from studies import BASE, ENTROPY, shifted, study
 
 from attractor.errors import InputError
-from attractor.evidence.study import PERPLEXITY, StudyRecord
+from attractor.evidence.quantity import PERPLEXITY
+from attractor.evidence.study import StudyRecord
 from attractor.report.judged import Judged
 from attractor.report.study_figure import pictures
 from attractor.report.study_page import render

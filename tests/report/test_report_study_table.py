@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.evidence.study import PERPLEXITY, Published, StudyRecord
+from attractor.evidence.quantity import PERPLEXITY
+from attractor.evidence.study import Published, StudyRecord
 from attractor.report.judged import Judged
 from attractor.report.latex import escaped, in_latex, in_letters, macros, numbers
 from attractor.report.study_table import StudyTable, console_table, markdown, table_in_markdown, tables

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attractor.evidence.claims import BUILT
+from attractor.evidence.papers.fast_slow import BUILT
 from attractor.models import SIZES, FastSlow, FastSlowConfig
 from attractor.models.timescales import Aligned, BlockMemory, causal_upsample
 from attractor.study import load_study, structure

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.errors import InputError
+from attractor.files import write_json
 from attractor.train.config import Runtime
 
 RESULTS = Path("results")
@@ -71,10 +73,14 @@ def report(args: Report, console: Console) -> None:
 
 
 def claims(args: Claims, console: Console) -> None:
-    from attractor.evidence.ledger import find_records, ledger
+    from attractor.evidence.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
-    entries = ledger(find_records(args.results, args.root))
+    dates = read_rule_dates(args.results)
+    if args.write is not None:
+        dates = renewed_rule_dates(dates, datetime.now(UTC).date().isoformat())
+        write_json(args.results / RULES, dates)
+    entries = ledger(find_records(args.results, args.root), rule_dates=dates)
     print_ledger(console, entries, args.ids)
     if args.write is not None:
         write_ledger(args.write, entries)

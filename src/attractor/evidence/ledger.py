@@ -1,21 +1,27 @@
-"""The ledger: every claim with the verdict that stored runs give it. Verdicts are computed, and never stored.
+"""The ledger: every claim with the verdict that stored runs give it. Verdicts are computed from the runs each time.
 
 Where runs of several scales exist, the largest decides, since it is nearest to what the papers claim; the verdicts of
 the others stand beside it.
+
+What is stored is when each rule was written: `rules.json` beside the records holds a hash of every rule, with the day
+on which that hash was first seen. A rule is younger than runs that began before that day, and the ledger marks it: such
+a rule could have been written to fit them.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attractor.errors import InputError
-from attractor.evidence.claims import CLAIMS, Claim
+from attractor.evidence.claim import Claim
+from attractor.evidence.papers import CLAIMS
 from attractor.evidence.study import STUDY_FILE, StudyRecord
 from attractor.evidence.verdicts import Verdict
 
-SCALES = ("paper", "bench", "laptop", "smoke")  # the largest first
+SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
 RECORDS = "study-*.json"
+RULES = "rules.json"
 
 
 @dataclass(frozen=True)
@@ -23,15 +29,56 @@ class Entry:
     claim: Claim
     verdict: Verdict
     others: tuple[Verdict, ...] = ()  # of smaller scales, the larger first
+    rule_since: str = ""  # the day on which the rule, as it stands, was written down
+    rule_is_younger: bool = False  # than the runs that it judges
 
 
-def ledger(records: Sequence[StudyRecord], claims: Sequence[Claim] = CLAIMS) -> tuple[Entry, ...]:
+RuleDates = Mapping[str, Mapping[str, str]]  # by claim: {"rule": hash, "since": day}
+
+
+def ledger(
+    records: Sequence[StudyRecord], claims: Sequence[Claim] = CLAIMS, rule_dates: RuleDates | None = None
+) -> tuple[Entry, ...]:
     """Each claim judged by every record of a study that names it among its claims.
 
     Of two records of one scale the fuller one counts, whatever the order in which they were found.
     """
     ordered = sorted(records, key=lambda record: (record.finished, json.dumps(record.to_dict(), sort_keys=True)))
-    return tuple(_entry(claim, ordered) for claim in claims)
+    return tuple(_dated(_entry(claim, ordered), ordered, rule_dates or {}) for claim in claims)
+
+
+def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) -> Entry:
+    """The entry with the age of its rule. Runs whose record has no time were made before records had one."""
+    rule, stored = entry.claim.rule, rule_dates.get(entry.claim.id, {})
+    if rule is None:
+        return entry
+    since = stored["since"] if stored.get("rule") == rule.fingerprint else ""  # a rule not yet written down is younger
+    judged = [r for r in records if entry.claim.id in r.design.claims and r.design.scale == entry.verdict.scale]
+    began = [(record.environments.get("time") or [""])[0] for record in judged]
+    younger = bool(judged) and (not since or min(began) < since)
+    return replace(entry, rule_since=since, rule_is_younger=younger)
+
+
+def read_rule_dates(results: Path) -> RuleDates:
+    path = results / RULES
+    if not path.exists():
+        return {}
+    try:
+        dates = json.loads(path.read_text(encoding="utf-8"))
+        return {claim: {"rule": str(stored["rule"]), "since": str(stored["since"])} for claim, stored in dates.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' must hold the hash and the day of every rule, and is damaged; restore it"
+        ) from error
+
+
+def renewed_rule_dates(known: RuleDates, today: str, claims: Sequence[Claim] = CLAIMS) -> dict[str, dict[str, str]]:
+    """The days of all rules: of a rule that is unchanged the day that is known, and of every other one today."""
+    hashes = {claim.id: claim.rule.fingerprint for claim in claims if claim.rule is not None}
+    return {
+        claim: dict(known[claim]) if known.get(claim, {}).get("rule") == rule else {"rule": rule, "since": today}
+        for claim, rule in hashes.items()
+    }
 
 
 def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:

@@ -12,9 +12,9 @@ one another, and those pairs among them that do not differ are called different 
 
 "No relevant difference" errs at most at rate alpha against the baseline, and at most at that rate among rivals.
 
-Before all else stands the control: where it is not at least ten standard deviations of the baseline worse, nothing is
-said about rivals. A decision rests on the losses of the first seeds without a gap, in order, and on nothing else: not
-on which run ended first, nor on the order in which rivals were named.
+Before all else stands the control: where the interval of its paired gap to the baseline does not lie above zero,
+nothing is said about rivals (`sensitivity.py`). A decision rests on the losses of the first seeds without a gap, in
+order, and on nothing else: not on which run ended first, nor on the order in which rivals were named.
 """
 
 import math
@@ -24,12 +24,12 @@ from itertools import combinations, takewhile
 from typing import Literal
 
 from attractor.errors import InputError
-from attractor.evidence.sensitivity import SENSITIVE_GAP, TwinGap, twin_gap_in_sds
+from attractor.evidence.sensitivity import ControlGap, control_gap
 from attractor.evidence.sequential import Outcome, Sequential
 from attractor.evidence.statistics import Interval, summary
 
 CONTROL_SEEDS = 2
-SPREAD_SEEDS = 4  # of the baseline, below which a standard deviation says too little
+MORE_CONTROL_SEEDS = 4  # where two pairs do not show the control to be worse
 
 Losses = Mapping[str, Mapping[int, float]]  # by mechanism and seed
 
@@ -61,14 +61,14 @@ class Finding:
 class Judgement:
     """What may be said now, and which runs are still wanted, as (mechanism, seed) in the order of running."""
 
-    gap: TwinGap | None
+    gap: ControlGap
     rivals: tuple[Finding, ...]
     duels: tuple[Finding, ...]  # between rivals that are both better than the baseline
     wanted: tuple[tuple[str, int], ...]
 
     @property
     def sensitive(self) -> bool | None:
-        return None if self.gap is None else self.gap.sensitive
+        return self.gap.sensitive
 
     @property
     def better(self) -> tuple[str, ...]:
@@ -123,15 +123,15 @@ class Pilot:
         better = [finding.of for finding in rivals if finding.outcome == "better"]
         n_pairs = math.comb(len(self.rivals), 2)
         duels = tuple(self._compare(one, other, losses, failed, n_pairs) for one, other in combinations(better, 2))
-        needed = self._seeds_needed(rivals, duels)
-        gap = self._gap(losses, needed[self.baseline])
+        gap = self._gap(losses)
+        needed = self._seeds_needed(rivals, duels, gap)
         wanted = tuple(
             (label, seed)
             for seed in range(self.n_max)
             for label in self.arms
             if seed < needed[label] and seed not in losses.get(label, {}) and label not in failed
         )
-        over = self.baseline in failed or (gap is not None and _hopeless(gap))
+        over = self.baseline in failed or _hopeless(gap)
         return Judgement(gap, rivals, duels, () if over else wanted)
 
     def _plan(self, n_comparisons: int) -> Sequential:
@@ -154,29 +154,29 @@ class Pilot:
             return Finding(of, against, "failed", finding.interval, finding.sd)
         return finding
 
-    def _seeds_needed(self, rivals: tuple[Finding, ...], duels: tuple[Finding, ...]) -> dict[str, int]:
+    def _seeds_needed(self, rivals: tuple[Finding, ...], duels: tuple[Finding, ...], gap: ControlGap) -> dict[str, int]:
         needed = {finding.of: self.n_max if finding.open else finding.n for finding in rivals}
         for duel in duels:
             if duel.open:
                 needed |= {duel.of: self.n_max, duel.against: self.n_max}
-        spread = min(SPREAD_SEEDS, self.n_max)
+        pairs = 0 if gap.interval is None else gap.interval.n
+        of_control = CONTROL_SEEDS if pairs < CONTROL_SEEDS or gap.sensitive else min(MORE_CONTROL_SEEDS, self.n_max)
         against_baseline = (self.n_max if finding.open else finding.n for finding in rivals)
-        return needed | {self.baseline: max(spread, *against_baseline), self.control: CONTROL_SEEDS}
+        return needed | {self.baseline: max(of_control, *against_baseline), self.control: of_control}
 
-    def _gap(self, losses: Losses, n_baseline: int) -> TwinGap | None:
-        control, baseline = (
-            [found[seed] for seed in takewhile(found.__contains__, range(n))]
-            for found, n in (
-                (losses.get(self.control, {}), CONTROL_SEEDS),
-                (losses.get(self.baseline, {}), n_baseline),
-            )
+    def _gap(self, losses: Losses) -> ControlGap:
+        """Of the first two pairs, or where they do not show the control to be worse, of the first four."""
+        control, baseline = losses.get(self.control, {}), losses.get(self.baseline, {})
+        paired = list(takewhile(lambda seed: seed in control and seed in baseline, range(MORE_CONTROL_SEEDS)))
+        few, more = (
+            control_gap({seed: control[seed] for seed in paired[:n]}, baseline)
+            for n in (CONTROL_SEEDS, MORE_CONTROL_SEEDS)
         )
-        return twin_gap_in_sds(control, baseline) if control and baseline else None
+        return few if few.sensitive else more
 
 
-def _hopeless(gap: TwinGap) -> bool:
-    """No further seed would make the setting sensitive: the control is not worse, or by far less than is asked for."""
-    if gap.n_control < CONTROL_SEEDS:
+def _hopeless(gap: ControlGap) -> bool:
+    """No further seed would make the setting sensitive: the control is not worse, or all its pairs do not show it."""
+    if gap.interval is None or gap.interval.n < CONTROL_SEEDS:
         return False
-    clear = gap.n_baseline >= SPREAD_SEEDS and gap.in_sds is not None and gap.in_sds < SENSITIVE_GAP / 2
-    return clear or (gap.n_baseline >= CONTROL_SEEDS and gap.gap <= 0)
+    return gap.interval.mean <= 0 or (gap.interval.n >= MORE_CONTROL_SEEDS and gap.sensitive is False)

@@ -1,76 +1,81 @@
-"""The rules by which claims are judged. All were written before the runs that they judge.
+"""The rules by which claims are judged. The ledger says which of them are younger than the runs that they judge.
 
 All differences are paired by seed. With m the margin (the smallest effect that would matter, named beforehand) and
 Holm's correction over all comparisons of a rule, where one of them would decide:
 
     Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
-                 shown, or where it is shown to lie within ± m: a lead that small is not the one that was claimed
-    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05); fails where the
-                 95% interval lies outside; a difference shown to be other than zero, yet within m, does not matter
+                 shown, or where the 95% interval lies within ± m: a lead that small is not the one that was claimed
+    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05) and the premises
+                 hold, without which "no difference" is empty; fails where the 95% interval lies outside
     Steadier     holds where the 95% interval of a ratio of standard deviations lies below 1 and the test of Brown and
-                 Forsythe, which presumes no normal distribution, agrees; fails where it lies above 1
-    Costs        holds where the ratio lies within ± m of the published one, fails where it lies outside, for better too
+                 Forsythe, which presumes no normal distribution, agrees; fails where it lies above 1, or where it
+                 excludes even a quarter of the published reduction (on the logarithmic scale)
+    Costs        holds where the cost is at most the published one and m, cheaper included; fails where it is more
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
     Stays        holds where every seed stays at or below the level, which is a bound, else fails
-    OfTheBest    as Stays, for the row that is best by another reading
+    OfTheBest    as Stays, for the row that is best by another quantity
+    StableAtMore holds where a row trains stably at more learning rates of a sweep, fails as Differs does
     Counts       holds where every count is exact, else fails
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from attractor.evidence.differences import paired_t_test
 from attractor.evidence.equivalence import paired_equivalence
 from attractor.evidence.multiplicity import holm
 from attractor.evidence.power import pairs_needed
+from attractor.evidence.quantity import INSTABILITIES, LOSS, Quantity, entropy
 from attractor.evidence.readings import (
-    INSTABILITIES,
-    LOSS,
     Compared,
+    Control,
     Obstacle,
     Pair,
-    Reading,
     by_round,
+    cell_of,
     compare,
-    entropy,
     instrument,
     values,
 )
 from attractor.evidence.spread import brown_forsythe, spread_ratio
 from attractor.evidence.statistics import mean_estimate, mean_interval, summary
-from attractor.evidence.study import StudyRecord
+from attractor.evidence.study import Cell, Outcome, StudyRecord
 from attractor.evidence.verdicts import Part, Rule, Status, figure
 
 LEVEL = 0.05
 POWER = 0.8
+SHARE = 1 / 4  # of a published effect: the margin, below which a lead is not the one that was claimed
+FEWEST_LAYERS = 4  # of a profile with a layer 2 that has neighbours on both sides
+TOLERANCE = 0.1  # by which the loss of a stable run may exceed the row's best over all rates, as a share of it
 
 
 @dataclass(frozen=True)
 class Differs(Rule):
     pairs: tuple[Pair, ...]
-    reading: Reading = LOSS
+    quantity: Quantity = LOSS
+    control: Control | None = None  # in place of the study's
 
     @property
     def words(self) -> str:
-        each = [f"{_direction(pair)} (margin {_margin(pair.margin, self.reading)})" for pair in self.pairs]
-        return f"{self.reading.name}: {', '.join(each)}"
+        each = [f"{_direction(pair)} (margin {_margin(pair.margin, self.quantity)})" for pair in self.pairs]
+        return f"{self.quantity.name}: {', '.join(each)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
-        compared = {pair: compare(record, self.reading, pair) for pair in self.pairs}
+        compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
         testable = {pair: found.differences for pair, found in compared.items() if found.testable}
         shown = holm({pair: paired_t_test(differences).p for pair, differences in testable.items()})
-        within = holm({pair: paired_equivalence(d, pair.margin, LEVEL).p for pair, d in testable.items()})
+        within = holm({pair: paired_equivalence(d, pair.margin, LEVEL / 2).p for pair, d in testable.items()})
         return [self._part(pair, found, shown.get(pair), within.get(pair)) for pair, found in compared.items()]
 
     def _part(self, pair: Pair, found: Compared, p: float | None, p_within: float | None) -> Part:
-        part = _measured(_direction(pair), found, self.reading)
+        part = _measured(_direction(pair), found, self.quantity)
         if found.obstacle is not None:
             return part
         n = len(found.differences)
-        if p_within is not None and p_within < LEVEL:
-            return replace(part, status="fails", reason=f"shown to lie within {_margin(pair.margin, self.reading)}")
+        if p_within is not None and p_within < LEVEL / 2:
+            return replace(part, status="fails", reason=f"shown to lie within {_margin(pair.margin, self.quantity)}")
         if p is not None and p < LEVEL:
             if (fmean(found.differences.values()) < 0) == (pair.effect < 0):
                 return replace(part, status="holds", reason=f"shown with {n} pairs, {_p(p)}", p=p)
@@ -86,25 +91,27 @@ class Differs(Rule):
 
 @dataclass(frozen=True)
 class Equivalent(Rule):
-    """`presence`: an effect without which "no difference" is empty, and which is then said. `only_above`: the claim is
-    that there is no advantage, so a difference below -m is no counter-example."""
+    """`premises`: what must hold for "no difference" to say anything, as that the parts which are alike do something at
+    all. `only_above`: the claim is that there is no advantage, so a difference below -m is no counter-example."""
 
     pairs: tuple[Pair, ...]
-    reading: Reading = LOSS
-    presence: Pair | None = None
+    quantity: Quantity = LOSS
+    premises: tuple[Rule, ...] = ()
     only_above: bool = False
+    control: Control | None = None
 
     @property
     def words(self) -> str:
-        each = [f"{self._statement(pair)} within {_margin(pair.margin, self.reading)}" for pair in self.pairs]
-        return f"{self.reading.name}: {', '.join(each)}"
+        each = [f"{self._statement(pair)} within {_margin(pair.margin, self.quantity)}" for pair in self.pairs]
+        premises = "".join(f". Premise: {premise.words}" for premise in self.premises)
+        return f"{self.quantity.name}: {', '.join(each)}{premises}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
-        compared = {pair: compare(record, self.reading, pair) for pair in self.pairs}
+        compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
         testable = {pair: found.differences for pair, found in compared.items() if found.testable}
         beyond = holm({pair: self._p_beyond(differences, pair.margin) for pair, differences in testable.items()})
-        empty = self._emptiness(record)
-        return [self._part(pair, found, beyond.get(pair), empty) for pair, found in compared.items()]
+        missing = self._missing_premise(record)
+        return [self._part(pair, found, beyond.get(pair), missing) for pair, found in compared.items()]
 
     def _statement(self, pair: Pair) -> str:
         return f"{pair.of} {'no higher than' if self.only_above else 'equal to'} {pair.against}{pair.place}"
@@ -126,25 +133,27 @@ class Equivalent(Rule):
             chances.append(estimate.chance_above(-below))
         return min(1.0, 2 * min(chances)) if chances else None
 
-    def _part(self, pair: Pair, found: Compared, p_beyond: float | None, empty: str) -> Part:
-        part = _measured(self._statement(pair), found, self.reading)
+    def _part(self, pair: Pair, found: Compared, p_beyond: float | None, missing: str) -> Part:
+        part = _measured(self._statement(pair), found, self.quantity)
         if found.obstacle is not None:
             return part
         n = len(found.differences)
         p = self._p_within(found.differences, pair.margin)
-        margin = _margin(pair.margin, self.reading)
+        margin = _margin(pair.margin, self.quantity)
         if p is not None and p < LEVEL:
-            return replace(part, status="holds", reason=f"within {margin} with {n} pairs, {_p(p)}{empty}", p=p)
+            within = f"within {margin} with {n} pairs, {_p(p)}"
+            if missing:
+                return replace(part, reason=f"{within}, which says nothing: premise not shown: {missing}")
+            return replace(part, status="holds", reason=within, p=p)
         if p_beyond is not None and p_beyond < LEVEL:
             return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
         needed = _pairs_to_exclude(found.differences, pair.margin, LEVEL)
         return replace(part, reason=f"not shown to lie within {margin} with {n} pairs", to_exclude=needed)
 
-    def _emptiness(self, record: StudyRecord) -> str:
-        """Steps of a coupling that does nothing are all alike, which says little about steps."""
-        if self.presence is None or Differs((self.presence,), self.reading).parts(record)[0].status == "holds":
-            return ""
-        return f"; but {_direction(self.presence)} is not shown here, so that this says little"
+    def _missing_premise(self, record: StudyRecord) -> str:
+        """Steps of a coupling that does nothing are all alike, which says nothing about steps."""
+        missing = [part for premise in self.premises for part in premise.parts(record) if part.status != "holds"]
+        return "; ".join(f"{part.statement} ({part.reason})" for part in missing)
 
 
 @dataclass(frozen=True)
@@ -152,16 +161,18 @@ class Reported(Rule):
     """Told beside a verdict, and without influence on it."""
 
     pairs: tuple[Pair, ...]
-    reading: Reading = LOSS
+    quantity: Quantity = LOSS
 
     @property
     def words(self) -> str:
-        return f"beside it, {self.reading.name} of " + ", ".join(f"{p.of} - {p.against}{p.place}" for p in self.pairs)
+        return f"beside it, {self.quantity.name} of " + ", ".join(f"{p.of} - {p.against}{p.place}" for p in self.pairs)
 
     def parts(self, record: StudyRecord) -> list[Part]:
         measured = [
             _measured(
-                f"{self.reading.name} of {p.of} - {p.against}{p.place}", compare(record, self.reading, p), self.reading
+                f"{self.quantity.name} of {p.of} - {p.against}{p.place}",
+                compare(record, self.quantity, p),
+                self.quantity,
             )
             for p in self.pairs
         ]
@@ -170,18 +181,23 @@ class Reported(Rule):
 
 @dataclass(frozen=True)
 class Steadier(Rule):
-    """The standard deviation over seeds, of losses in nats, so that it does not depend on their level."""
+    """The standard deviation of losses over seeds, which are logarithms, so that it does not depend on their level."""
 
     of: tuple[str, ...]
     against: str
     published: float  # the ratio of standard deviations, `of` over `against`
-    reading: Reading = LOSS
+    quantity: Quantity = LOSS
+
+    @property
+    def least(self) -> float:
+        """The ratio that stands for a quarter of the published reduction, on the logarithmic scale."""
+        return float(self.published**SHARE)
 
     @property
     def words(self) -> str:
         return (
-            f"standard deviation of {self.reading.name} over seeds: {' and '.join(self.of)} below {self.against} "
-            f"(published ratio {self.published:.2f})"
+            f"standard deviation of {self.quantity.name} over seeds: {' and '.join(self.of)} below {self.against} "
+            f"(published ratio {self.published:.2f}; fails where a ratio below {self.least:.2f} is excluded)"
         )
 
     def parts(self, record: StudyRecord) -> list[Part]:
@@ -189,8 +205,8 @@ class Steadier(Rule):
 
     def _part(self, record: StudyRecord, row: str) -> Part:
         statement = f"spread of {row} below that of {self.against}"
-        obstacle = compare(record, self.reading, Pair(row, self.against, -1.0, 1.0)).obstacle
-        of, against = (values(record, self.reading, name, "") for name in (row, self.against))
+        obstacle = compare(record, self.quantity, Pair(row, self.against, -1.0, 0.0)).obstacle
+        of, against = (values(record, self.quantity, name, "") for name in (row, self.against))
         if isinstance(of, Obstacle) or isinstance(against, Obstacle):
             assert obstacle is not None
             return Part(statement, obstacle.status, obstacle.reason)
@@ -205,6 +221,11 @@ class Steadier(Rule):
             return replace(part, reason="no spread to compare")
         if ratio.interval.low > 1:
             return replace(part, status="fails", reason=f"the opposite is shown with {n} seeds each, {_p(ratio.p)}")
+        if ratio.interval.low > self.least:
+            excluded = (
+                f"shown with {n} seeds each to be above {self.least:.2f}x: a reduction that small is not the claimed"
+            )
+            return replace(part, status="fails", reason=excluded)
         if ratio.interval.high < 1 and agreeing is not None and agreeing < LEVEL:
             p = max(ratio.p, agreeing)
             return replace(part, status="holds", reason=f"shown with {n} seeds each, {_p(p)} by both tests", p=p)
@@ -224,10 +245,10 @@ class Steadier(Rule):
 
 @dataclass(frozen=True)
 class Costs(Rule):
-    """Each row against another, as a ratio. Of one timing the rounds are the pairs; without rounds the ratio itself
-    decides, and the reason says that it has no interval."""
+    """Each row against another, as a ratio; a row that is cheaper than published holds. Of one timing the rounds are
+    the pairs; without rounds the ratio itself decides, and the reason says that it has no interval."""
 
-    reading: Reading
+    quantity: Quantity
     against: str
     published: tuple[tuple[str, float], ...]  # rows and their ratios
     margin: float
@@ -236,31 +257,33 @@ class Costs(Rule):
     @property
     def words(self) -> str:
         each = [f"{row} {ratio:.2f}x" for row, ratio in self.published]
-        return f"{self.reading.name} against {self.against}: {', '.join(each)}, each within {self.margin:g}"
+        bound = "at least" if self.more_is_better else "at most"
+        return f"{self.quantity.name} against {self.against}: {bound} {', '.join(each)}, with {self.margin:g} to spare"
 
     def parts(self, record: StudyRecord) -> list[Part]:
         return [self._part(record, row, ratio) for row, ratio in self.published]
 
     def _part(self, record: StudyRecord, row: str, published: float) -> Part:
-        found = compare(record, self.reading, Pair(row, self.against, 0.0, self.margin))
-        part = _measured(f"{self.reading.name} of {row} {published:.2f}x that of {self.against}", found, self.reading)
+        found = compare(record, self.quantity, Pair(row, self.against, 0.0, self.margin))
+        part = _measured(f"{self.quantity.name} of {row} {published:.2f}x that of {self.against}", found, self.quantity)
         if part.interval is None or not math.isfinite(part.interval.mean):
             return part
         how = f"{part.n} pairs" if part.n > 1 else "one timing, which has no interval"
-        if part.n == 1 and (rounds := by_round(record, self.reading, row, self.against)):
+        if part.n == 1 and (rounds := by_round(record, self.quantity, row, self.against)):
             how = f"{len(rounds)} rounds of one timing"
-            part = replace(part, interval=self.reading.shown(mean_interval(rounds)))
+            part = replace(part, interval=self.quantity.shown(mean_interval(rounds)))
         assert part.interval is not None
         mean = part.interval.mean
         low, high = (mean if end is None else end for end in (part.interval.low, part.interval.high))
-        if published - self.margin <= low and high <= published + self.margin:
-            return replace(part, status="holds", reason=how, p=abs(mean - published))
-        if high < published - self.margin or low > published + self.margin:
-            better = (mean > published) == self.more_is_better
-            news = "better than published, which is good news" if better else "worse than published"
-            return replace(part, status="fails", reason=f"{news} ({how})")
+        if not self.more_is_better:  # costs of less are better: turn the axis
+            low, high, mean, published = -high, -low, -mean, -published
+        if low >= published - self.margin:
+            remark = "better than published" if low > published + self.margin else ""
+            return replace(part, status="holds", reason=remark or how, p=published - mean, remark=remark)
+        if high < published - self.margin:
+            return replace(part, status="fails", reason=f"worse than published ({how})")
         return replace(
-            part, status="unclear", reason=f"the interval reaches over the margin ({how}): more would decide"
+            part, status="unclear", reason=f"the interval reaches over the margin ({how}): more rounds would decide"
         )
 
 
@@ -269,23 +292,23 @@ class Reaches(Rule):
     row: str
     columns: tuple[str, ...]
     level: float
-    reading: Reading
+    quantity: Quantity
 
     @property
     def words(self) -> str:
-        return f"{self.reading.name} of {self.row} at least {self.level:g}{_among(self.columns)}"
+        return f"{self.quantity.name} of {self.row} at least {self.level:g}{_among(self.columns)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
         return [self._part(record, column) for column in self.columns]
 
     def _part(self, record: StudyRecord, column: str) -> Part:
-        statement = f"{self.reading.name} of {self.row} at least {self.level:g}{_among((column,))}"
-        found = values(record, self.reading, self.row, column)
+        statement = f"{self.quantity.name} of {self.row} at least {self.level:g}{_among((column,))}"
+        found = values(record, self.quantity, self.row, column)
         if isinstance(found, Obstacle):
             return Part(statement, found.status, found.reason)
         interval = mean_interval(found)
         ours = f"{interval.mean:.3f}"
-        part = Part(statement, "unclear", "", ours, interval, self.reading.unit, len(found))
+        part = Part(statement, "unclear", "", ours, interval, self.quantity.unit, len(found))
         if not math.isfinite(interval.mean):
             return replace(part, reason="diverged", ours="", interval=None)
         if len(found) == 1:
@@ -303,18 +326,18 @@ class Stays(Rule):
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     level: float
-    reading: Reading
+    quantity: Quantity
 
     @property
     def words(self) -> str:
-        return f"{self.reading.name} of {', '.join(self.rows)} at most {self.level:g}{_among(self.columns)}"
+        return f"{self.quantity.name} of {', '.join(self.rows)} at most {self.level:g}{_among(self.columns)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
         return [self._part(record, row, column) for row in self.rows for column in self.columns]
 
     def _part(self, record: StudyRecord, row: str, column: str) -> Part:
-        statement = f"{self.reading.name} of {row} at most {self.level:g}{_among((column,))}"
-        found = values(record, self.reading, row, column)
+        statement = f"{self.quantity.name} of {row} at most {self.level:g}{_among((column,))}"
+        found = values(record, self.quantity, row, column)
         if isinstance(found, Obstacle):
             return Part(statement, found.status, found.reason)
         largest = max(found.values())
@@ -328,14 +351,14 @@ class OfTheBest(Rule):
     """`Stays`, of that row alone which is best by another reading, on average over seeds. Larger is better."""
 
     among: tuple[str, ...]
-    best_by: Reading
+    best_by: Quantity
     level: float
-    reading: Reading
+    quantity: Quantity
 
     @property
     def words(self) -> str:
         return (
-            f"{self.reading.name} at most {self.level:g} of the row with the best {self.best_by.name} among "
+            f"{self.quantity.name} at most {self.level:g} of the row with the best {self.best_by.name} among "
             f"{', '.join(self.among)}"
         )
 
@@ -347,7 +370,7 @@ class OfTheBest(Rule):
                 return [Part(self.words, found.status, found.reason)]
             means[row] = fmean(found.values())
         best = max(means, key=lambda row: means[row])
-        (part,) = Stays((best,), ("",), self.level, self.reading).parts(record)
+        (part,) = Stays((best,), ("",), self.level, self.quantity).parts(record)
         return [replace(part, reason=f"{part.reason}; {best} is best, with {means[best]:.3f}")]
 
 
@@ -363,7 +386,7 @@ class Counts(Rule):
         return [self._part(record, *each) for each in self.expected]
 
     def _part(self, record: StudyRecord, row: str, column: str, expected: int) -> Part:
-        counting = Reading("number of parameters", "", lambda outcome: outcome.summary.get("n_parameters"))
+        counting = Quantity("number of parameters", "n_parameters")
         found = values(record, counting, row, column)
         statement = f"{row}, {column}"
         if isinstance(found, Obstacle):
@@ -397,48 +420,75 @@ class AtDip(Rule):
         if not profile:
             return [Part(statement, found.status, found.reason)]
         blind, _ = instrument(record, entropy(0), self.pair.column)
+        if len(profile) < FEWEST_LAYERS:
+            reason = (
+                f"{len(profile)} layers have no inner layer 2; models of {FEWEST_LAYERS} layers or more would decide"
+            )
+            return [Part(statement, "unclear", reason)]
         layer = deepest_dip(profile)
         if blind is not None and layer is None:
             return [Part(statement, blind.status, blind.reason)]
         if layer is None:
             shape = ", ".join(f"{x:.2f}" for x in profile)
             return [Part(statement, "unclear", f"{self.pair.against} has no dip here (entropies by layer: {shape})")]
-        reading = entropy(layer)
-        (part,) = Differs((self.pair,), reading).parts(record)
-        return [replace(part, statement=f"{statement}, layer {layer}"), *Reported(self.reported, reading).parts(record)]
+        quantity = entropy(layer)
+        (part,) = Differs((self.pair,), quantity).parts(record)
+        return [
+            replace(part, statement=f"{statement}, layer {layer}"),
+            *Reported(self.reported, quantity).parts(record),
+        ]
 
 
 @dataclass(frozen=True)
-class Calmer(Rule):
-    """Fewer loss spikes and skipped steps. Where neither row had any, there was nothing to calm."""
+class StableAtMore(Rule):
+    """The number of learning rates, of a sweep over columns, at which a row trains stably: with a finite loss, without
+    spikes and skipped steps, and not far above the row's best loss over all rates."""
 
     pair: Pair
-    reading: Reading = field(default=INSTABILITIES)
+    columns: tuple[str, ...]
 
     @property
     def words(self) -> str:
-        return Differs((self.pair,), self.reading).words
+        return f"learning rates with stable training, of {', '.join(self.columns)}: {_direction(self.pair)}"
 
     def parts(self, record: StudyRecord) -> list[Part]:
-        found = [values(record, self.reading, row, self.pair.column) for row in (self.pair.of, self.pair.against)]
-        if not any(isinstance(each, Obstacle) or any(each.values()) for each in found):
-            reason = "no spike and no skipped step in either row: a higher learning rate would decide"
-            return [Part(_direction(self.pair), "unclear", reason, "0 and 0")]
-        return Differs((self.pair,), self.reading).parts(record)
+        statement = f"learning rates with stable training: {_direction(self.pair)}"
+        counts = [self._counts(record, row) for row in (self.pair.of, self.pair.against)]
+        for count in counts:
+            if isinstance(count, Obstacle):
+                return [Part(statement, count.status, count.reason)]
+        of, against = (count for count in counts if not isinstance(count, Obstacle))
+        ends = {n for count in (of, against) for n in count.values()}
+        if ends <= {0} or ends <= {len(self.columns)}:
+            which = "no rate" if ends <= {0} else "every rate"
+            return [Part(statement, "unclear", f"both rows are stable at {which}: a wider sweep would decide")]
+        quantity = Quantity("stable learning rates", "stable")
+        summaries = {self.pair.of: of, self.pair.against: against}
+        cells = tuple(
+            Cell(row, "", {}, tuple(Outcome(seed, "", {"stable": n}, {}, ()) for seed, n in by_seed.items()), ())
+            for row, by_seed in summaries.items()
+        )
+        (part,) = Differs((replace(self.pair, column=""),), quantity).parts(replace(record, cells=cells))
+        return [replace(part, statement=statement)]
+
+    def _counts(self, record: StudyRecord, row: str) -> dict[int, float] | Obstacle:
+        outcomes = {}
+        for column in self.columns:
+            cell = cell_of(record, row, column)
+            if cell is None or not cell.outcomes:
+                return Obstacle("not run", f"no finished run of {row} ({column})")
+            outcomes[column] = {outcome.seed: outcome for outcome in cell.outcomes}
+        seeds = set.intersection(*(set(by_seed) for by_seed in outcomes.values()))
+        runs = {seed: [by_seed[seed] for by_seed in outcomes.values()] for seed in sorted(seeds)}
+        return {seed: float(_n_stable(of_seed)) for seed, of_seed in runs.items()}
 
 
-@dataclass(frozen=True)
-class Unprobed(Rule):
-    """A part of a claim that nothing measures yet, so that the claim cannot hold before something does."""
-
-    statement: str
-
-    @property
-    def words(self) -> str:
-        return f"{self.statement} (nothing measures it yet)"
-
-    def parts(self, record: StudyRecord) -> list[Part]:
-        return [Part(self.statement, "not run", "nothing measures it yet")]
+def _n_stable(runs: Sequence[Outcome]) -> int:
+    losses = [LOSS.compared(run) for run in runs]
+    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    worst = (1 + TOLERANCE) * min(finite, default=math.inf)
+    calm = (INSTABILITIES.number(run) == 0 for run in runs)
+    return sum(quiet and loss is not None and loss <= worst for quiet, loss in zip(calm, losses, strict=True))
 
 
 def deepest_dip(profile: list[float]) -> int | None:
@@ -449,12 +499,12 @@ def deepest_dip(profile: list[float]) -> int | None:
     return deepest if deepest is not None and depths[deepest] > 0 else None
 
 
-def _measured(statement: str, found: Compared, reading: Reading) -> Part:
+def _measured(statement: str, found: Compared, quantity: Quantity) -> Part:
     """What was measured, as unclear as it stands, or with the obstacle's status."""
-    part = Part(statement, "unclear", unit=reading.unit, n=len(found.differences))
+    part = Part(statement, "unclear", unit=quantity.unit, n=len(found.differences))
     if found.differences and all(map(math.isfinite, found.differences.values())):
-        interval = reading.shown(mean_interval(found.differences))
-        part = replace(part, ours=figure(interval, reading.unit), interval=interval)
+        interval = quantity.shown(mean_interval(found.differences))
+        part = replace(part, ours=figure(interval, quantity.unit), interval=interval)
     if found.obstacle is None:
         return part
     return replace(part, status=found.obstacle.status, reason=found.obstacle.reason)
@@ -468,10 +518,10 @@ def _among(columns: tuple[str, ...]) -> str:
     return f" ({', '.join(columns)})" if any(columns) else ""
 
 
-def _margin(margin: float, reading: Reading) -> str:
-    if reading.as_ratio:
+def _margin(margin: float, quantity: Quantity) -> str:
+    if quantity.as_ratio:
         return f"{100 * math.expm1(margin):.2g}%"
-    return f"{margin:.2g}{' ' if reading.unit else ''}{reading.unit}"
+    return f"{margin:.2g}{' ' if quantity.unit else ''}{quantity.unit}"
 
 
 def _p(p: float) -> str:

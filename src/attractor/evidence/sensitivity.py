@@ -1,36 +1,37 @@
-"""Could this setting tell mechanisms apart? The control's gap, in units of the noise between seeds.
+"""Could this setting tell mechanisms apart? The gap of the control, which lacks what the mechanisms differ in.
 
-    gap in sds = (mean loss of the control - mean loss of the baseline) / standard deviation of the baseline   (1)
+The control of a comparison of attention mechanisms attends to all positions alike; that of a comparison about one part
+of a model (a slow path, say) has that part without its information. Seed by seed,
 
-A setting in which attention matters puts the twin that attends to all positions alike far above the noise.
+    gap_s = loss of the control - loss of the row that it is the control of                                 (1)
+
+and the setting is sensitive where the 95% t interval of the mean gap lies above the margin, the smallest difference
+that the comparison is about: where even the whole part is worth less, no difference within it can be seen.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attractor.evidence.statistics import Values, summary
-
-SENSITIVE_GAP = 10.0
+from attractor.evidence.statistics import Interval, paired_difference
 
 
 @dataclass(frozen=True)
-class TwinGap:
-    """`in_sds` and `sensitive` are None where one baseline seed, no spread or a lost loss leaves nothing to say."""
+class ControlGap:
+    """The mean gap with its interval; None where the two rows have no seed in common."""
 
-    gap: float
-    baseline_sd: float | None
-    in_sds: float | None
-    n_control: int
-    n_baseline: int
+    interval: Interval | None
+    margin: float = 0.0
 
     @property
     def sensitive(self) -> bool | None:
-        return None if self.in_sds is None else self.in_sds >= SENSITIVE_GAP
+        """None where the interval says nothing: one pair of seeds, or a loss that is not finite."""
+        if self.interval is None or self.interval.low is None or not math.isfinite(self.interval.low):
+            return None
+        return self.interval.low > self.margin
 
 
-def twin_gap_in_sds(control: Values, baseline: Values) -> TwinGap:
-    """Losses of both, by seed or not; a gap above zero is a control that is worse."""
-    twin, base = summary(control), summary(baseline)
-    gap, sd = twin.mean - base.mean, base.standard_deviation
-    in_sds = gap / sd if sd and math.isfinite(gap) else None  # (1)
-    return TwinGap(gap, sd, in_sds, twin.n, base.n)
+def control_gap(control: Mapping[int, float], against: Mapping[int, float], margin: float = 0.0) -> ControlGap:
+    """Return (1) from the losses of both rows by seed."""
+    paired = control.keys() & against.keys()
+    return ControlGap(paired_difference(control, against) if paired else None, margin)

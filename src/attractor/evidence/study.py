@@ -9,20 +9,23 @@ lies beside it. `StudyRecord.read` joins the two; `to_dict` is the small object 
 """
 
 import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, dotted_fields
+from attractor.evidence.quantity import Quantity
 from attractor.evidence.run import RunFolder
 
 POOL = "runs"
 STUDY_FILE = "study.json"
 PROBES_FILE = "probes.json"
 FORMAT = 1
+CORPUS_SIZES = re.compile(r"([\d,]+) bytes; ([\d,]+) training and ([\d,]+) validation tokens")  # `tasks/text.py`
+BYTE_VOCABULARY = 320  # rows of an embedding for bytes (`corpus/tokenizer.py`)
 BUDGETS = {
     "tokens": "equal tokens",
     "flops": "equal FLOPs",
@@ -30,27 +33,6 @@ BUDGETS = {
     "parameters": "equal parameters and tokens",
     "free": "unequal budgets",
 }
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A figure of a run: a dotted path into its outcome. A list under the path has one entry for each layer."""
-
-    name: str
-    path: str
-    better: str | None = None  # "lower", "higher", or None where neither is
-    relative_to: str | None = None  # a row: shown as the ratio to that row's mean
-
-    def of(self, outcome: Mapping[str, Any]) -> Any:
-        """The value, or None where the run has none."""
-        value: Any = outcome
-        for name in self.path.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
-
-
-PERPLEXITY = Quantity("perplexity", "metric.value", "lower")
-ACCURACY = Quantity("accuracy", "metric.value", "higher")
 
 
 @dataclass(frozen=True)
@@ -110,9 +92,6 @@ class Outcome:
     probes: dict[str, Any]
     curve: tuple[tuple[int, float], ...]  # tokens and validation loss
 
-    def value(self, quantity: Quantity) -> Any:
-        return quantity.of(self.summary | {"probes": self.probes})
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -123,13 +102,18 @@ class Cell:
     missing: tuple[int, ...]  # seeds without a finished run
 
     def by_seed(self, quantity: Quantity) -> dict[int, float]:
-        """The values of a quantity that is one number; a run that diverged counts as not a number."""
-        values = {outcome.seed: outcome.value(quantity) for outcome in self.outcomes}
-        return {seed: math.nan if value is None else float(value) for seed, value in values.items()}
+        """Return the quantity of every run that measured it, in the order of seeds."""
+        numbers = {outcome.seed: quantity.number(outcome) for outcome in self.outcomes}
+        return {seed: number for seed, number in sorted(numbers.items()) if number is not None}
+
+    def compared(self, quantity: Quantity) -> dict[int, float]:
+        """Return by seed the numbers of which differences between rows are taken."""
+        numbers = {outcome.seed: quantity.compared(outcome) for outcome in self.outcomes}
+        return {seed: number for seed, number in sorted(numbers.items()) if number is not None}
 
     @property
     def losses(self) -> dict[int, float]:
-        return self.by_seed(Quantity("validation loss", "valid_loss", "lower"))
+        return self.by_seed(Quantity("validation loss", "valid_loss"))
 
 
 @dataclass(frozen=True)
@@ -152,13 +136,17 @@ class StudyRecord:
                 found = {seed: run for seed, path in runs.items() if (run := finished(path)) is not None}
                 for run in found.values():
                     for name, value in dotted_fields(run.environment).items():
-                        if value is not None and name != "time":
+                        if value is not None:
                             environments.setdefault(name, set()).add(str(value))
                 config = next((run.config for run in found.values()), {})
                 outcomes = tuple(outcome(seed, run) for seed, run in found.items())
                 missing = tuple(seed for seed in design.seeds if seed not in found)
                 cells.append(Cell(row, column, config, outcomes, missing))
-        record = cls(design, tuple(cells), {name: sorted(values) for name, values in sorted(environments.items())})
+        if times := environments.get("time"):
+            environments["time"] = {min(times), max(times)}  # when the first and the last run began
+        record = cls(
+            design, in_one_unit(cells), {name: sorted(values) for name, values in sorted(environments.items())}
+        )
         record.refuse_unequal_budgets()
         record.refuse_missing_quantities()
         return record
@@ -170,8 +158,19 @@ class StudyRecord:
         return (cell for cell in self.cells if cell.column == column)
 
     @property
+    def outcomes(self) -> Iterator[Outcome]:
+        return (outcome for cell in self.cells for outcome in cell.outcomes)
+
+    @property
     def finished(self) -> int:
-        return sum(len(cell.outcomes) for cell in self.cells)
+        return sum(1 for _ in self.outcomes)
+
+    @property
+    def loss_unit(self) -> str:
+        """The unit in which the record's losses are compared (`evidence/quantity.py`)."""
+        if not any((cell.config.get("task") or {}).get("kind") == "text" for cell in self.cells):
+            return "nats"
+        return "nats/byte" if all("bytes_per_token" in outcome.summary for outcome in self.outcomes) else "nats/token"
 
     @property
     def differing(self) -> dict[str, dict[str, Any]]:
@@ -198,9 +197,12 @@ class StudyRecord:
 
     def refuse_missing_quantities(self) -> None:
         """A figure that no run has is a mistake in the design; one that some run lacks is a gap in the table."""
-        outcomes = [outcome for cell in self.cells for outcome in cell.outcomes]
+        outcomes = list(self.outcomes)
         for quantity in self.design.quantities:
-            held = [quantity.path in dotted_fields(o.summary | {"probes": o.probes}) for o in outcomes]
+            held = [
+                quantity.value(outcome) is not None or quantity.path in dotted_fields(outcome.summary)
+                for outcome in outcomes
+            ]
             if outcomes and not any(held) and not quantity.path.startswith("probes."):
                 known = sorted(name for name in dotted_fields(outcomes[0].summary) if "seconds" not in name)
                 raise InputError(
@@ -226,14 +228,20 @@ class StudyRecord:
                 cell["column"],
                 cell["config"],
                 tuple(
-                    Outcome(**(each | {"curve": tuple((tokens, loss) for tokens, loss in each["curve"])}))
-                    for each in cell["outcomes"]
+                    Outcome(
+                        stored["seed"],
+                        stored["key"],
+                        with_bytes_per_token(stored["summary"], cell["config"]),
+                        stored["probes"],
+                        tuple((tokens, loss) for tokens, loss in stored["curve"]),
+                    )
+                    for stored in cell["outcomes"]
                 ),
                 tuple(cell["missing"]),
             )
             for cell in stored["cells"]
         )
-        return cls(Design.from_dict(stored["design"]), cells, dict(stored["environments"]))
+        return cls(Design.from_dict(stored["design"]), in_one_unit(cells), dict(stored["environments"]))
 
 
 Keys = dict[tuple[str, str], dict[int, str]]
@@ -272,4 +280,31 @@ def outcome(seed: int, run: RunFolder) -> Outcome:
     probes_file = run.path / PROBES_FILE
     probes = json.loads(probes_file.read_text(encoding="utf-8")) if probes_file.exists() else {}
     curve = {r["tokens"]: r["valid_loss"] for r in run.metrics() if r.get("valid_loss") is not None}
-    return Outcome(seed, run.path.name, run.summary() or {}, probes, tuple(sorted(curve.items())))
+    summary = with_bytes_per_token(run.summary() or {}, run.config)
+    return Outcome(seed, run.path.name, summary, probes, tuple(sorted(curve.items())))
+
+
+def in_one_unit(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return the cells with the bytes per token of their runs, or without any where some run does not know them."""
+    cells = tuple(cells)
+    if all("bytes_per_token" in outcome.summary for cell in cells for outcome in cell.outcomes):
+        return cells
+
+    def per_token(outcome: Outcome) -> Outcome:
+        return replace(outcome, summary={k: v for k, v in outcome.summary.items() if k != "bytes_per_token"})
+
+    return tuple(replace(cell, outcomes=tuple(map(per_token, cell.outcomes))) for cell in cells)
+
+
+def with_bytes_per_token(summary: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary with its bytes per token. Older runs did not store the number: it is one where tokens are
+    bytes, and elsewhere follows from their description of the corpus."""
+    if "bytes_per_token" in summary or (config.get("task") or {}).get("kind") != "text":
+        return summary
+    if (config.get("model") or {}).get("vocab_size") == BYTE_VOCABULARY:
+        return summary | {"bytes_per_token": 1.0}
+    described = CORPUS_SIZES.search(str(summary.get("data")))
+    if described is None:
+        return summary
+    n_bytes, *n_tokens = (int(number.replace(",", "")) for number in described.groups())
+    return summary | {"bytes_per_token": n_bytes / sum(n_tokens)}

@@ -7,10 +7,12 @@ A rule breaks a claim into parts, each with a status of its own, and the claim i
     not run    if no part has runs
     unclear    otherwise, with what would decide it                                                         (1)
 
-Nothing is decided by runs of scale smoke, which are there to see that all works.
+Runs of scale smoke decide nothing: they only show that everything works.
 """
 
+import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from typing import Any, Literal
 
 from attractor.evidence.statistics import Interval
 from attractor.evidence.study import StudyRecord
+
+REVISION = 2  # raise it with every change of code that can change a verdict without changing a rule's fields
 
 Status = Literal["holds", "fails", "unclear", "not run"]
 
@@ -36,6 +40,7 @@ class Part:
     p: float = 0.0  # of the parts that hold, the one with the largest is the weakest
     to_show: int | None = None  # pairs that would show the effect in question with a power of 80%
     to_exclude: int | None = None  # pairs that would show, if there is none, that it is within the margin
+    remark: str = ""  # what is said beside the status, as that a cost is better than published
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Verdict:
     size: tuple[int, int] | None = None  # parameters of the smallest and the largest baseline
     scale: str = ""
     corpus: str = ""
+    remark: str = ""  # beside the status
 
     @property
     def bounds(self) -> str:
@@ -65,6 +71,12 @@ class Rule(ABC):
     @abstractmethod
     def parts(self, record: StudyRecord) -> list[Part]: ...
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the rule: of its fields, and of the revision of what rules mean."""
+        fields = re.sub(r"\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]):.9g}", repr(self))
+        return hashlib.sha256(f"{REVISION} {fields}".encode()).hexdigest()[:12]
+
     def judge(self, record: StudyRecord) -> Verdict:
         parts = self.parts(record)
         deciding = [part for part in parts if part.status is not None]
@@ -74,7 +86,9 @@ class Rule(ABC):
         if record.design.scale == "smoke" and status != "not run":
             status, reason = "unclear", "smoke scale: these runs only show that all works; a larger scale would decide"
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
-        return Verdict(status, reason, *figures, _size(record), record.design.scale, _corpus(record))
+        remarks = [part.remark for part in deciding] if status == "holds" else []
+        remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
+        return Verdict(status, reason, *figures, _size(record), record.design.scale, _corpus(record), remark)
 
 
 @dataclass(frozen=True)

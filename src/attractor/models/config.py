@@ -147,8 +147,13 @@ class ModelConfig(ABC, Generic[Model]):
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The parameters that may learn at a rate of their own."""
+        """The parameters whose tanh opens a part of the model that starts shut."""
         return ()
+
+    @property
+    def own_rate(self) -> tuple[str, ...]:
+        """The parameters that may learn at a rate of their own (`gate_lr`)."""
+        return self.gates
 
     # --- changed, stored, built ---------------------------------------------------------------------------------
 

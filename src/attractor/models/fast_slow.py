@@ -12,7 +12,7 @@ gradient until the gate has moved. `relax` is a single pass of Post, or a method
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import product, repeat
 from typing import ClassVar, cast
 
 import torch
@@ -23,6 +23,7 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection, require
 from attractor.equilibrium.fixed_point import Solver
 from attractor.equilibrium.manifold import unit_sphere
+from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel, ModelCache, Place
@@ -62,6 +63,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     fixed_point_loss: float = 0.0  # weight of the mean square of Post(u) - u in the loss
     streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
     unit_slow_state: bool = False  # the slow state on the unit sphere (M2)
+    slow_input: str = later("text")  # or "constant": the slow path is there but knows nothing, a control of studies
 
     def __post_init__(self) -> None:
         for field in ("pool_factor", "n_rounds", "streams"):
@@ -73,6 +75,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         require(self.pool_factor <= self.max_seq_len, "pool_factor", rule, self.pool_factor, "no block would be read")
         if self.projector_width is not None:
             self.require_count("projector_width")
+        require(self.slow_input in ("text", "constant"), "slow_input", "text or constant", self.slow_input)
         require(self.fixed_point_loss >= 0, "fixed_point_loss", "at least 0", self.fixed_point_loss)
         require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
         solver = self.solver
@@ -115,6 +118,21 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     @property
     def gates(self) -> tuple[str, ...]:
         return () if self.frozen else ("injection.gate",)
+
+    @property
+    def own_rate(self) -> tuple[str, ...]:
+        """The gate, and the weights that mix several streams: at the rate of matrices they hardly leave their start."""
+        return (*self.gates, *self.mixing)
+
+    @property
+    def mixing(self) -> tuple[str, ...]:
+        if self.streams == 1:
+            return ()
+        blocks = [f"{stack}.{n}" for stack in ("pre", "slow", "post") for n in range(getattr(self, f"n_{stack}"))]
+        return tuple(
+            f"{block}.{branch}_mixing.{weights}_weights"
+            for block, branch, weights in product(blocks, ("attention", "mlp"), ("read", "write", "mix"))
+        )
 
     @property
     def depth(self) -> str:
@@ -225,6 +243,8 @@ class FastSlow(LanguageModel):
         """tanh(gamma) Norm(phi(up(y))), and the slow path's auxiliary losses."""
         memory, caches = (BlockMemory(), None) if past is None else (past.blocks, past.slow)
         y = blocks.pool(x, memory)
+        if self.config.slow_input == "constant":
+            y = torch.ones_like(y)
         losses: list[Tensor] = []
         if blocks.n_blocks:
             y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attractor.evidence.pilot import SPREAD_SEEDS, Finding, Judgement, Losses, Pilot
+from attractor.evidence.pilot import Finding, Judgement, Losses, Pilot
 from attractor.evidence.power import pairs_needed
-from attractor.evidence.sensitivity import SENSITIVE_GAP
 from attractor.evidence.statistics import Interval
 from attractor.files import in_json, write_text
 from attractor.numerals import in_bytes, in_time, with_prefix
@@ -149,15 +148,13 @@ class Advice:
         what = f"the control '{control}', which attends to all positions alike,"
         if control in self.failures:
             return f"instrument: sensitivity unknown: {what} failed: {self.failures[control]}"
-        if gap is None or gap.in_sds is None:
-            why = "no spread between seeds to hold it against" if gap and math.isfinite(gap.gap) else "no finite loss"
+        if gap.interval is None or gap.sensitive is None:
+            lost = gap.interval is not None and not math.isfinite(gap.interval.mean)
+            why = "no finite loss" if lost else "fewer than two seeds in common with the baseline"
             return f"instrument: sensitivity unknown: {what} has {why}"
-        measured = (
-            f"{what} is {abs(gap.gap):.4f} nats {'worse' if gap.gap > 0 else 'better'} than '{self.pilot.baseline}', "
-            f"{gap.in_sds:.1f} standard deviations between {gap.n_baseline} seeds ({SENSITIVE_GAP:g} are asked for)"
-        )
-        few = f"; a spread of fewer than {SPREAD_SEEDS} seeds is a rough one" if gap.n_baseline < SPREAD_SEEDS else ""
-        return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}{few}"
+        shown = "is worse" if gap.sensitive else "is not shown to be worse"
+        measured = f"{what} {shown} than '{self.pilot.baseline}': {in_nats(gap.interval)}"
+        return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
 
     def _against_baseline(self, finding: Finding) -> str:
         label = finding.of

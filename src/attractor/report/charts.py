@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 
-from attractor.evidence.study import Quantity
+from attractor.evidence.quantity import Quantity
 from attractor.report.canvas import late_range
 from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
 from attractor.report.judged import Judged

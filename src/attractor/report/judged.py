@@ -11,8 +11,8 @@ difference that would have been shown stands beside it:
     t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
 
 Holm's method rejects whatever lies beyond (2), so no difference that was not shown is larger. Language studies ask the
-control first: its mean loss must lie at least 10 standard deviations (over seeds) of the baseline above the baseline's,
-or nothing is said about quality in that column.
+control first: the 95% interval of its paired gap to the baseline must lie above zero, or nothing is said about quality
+in that column (`evidence/sensitivity.py`).
 """
 
 import math
@@ -22,11 +22,12 @@ from typing import Literal
 
 from attractor.evidence.differences import paired_t_test
 from attractor.evidence.multiplicity import holm
-from attractor.evidence.sensitivity import SENSITIVE_GAP, TwinGap, twin_gap_in_sds
+from attractor.evidence.quantity import CONTEXT_GAIN
+from attractor.evidence.sensitivity import ControlGap, control_gap
 from attractor.evidence.statistics import Interval, seed_differences, smallest_detectable
 from attractor.evidence.study import Cell, StudyRecord
 from attractor.report.comparison import LEVEL, parameters_apart
-from attractor.report.measures import CONTEXT_GAIN, LOSS, Measure, Spread, headlines
+from attractor.report.measures import LOSS, Measure, Spread, headlines
 
 Outcome = Literal[
     "better",
@@ -78,12 +79,12 @@ class Sensitivity:
     """Whether a column can tell mechanisms apart. `sensitive` is None where the runs do not say."""
 
     column: str
-    twin: TwinGap | None  # None without runs of both, the control and the baseline
+    gap: ControlGap
     context_gain: Spread  # of the baseline
 
     @property
     def sensitive(self) -> bool | None:
-        return None if self.twin is None else self.twin.sensitive
+        return self.gap.sensitive
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Judged:
     def judged_in(self) -> str:
         """What the verdict's differences are measured in."""
         first = self.headlines[0]
-        return "nats of validation loss" if first.in_nats else first.name
+        return f"{self.record.loss_unit} of validation loss" if first.in_nats else first.name
 
     def n_tests(self, family: tuple[Measure, ...]) -> int:
         return sum(
@@ -199,10 +200,11 @@ class Judged:
 
     def _sensitivity(self, column: str) -> Sensitivity:
         assert self.design.control is not None
-        baseline = self.spread(self.design.baseline, column, Measure(LOSS))
-        control = self.spread(self.design.control, column, Measure(LOSS))
-        twin = twin_gap_in_sds(control.by_seed, baseline.by_seed) if control.n and baseline.n else None
-        return Sensitivity(column, twin, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
+        control, baseline = (
+            self.cell(row, column).compared(LOSS) for row in (self.design.control, self.design.baseline)
+        )
+        gap = control_gap(control, baseline)
+        return Sensitivity(column, gap, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
 
     def _compared(self, row: str, column: str, measure: Measure) -> dict[int, float]:
         found = {outcome.seed: measure.compared(outcome) for outcome in self.cell(row, column).outcomes}
@@ -273,22 +275,22 @@ class Judged:
             name = f"{self.place(column)}: " if column else ""
             lines.setdefault(kinds[found.sensitive], []).append(name + self._twin(found))
         words = {
-            "sensitive": f"Sensitive: the control '{self.design.control}', which attends to all positions alike, is at "
-            f"least {SENSITIVE_GAP:g} standard deviations of the baseline worse ({{}}).",
+            "sensitive": f"Sensitive: the control '{self.design.control}', which attends to all positions alike, is "
+            "worse than the baseline ({}).",
             "insensitive": f"Not sensitive: the control '{self.design.control}', which attends to all positions alike, "
-            f"is less than {SENSITIVE_GAP:g} standard deviations of the baseline worse ({{}}). There, this setting "
-            "cannot tell attention mechanisms apart, whatever the other numbers say.",
-            "doubt": f"Sensitivity unknown: it takes runs of the control '{self.design.control}' and at least two "
-            "seeds of the baseline with finite losses ({}).",
+            "is not shown to be worse than the baseline ({}). This setting cannot tell attention mechanisms apart, "
+            "whatever the other numbers say; train for more steps, use a larger model, or run more seeds.",
+            "doubt": f"Sensitivity unknown: it takes two seeds or more of the control '{self.design.control}' and of "
+            "the baseline, with finite losses ({}).",
         }
         said = {kind: text.format("; ".join(lines[kind])) for kind, text in words.items() if kind in lines}
         return [Line("", (Part(kind, "", text),)) for kind, text in said.items()]
 
     def _twin(self, found: Sensitivity) -> str:
-        if found.twin is None or not math.isfinite(found.twin.gap):
+        interval = found.gap.interval
+        if interval is None or not math.isfinite(interval.mean):
             return "no gap known"
-        sds = "" if found.twin.in_sds is None else f", {found.twin.in_sds:.1f} sd"
-        return f"{found.twin.gap:+.3f} nats{sds}"
+        return signed(interval, self.record.loss_unit)
 
     def _about(self, row: str) -> Line:
         measure = self.headlines[0]

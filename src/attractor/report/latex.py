@@ -8,9 +8,10 @@ import math
 import re
 from collections.abc import Iterator
 
+from attractor.evidence.quantity import CONTEXT_GAIN
 from attractor.numerals import with_prefix
 from attractor.report.judged import Judged, decimals, shown_p
-from attractor.report.measures import CONTEXT_GAIN, Measure, layers
+from attractor.report.measures import Measure, layers
 from attractor.report.study_table import Entry, StudyTable, digits_of, published, shown, tables
 
 ESCAPES = {
@@ -116,11 +117,11 @@ def _numbers(judged: Judged) -> Iterator[tuple[tuple[str, ...], str]]:
             gain = judged.spread(row, column, Measure(CONTEXT_GAIN)).mean
             if judged.sensitivity and gain is not None and math.isfinite(gain):
                 yield (row, column, "context gain"), _plain(f"{gain:.3f}")
-        twin = judged.sensitivity[column].twin if column in judged.sensitivity else None
-        if twin is not None and math.isfinite(twin.gap):
-            yield (column, "twin gap"), _plain(f"{twin.gap:.3f}")
-            if twin.in_sds is not None:
-                yield (column, "twin gap in sds"), _plain(f"{twin.in_sds:.1f}")
+        gap = judged.sensitivity[column].gap.interval if column in judged.sensitivity else None
+        if gap is not None and math.isfinite(gap.mean):
+            for end, bound in (("", gap.mean), ("low", gap.low), ("high", gap.high)):
+                if bound is not None:
+                    yield (column, "control gap", end), _plain(f"{bound:.3f}")
 
 
 def _of_place(judged: Judged, row: str, column: str, measure: Measure) -> Iterator[tuple[tuple[str, ...], str]]:

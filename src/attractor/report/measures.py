@@ -6,14 +6,14 @@ itself, one layer of it, or the mean over its layers.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from attractor.evidence.quantity import Quantity
 from attractor.evidence.statistics import Interval, Summary, mean_interval, summary
-from attractor.evidence.study import Cell, Outcome, Quantity, StudyRecord
+from attractor.evidence.study import Cell, Outcome, StudyRecord
 
 LOSS = Quantity("validation loss", "valid_loss", "lower")
-CONTEXT_GAIN = Quantity("context gain", "context_gain", "higher")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Measure:
     @property
     def in_nats(self) -> bool:
         """Perplexities are compared as losses: a difference of logarithms does not depend on how high they are."""
-        return "perplexity" in self.quantity.name.lower()
+        return self.quantity.is_loss
 
     @property
     def judges_quality(self) -> bool:
@@ -40,11 +40,11 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        return "nats" if self.in_nats else ""
+        return self.quantity.unit
 
     def of(self, outcome: Outcome) -> float | None:
         """None where it was not measured; a run that diverged wrote null, which is not a number."""
-        value = outcome.value(self.quantity)
+        value = self.quantity.value(outcome)
         if isinstance(value, list | tuple):
             return self._of_layers(value)
         if value is None:
@@ -59,12 +59,7 @@ class Measure:
 
     def compared(self, outcome: Outcome) -> float | None:
         """What differences are taken of."""
-        if not self.in_nats:
-            return self.of(outcome)
-        if self.quantity.path == "metric.value":
-            return Measure(LOSS).of(outcome)
-        value = self.of(outcome)
-        return None if value is None else math.log(value) if value > 0 else math.nan
+        return replace(self.quantity, layer=self.layer).compared(outcome)
 
 
 @dataclass(frozen=True)
@@ -102,13 +97,17 @@ class Spread:
 
 def n_layers(record: StudyRecord, quantity: Quantity) -> int:
     """How many layers a quantity has a value for; 0 where it is one number."""
-    values = (outcome.value(quantity) for cell in record.cells for outcome in cell.outcomes)
+    values = (quantity.value(outcome) for outcome in record.outcomes)
     return max((len(value) for value in values if isinstance(value, list | tuple)), default=0)
 
 
 def headlines(record: StudyRecord) -> tuple[Measure, ...]:
-    """One measure for each quantity: itself, or the mean over its layers."""
-    return tuple(Measure(quantity, None, n_layers(record, quantity)) for quantity in record.design.quantities)
+    """One measure for each quantity: itself, or the mean over its layers. Losses bear the unit of the record."""
+    quantities = (
+        replace(quantity, unit=record.loss_unit) if quantity.is_loss else quantity
+        for quantity in record.design.quantities
+    )
+    return tuple(Measure(quantity, None, n_layers(record, quantity)) for quantity in quantities)
 
 
 def layers(headline: Measure) -> Iterator[Measure]:

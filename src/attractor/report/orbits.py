@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attractor.evidence.study import Outcome, Quantity
+from attractor.evidence.quantity import Quantity
+from attractor.evidence.study import Outcome
 from attractor.report.curves import Curves, by_place
 from attractor.report.judged import Judged
 
@@ -47,7 +48,7 @@ def of_course(course: Course) -> Quantity:
 
 def courses(judged: Judged, course: Course, column: str) -> Curves:
     def numbers(outcome: Outcome) -> list[tuple[int, Any]]:
-        return list(enumerate(outcome.value(of_course(course)) or (), start=course.first))
+        return list(enumerate(of_course(course).value(outcome) or (), start=course.first))
 
     return by_place(judged, column, numbers)
 
@@ -57,14 +58,14 @@ def measures_over_time(judged: Judged) -> Iterator[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for cell in judged.record.cells:
         for outcome in cell.outcomes:
-            for part, measures in (outcome.value(ACCURACY) or {}).items():
+            for part, measures in (ACCURACY.value(outcome) or {}).items():
                 found |= dict.fromkeys((part, measure) for measure in measures)
     yield from found
 
 
 def over_time(judged: Judged, part: str, measure: str, column: str) -> Curves:
     def numbers(outcome: Outcome) -> list[tuple[int, Any]]:
-        by_time = ((outcome.value(ACCURACY) or {}).get(part) or {}).get(measure) or {}
+        by_time = ((ACCURACY.value(outcome) or {}).get(part) or {}).get(measure) or {}
         return [(int(n_iterations), value) for n_iterations, value in by_time.items()]
 
     return by_place(judged, column, numbers)
@@ -81,7 +82,7 @@ def portraits(judged: Judged, column: str) -> Mapping[str, Portrait]:
     found: dict[str, Portrait] = {}
     for row in judged.design.rows:
         for outcome in judged.cell(row, column).outcomes[:1]:
-            seen = outcome.value(PORTRAIT)
+            seen = PORTRAIT.value(outcome)
             if seen:
                 found[row] = Portrait(seen["orbits"], seen["share"])
     return found

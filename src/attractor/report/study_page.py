@@ -112,7 +112,7 @@ def _values(judged: Judged) -> str:
     for cell in judged.record.cells:
         for outcome in cell.outcomes:
             for headline in judged.headlines:
-                value = outcome.value(headline.quantity)
+                value = headline.quantity.value(outcome)
                 values = value if isinstance(value, list | tuple) else [value]
                 for layer, each in enumerate(values):
                     name = headline.quantity.name + (f", layer {layer}" if headline.n_layers else "")

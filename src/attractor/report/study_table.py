@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from attractor.evidence.quantity import CONTEXT_GAIN
 from attractor.evidence.study import BUDGETS, Published
 from attractor.numerals import in_bytes, with_prefix
 from attractor.report.comparison import LEVEL
-from attractor.report.judged import SHOWN, Difference, Judged, decimals, shown_p
-from attractor.report.measures import CONTEXT_GAIN, Measure, Spread, layers
+from attractor.report.judged import SHOWN, Difference, Judged, decimals, shown_p, signed
+from attractor.report.measures import Measure, Spread, layers
 from attractor.report.table import UNKNOWN, InConsole, in_markdown
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
@@ -279,10 +280,10 @@ def _context_gain(judged: Judged, column: str) -> Column:
 
 
 def _gap(judged: Judged, column: str) -> Entry:
-    twin = judged.sensitivity[column].twin if column in judged.sensitivity else None
-    if twin is None or not math.isfinite(twin.gap):
+    gap = judged.sensitivity[column].gap.interval if column in judged.sensitivity else None
+    if gap is None or not math.isfinite(gap.mean):
         return Entry(UNKNOWN)
-    return Entry(f"{twin.gap:+.3f}" + ("" if twin.in_sds is None else f" ({twin.in_sds:.1f} sd)"), twin.gap)
+    return Entry(signed(gap), gap.mean)
 
 
 def _gain_of_baseline(judged: Judged, column: str) -> Entry:

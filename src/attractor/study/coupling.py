@@ -4,6 +4,11 @@
 
 An open gate alone says little, since noise would open one at a high rate; (1) says by how much the rest has come to
 rely on what passes it. It is not what the coupling has gained: that takes a model that was trained without.
+
+    constrained = |logits without the constraint - logits| / |logits|                                       (2)
+
+tells whether a constraint of norm changes what the model computes, without which "it is neutral" says nothing. The
+trained weights are used without the unit sphere of the slow state, and with all residual streams alike.
 """
 
 from collections.abc import Iterator
@@ -16,12 +21,18 @@ from attractor.models import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import evaluate
+from attractor.train.hardware import on_device
 from attractor.train.loop import AUTOCAST
 
 
 def coupling_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return {"coupling": {"trained_parameters": trained} | ({"worth": worth(model, config)} if coupled(model) else {})}
+    measured: dict[str, Any] = {"trained_parameters": trained}
+    if coupled(model):
+        measured["worth"] = worth(model, config)
+    if isinstance(model, FastSlow) and (model.config.streams > 1 or model.config.unit_slow_state):
+        measured["constrained"] = constrained(model, config)
+    return {"coupling": measured}
 
 
 def coupled(model: LanguageModel) -> bool:
@@ -38,6 +49,35 @@ def worth(model: LanguageModel, config: TrainConfig) -> float:
     as_trained = evaluate(model, task, *sizes, autocast).loss
     with gate_at(model, 0.0):
         return evaluate(model, task, *sizes, autocast).loss - as_trained
+
+
+def constrained(model: FastSlow, config: TrainConfig) -> float:
+    """(2), on the run's first validation batch."""
+    (batch,) = config.build_task().valid_batches(config.batch_size // config.accumulation, 1)
+    tokens, _, _ = on_device(batch, model.device)
+    with torch.no_grad():
+        logits, _ = model(tokens)
+        with unconstrained(model):
+            free, _ = model(tokens)
+    return float((free - logits).norm() / logits.norm())
+
+
+@contextmanager
+def unconstrained(model: FastSlow) -> Iterator[None]:
+    """For a while, take the slow state off the sphere, and write to all residual streams alike: they stay copies."""
+    written = [model.get_parameter(name) for name in model.config.mixing if name.endswith("write_weights")]
+    as_trained, on_sphere = [weights.detach().clone() for weights in written], model.injection.on_sphere
+    try:
+        with torch.no_grad():
+            for weights in written:
+                weights.zero_()
+        model.injection.on_sphere = False
+        yield
+    finally:
+        model.injection.on_sphere = on_sphere
+        with torch.no_grad():
+            for weights, trained in zip(written, as_trained, strict=True):
+                weights.copy_(trained)
 
 
 @contextmanager

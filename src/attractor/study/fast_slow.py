@@ -13,7 +13,7 @@ Rows that ask what the coupling is good for have a gate that can open: at the pa
 from typing import Any
 
 from attractor.attention.presets import preset
-from attractor.evidence.study import Quantity
+from attractor.evidence.quantity import Quantity
 from attractor.study.study import Scale
 from attractor.train.config import RECIPES, TrainConfig
 
@@ -40,6 +40,9 @@ def open_scales() -> dict[str, Scale]:
     """Every scale with a gate that can open; comparisons of many rows have a seed less."""
     return scales(SEEDS | {"laptop": (0, 1, 2)}, gate_lr=OPEN_RATE)
 
+
+# The control of claims about the slow path: it has all parameters of the coupled model, and knows nothing of the text.
+UNINFORMATIVE: dict[str, dict[str, Any]] = {"uninformative slow path": {"slow_input": "constant"}}
 
 PROJECTOR = {"projector_width": 256}
 FIDELITY: dict[str, dict[str, Any]] = {

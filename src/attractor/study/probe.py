@@ -23,6 +23,7 @@ from attractor.files import write_json
 from attractor.models.language_model import LanguageModel
 from attractor.observe import attention_maps
 from attractor.study.launch import Job
+from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line, run_progress
@@ -96,11 +97,16 @@ def losses_elsewhere(model: LanguageModel, config: TrainConfig, corpora: Sequenc
     autocast = torch.autocast(model.device.type, half) if half else nullcontext()
     micro_batch = config.batch_size // config.accumulation
 
-    def loss(corpus: str) -> float:
-        task = config.replace(corpus=corpus).build_task()
-        return evaluate(model, task, micro_batch, config.eval_batches, autocast).loss
-
-    return {"elsewhere": {corpus: loss(corpus) for corpus in corpora}}
+    tasks = {corpus: config.replace(corpus=corpus).build_task() for corpus in corpora}
+    return {
+        "elsewhere": {
+            corpus: evaluate(model, task, micro_batch, config.eval_batches, autocast).loss
+            for corpus, task in tasks.items()
+        },
+        "elsewhere_bytes_per_token": {
+            corpus: task.bytes_per_token for corpus, task in tasks.items() if isinstance(task, TextTask)
+        },
+    }
 
 
 def measures(weights: Tensor) -> list[Tensor]:

@@ -13,7 +13,7 @@ of them in one ("one sphere"), where the paper has 512.
 
 from typing import Any
 
-from attractor.evidence.study import Quantity
+from attractor.evidence.quantity import Quantity
 from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
 from attractor.study.study import Axis, Scale
 from attractor.tasks.sudoku import Sudoku

@@ -34,6 +34,7 @@ from attractor.study.iteration_maps import iteration_maps_of_run
 from attractor.study.launch import Job, share_machine
 from attractor.study.lemma import lemma_of_run
 from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
+from attractor.study.rotation import rotation_of_run
 from attractor.study.stacked import prefer_stacked
 from attractor.study.structure import structure_of_run
 from attractor.study.study import Study
@@ -61,6 +62,7 @@ PROBES: dict[str, Probe] = {
     "timescales": timescales_of_run,
     "dynamics": dynamics_of_run,
     "iteration-maps": iteration_maps_of_run,
+    "rotation": rotation_of_run,
 }
 Launch = Callable[[Sequence[Job], int | None, Runtime, Callable[[Sequence[Job], Sequence[Job]], None]], dict[str, str]]
 

@@ -15,7 +15,8 @@ from typing import Any
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
-from attractor.evidence.study import BUDGETS, PERPLEXITY, Design, Published, Quantity
+from attractor.evidence.quantity import PERPLEXITY, Quantity
+from attractor.evidence.study import BUDGETS, Design, Published
 from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import TrainConfig
@@ -31,6 +32,7 @@ PROBES = (
     "timescales",
     "dynamics",
     "iteration-maps",
+    "rotation",
 )
 SCALES = ("smoke", "laptop", "bench", "paper")
 

@@ -23,6 +23,8 @@ from attractor.errors import InputError, unknown
 from attractor.tasks.order import Windows, check_length, evaluation_batches
 from attractor.tasks.task import Batch, TaskConfig
 
+MEASURED_TOKENS = 200_000  # on which the bytes per token are measured
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -69,6 +71,16 @@ class TextTask:
 
     def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         return evaluation_batches(self.corpus.valid, self.seq_len, batch_size, max_batches)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of validation text, so that a loss per token can be told per byte. The end of a text counts as a token."""
+        tokenizer = self.corpus.tokenizer
+        if isinstance(tokenizer, ByteTokenizer):
+            return 1.0
+        sample = np.asarray(self.corpus.valid[:MEASURED_TOKENS])
+        spelled = sample[(sample < tokenizer.n_spelled) & (sample != tokenizer.end_of_text)]
+        return len(tokenizer.decode(spelled).encode()) / len(sample)
 
     def describe(self) -> str:
         corpus = self.corpus

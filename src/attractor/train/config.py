@@ -19,6 +19,7 @@ from attractor.tasks.recall import Recall
 from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
 from attractor.train import interventions
+from attractor.train.formulas import formulas_of
 from attractor.train.schedule import SCHEDULES
 from attractor.train.start import weights_fingerprint
 
@@ -105,7 +106,7 @@ class TrainConfig:
         if self.gate_lr is not None:
             require(0 < self.gate_lr < math.inf, "gate_lr", "positive and finite, or None", self.gate_lr)
             rule = f"None for a model of the family {self.model.family}, which has no gate"
-            require(bool(self.model.gates), "gate_lr", rule, self.gate_lr, "leave it out")
+            require(bool(self.model.own_rate), "gate_lr", rule, self.gate_lr, "leave it out")
         interventions.check(self)
 
     @property
@@ -118,10 +119,12 @@ class TrainConfig:
         return None if self.start is None else Path(self.start.format(attention=self.label, seed=self.seed))
 
     def identity(self, task: Task) -> dict[str, Any]:
-        """All that determines the run: this config, what is in its data, and what it starts from."""
+        """All that determines the run: this config, what is in its data, what it starts from, and the versions of what
+        it computes."""
         start = self.start_folder
         weights = {} if start is None else {"start_weights": weights_fingerprint(start, self.model)}
-        return self.to_dict() | {"data": task.fingerprint} | weights
+        versions = {"formulas": formulas} if (formulas := formulas_of(self)) else {}
+        return self.to_dict() | {"data": task.fingerprint} | weights | versions
 
     @property
     def tokens_per_step(self) -> int:
@@ -163,7 +166,9 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
-        values = {key: value for key, value in stored.items() if key not in ("label", "data", "start_weights")}
+        values = {
+            key: value for key, value in stored.items() if key not in ("label", "data", "start_weights", "formulas")
+        }
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:

@@ -32,6 +32,7 @@ from attractor.evidence.run import RunFolder
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch, Task
+from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
 from attractor.train.average import Average
 from attractor.train.checkpoint import TrainState
@@ -537,6 +538,7 @@ class Run:
         return {
             "label": self.config.label,
             "data": self.task.describe(),
+            **({"bytes_per_token": self.task.bytes_per_token} if isinstance(self.task, TextTask) else {}),
             "n_parameters": sum(p.numel() for p in self.model.parameters()),
             "device": str(self.device),
             "threads": torch.get_num_threads(),

@@ -41,14 +41,14 @@ def optimizer_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
 
 
 def with_own_rates(groups: list[dict[str, Any]], config: TrainConfig) -> list[dict[str, Any]]:
-    """The groups, with the model's gates in one of their own where they have a rate of their own."""
+    """The groups, with the parameters that have a rate of their own (`gate_lr`) in groups of their own."""
     if config.gate_lr is None:
         return groups
     own: list[dict[str, Any]] = []
     for group in groups:
-        gates = [(name, p) for name, p in group["params"] if name in config.model.gates]
+        gates = [(name, p) for name, p in group["params"] if name in config.model.own_rate]
         if gates:
-            group["params"] = [(name, p) for name, p in group["params"] if name not in config.model.gates]
+            group["params"] = [(name, p) for name, p in group["params"] if name not in config.model.own_rate]
             factor = config.gate_lr / config.lr
             own.append(group | {"name": f"gates at {config.gate_lr:g}", "params": gates, "rate_factor": factor})
     return [*groups, *own]

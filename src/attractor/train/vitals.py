@@ -4,10 +4,12 @@
     change          |block(x) - x| / |x|, mean over tokens: how far a block is from leaving its input alone (2)
     entropy         of attention's rows in nats, mean over all but the first, which is always 0             (3)
     slow memory     P (1 + mean distance); where the state decays by a, P / (1 - a). In tokens              (4)
+    by head         P m, m the effective memory of a head (`analysis/memory.py`); of a map, 1 + mean distance (4')
     residual        |F(z) - z| / |z|, mean over tokens, round by round and evaluation by evaluation         (5)
     contraction     by how much an iteration of z -> F(z) - z grows at u, the largest of all rounds         (6)
     deq_unsolved    share of tokens, over all rounds, whose equilibrium was not reached                     (7)
 
+(4) may be large on average over heads and tokens although most heads of a layer remember next to nothing: (4') tells.
 (2), (3) and (4) are lists over the calls of blocks, in order: under several evaluations Post is called several times a
 round. The two sides of (4) agree where attention falls by a constant factor, and with neither memory nor distance both
 are P, the block itself. F is Post, with the method's own map under "deq"; (6) is `growth_rate` of `fixed_point.py`:
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.analysis.entropy import attention_entropy
-from attractor.analysis.memory import decay_length, mean_distance
+from attractor.analysis.memory import decay_length, effective_memory, mean_distance
 from attractor.attention import Rotation
 from attractor.equilibrium.fixed_point import Step, growth_rate
 from attractor.models.fast_slow import FastSlow
@@ -69,6 +71,7 @@ class Calls:
     changes: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
     memories: list[Tensor] = field(default_factory=list)  # in positions
+    by_head: list[Tensor] = field(default_factory=list)  # in positions, head by head
 
 
 class Vitals:
@@ -96,6 +99,7 @@ class Vitals:
             "fast_entropy": _numbers(fast.entropies),
             "slow_entropy": _numbers(slow.entropies),
             "slow_memory": _numbers([model.config.pool_factor * memory for memory in slow.memories]),
+            "slow_memory_by_head": [(model.config.pool_factor * heads).tolist() for heads in slow.by_head],
             "residual": [trace.tolist() for trace in seen["residual"]],
         }
         return {name: found for name, found in record.items() if found != []}
@@ -148,7 +152,7 @@ def in_summary(records: Sequence[Mapping[str, Any]]) -> Record:
         return {}
     last = looks[-1]
     found = {"gate": last["gate"], "gate_largest": max(abs(look["gate"]) for look in looks)}
-    found |= {name: last[name] for name in ("fast_change", "slow_change") if name in last}
+    found |= {name: last[name] for name in ("fast_change", "slow_change", "slow_memory_by_head") if name in last}
     means = {"slow_memory": last.get("slow_memory"), "residual": [trace[-1] for trace in last.get("residual", [])]}
     found |= {name: fmean(values) for name, values in means.items() if values and None not in values}
     converged: Mapping[str, Any] = next((record for record in reversed(records) if "contraction" in record), {})
@@ -166,6 +170,9 @@ def _note(seen: Seen, calls: Calls, block: nn.Module, inputs: tuple[Any, ...], o
     calls.entropies += [attention_entropy(weights).sum(-1).mean() / max(weights.shape[-2] - 1, 1) for weights in maps]
     calls.memories += [decay_length(decay).mean() for decay in decays] or [  # (4)
         1 + mean_distance(weights).mean() for weights in maps
+    ]
+    calls.by_head += [effective_memory(decay).mean((0, -1)) for decay in decays] or [  # (4')
+        1 + mean_distance(weights).mean((0, -1)) for weights in maps
     ]
 
 

@@ -1,0 +1,141 @@
+"""LogitControl (QuacK): learning rates of query and key weights that bound how fast attention logits change.
+
+Its figures are curves, so that most margins are what matters; losses were read of models with a BPE tokenizer.
+"""
+
+from math import log
+
+from attractor.evidence.claim import BYTES_PER_TOKEN, MATTERS, Claim, Paper
+from attractor.evidence.quantity import SPEED, Quantity
+from attractor.evidence.readings import Pair
+from attractor.evidence.rules import Costs, Differs, Equivalent, Stays
+from attractor.evidence.verdicts import AllOf
+
+LARGEST_LOGIT = Quantity("largest logit of training", "logits.max", unit="x")
+LOGIT_CHANGE = Quantity("mean change of logits in training", "logits.change", unit="x")
+FIRST_ORDER = Quantity("first-order change of logits over its bound", "probes.lemma.bounded")
+UNSTABLE = (
+    0.1 / BYTES_PER_TOKEN["encyclopedic"]
+)  # nats/byte, of a tenth of perplexity: what an unstable run loses at least
+
+INTERVENTIONS = ("QK-norm", "QK-clip", "fixed rates", "QuacK")
+LOW, MIDDLE, HIGH = "low rate", "middle rate", "high rate"  # 3e-4, 3e-3 and 3e-2 in the paper
+
+
+def at(column: str, of: str, against: str, effect: float = -MATTERS) -> Pair:
+    """In both kinds of attention rows bear its name first; claimed without a figure."""
+    return Pair(of, against, effect, MATTERS, column)
+
+
+CLAIMS = (
+    Claim(
+        "L1",
+        "smaller rates for W_q, W_k alone stabilise training at 3e-2",
+        "figure 1",
+        "logit-rates",
+        Differs(tuple(Pair(row, "1", -UNSTABLE, UNSTABLE / 2) for row in ("0.1", "0.01"))),
+    ),
+    Claim(
+        "L2",
+        "at 3e-4 all interventions are alike",
+        "figure 2",
+        "logit-control",
+        Equivalent(
+            tuple(at(LOW, f"{kind} {name}", kind, 0.0) for kind in ("MHA", "MLA") for name in INTERVENTIONS),
+        ),
+    ),
+    Claim(
+        "L3",
+        "QK-clip is unstable at 3e-2 and behind at 3e-3 with MLA",
+        "figure 2",
+        "logit-control",
+        Differs(
+            (
+                *(at(HIGH, f"{kind} QK-clip", f"{kind} QuacK", MATTERS) for kind in ("MHA", "MLA")),
+                at(MIDDLE, "MLA QK-clip", "MLA QuacK", MATTERS),
+            )
+        ),
+    ),
+    Claim(
+        "L4",
+        "fixed smaller rates are stable but behind QuacK",
+        "figure 2",
+        "logit-control",
+        AllOf(
+            (
+                Differs(tuple(at(HIGH, f"{kind} fixed rates", kind) for kind in ("MHA", "MLA"))),
+                Differs(tuple(at(MIDDLE, f"{kind} fixed rates", f"{kind} QuacK", MATTERS) for kind in ("MHA", "MLA"))),
+            )
+        ),
+    ),
+    Claim(
+        "L5",
+        "QuacK is best with MLA, just behind QK-norm with MHA",
+        "figure 2",
+        "logit-control",
+        AllOf(
+            (
+                Differs(
+                    tuple(at(MIDDLE, "MLA QuacK", row) for row in ("MLA", "MLA QK-clip", "MLA fixed rates")),
+                ),
+                Differs((at(MIDDLE, "MHA QuacK", "MHA QK-norm", MATTERS),)),
+            )
+        ),
+    ),
+    Claim(
+        "L6",
+        "QuacK holds down both the change and the maximum of logits",
+        "figure 4",
+        "logit-control",
+        AllOf(
+            tuple(
+                Differs((Pair("MLA QuacK", "MLA", -log(2), log(1.1), MIDDLE),), quantity)
+                for quantity in (LOGIT_CHANGE, LARGEST_LOGIT)
+            )
+        ),
+    ),
+    Claim(
+        "L7",
+        "Frobenius and spectral norm are alike",
+        "figure 3",
+        "logit-norms",
+        Equivalent(tuple(Pair("spectral", "frobenius", 0.0, MATTERS, f"tau {tau}") for tau in ("0.1", "1"))),
+    ),
+    Claim(
+        "L8",
+        "QuacK is about 10% faster than QK-norm",
+        "stated",
+        "logit-costs",
+        Costs(SPEED, "QK-norm", (("QuacK", 1.1),), 0.05, True),
+    ),
+    Claim(
+        "L9",
+        "the lemma: bounded first-order change",
+        "appendix A",
+        "logit-control",
+        Stays(("MHA QuacK", "MLA QuacK"), (LOW, MIDDLE, HIGH), 1.0, FIRST_ORDER),
+    ),
+    Claim(
+        "L10",
+        "higher base rates are better once stable; QuacK is faster than QK-clip",
+        "figure 2, stated (the second half beside L8)",
+        "logit-control",
+        Differs(
+            tuple(
+                Pair(f"{kind} {row}", f"{kind} {row}", -MATTERS, MATTERS, MIDDLE, LOW)
+                for kind in ("MHA", "MLA")
+                for row in ("QK-norm", "QuacK")
+            )
+        ),
+    ),
+)
+
+PAPER = Paper(
+    "LogitControl",
+    "Controlling changes to attention logits",
+    "Ben Anson and Laurence Aitchison",
+    2025,
+    None,
+    "QuacK: rates for query and key weights that bound how fast attention logits change, for MLA too.",
+    CLAIMS,
+)

@@ -1,0 +1,44 @@
+"""Are attention scores invariant under a common rotation of queries and keys, as a dot product is?
+
+    change = max over layers of  |s(q R, k R) - s(q, k)| / |s(q, k)|,   R a random rotation of a head's space   (1)
+
+s are the scores between the queries and keys that a layer has for a validation batch, after coupling. Without coupling
+(1) is rounding. PsiQRH asserts the invariance for its phase activation, whose phases depend on coordinates.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attractor.models.language_model import LanguageModel
+from attractor.tap import capture
+from attractor.train.config import TrainConfig
+from attractor.train.hardware import on_device
+
+N_SEQUENCES = 2
+
+
+def rotation_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    (batch,) = config.build_task().valid_batches(N_SEQUENCES, 1)
+    tokens, _, _ = on_device(batch, model.device)
+    with capture("q", "k") as seen:
+        model(tokens)
+    couplings = [block.attention.couple for block in model.layers]
+    changes = [
+        change(couple, q.float(), k.float()) for couple, q, k in zip(couplings, seen["q"], seen["k"], strict=True)
+    ]
+    return {"rotation": {"change": max(changes)}}
+
+
+def change(couple: nn.Module, q: Tensor, k: Tensor) -> float:
+    """(1) for one layer."""
+    draw = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(q.shape[-1], q.shape[-1], generator=draw))[0].to(q)
+
+    def scores(q: Tensor, k: Tensor) -> Tensor:
+        q, k = couple(q, k)
+        return q @ k.mT
+
+    before = scores(q, k)
+    return float((scores(q @ turn, k @ turn) - before).norm() / before.norm())

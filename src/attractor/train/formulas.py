@@ -1,0 +1,65 @@
+"""Versions of what runs compute, so that two runs of one name computed the same.
+
+The configuration of a run says which computation was asked for, not how the code carried it out. Whoever changes a
+formula or a kernel so that its results change (beyond rounding) raises its version here. From the second version on the
+version is part of the identity of every run that uses the computation: older runs of the same configuration stay where
+they are, under another key, and are never taken for new ones. `tests/test_golden.py` notices a change that nobody
+declared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.attention.couple.mlp import MLPOnly
+from attractor.attention.couple.phase import Phase
+from attractor.attention.score.decayed import Decayed
+from attractor.attention.score.differential import Differential
+
+if TYPE_CHECKING:
+    from attractor.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Formula:
+    """`used` says whether a run of this configuration computes it."""
+
+    version: int
+    used: Callable[["TrainConfig"], bool]
+
+
+def _couples(*kinds: type) -> Callable[["TrainConfig"], bool]:
+    return lambda config: any(isinstance(mechanism.couple, kinds) for mechanism in config.model.mechanisms)
+
+
+def _scores(kind: type) -> Callable[["TrainConfig"], bool]:
+    return lambda config: any(isinstance(mechanism.score, kind) for mechanism in config.model.mechanisms)
+
+
+def _every_run(config: "TrainConfig") -> bool:
+    return True
+
+
+FORMULAS: dict[str, Formula] = {
+    "cross-entropy": Formula(1, _every_run),
+    "order of data": Formula(1, _every_run),
+    "AdamW": Formula(1, _every_run),
+    "Muon": Formula(1, lambda config: config.optimizer == "muon"),
+    "coupling": Formula(1, _couples(Dynamics, MLPOnly)),
+    "phase": Formula(1, _couples(Phase)),
+    "differential": Formula(1, _scores(Differential)),
+    "decay": Formula(1, _scores(Decayed)),
+    "QuacK": Formula(1, lambda config: config.quack is not None),
+    "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
+    "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn")),
+    # 2: the weights that mix residual streams learn at gate_lr, too.
+    "mixing of streams": Formula(
+        2, lambda config: config.gate_lr is not None and getattr(config.model, "streams", 1) > 1
+    ),
+}
+
+
+def formulas_of(config: "TrainConfig") -> dict[str, Any]:
+    """Return the versions of what the run computes, without those that are still the first."""
+    return {name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)}
