@@ -1,21 +1,177 @@
-"""`launch` on several processes of one run: the contract of `study/launch.py`, each run by torchrun."""
+"""`launch` on several processes of one run: the contract of `study/launch.py`, for the ranks of distributed runs."""
 
+import ipaddress
+import os
 import signal
-from collections.abc import Sequence
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import RunFolder
-from attractor.study.launch import Job
+from attractor.study.launch import Job, carry_out
 from attractor.study.torchrun import launch
+from attractor.train import ranks
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import Run, Taken
+from attractor.train.ranks import Ranks
 
+LISTENS = "0A"  # the state of a listening socket in /proc/net/tcp
+on_linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes are seen through /proc")
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1)
 
 
 def ignore(running: Sequence[Job], ended: Sequence[Job]) -> None: ...
+
+
+def once_it_trains(job: Job, act: Callable[[], None]) -> Callable[[Sequence[Job], Sequence[Job]], None]:
+    """A `watch` that acts one time, when the run has taken its first step."""
+    acted = []
+
+    def watch(running: Sequence[Job], ended: Sequence[Job]) -> None:
+        if not acted and (job.path / "metrics.jsonl").exists() and RunFolder.open(job.path).metrics():
+            acted.append(True)
+            act()
+
+    return watch
+
+
+def descendants() -> list[int]:
+    """The process ids of all that this process has started, and of what they have started."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+    found = [os.getpid()]
+    for parent in found:
+        found += [process for process, its_parent in parents.items() if its_parent == parent]
+    return found[1:]
+
+
+def listening(processes: Sequence[int]) -> set[str]:
+    """The addresses at which these processes accept TCP connections."""
+    inodes = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    addresses = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            words = line.split()
+            if words[3] == LISTENS and words[9] in inodes:
+                digits = bytes.fromhex(words[1].partition(":")[0])  # in words of 32 bits, in the machine's byte order
+                packed = b"".join(
+                    digits[i : i + 4][:: -1 if sys.byteorder == "little" else 1] for i in range(0, len(digits), 4)
+                )
+                addresses.add(str(ipaddress.ip_address(packed)))
+    return addresses
+
+
+@on_linux
+def test_listening_sockets_are_seen() -> None:
+    """The control for the test below: a socket at a known address is found at this address."""
+    with socket.create_server(("127.0.0.1", 0)):
+        assert listening([os.getpid()]) == {"127.0.0.1"}
+    with socket.create_server(("", 0)):
+        assert listening([os.getpid()]) == {"0.0.0.0"}
+
+
+@on_linux
+@pytest.mark.slow
+def test_no_process_of_a_run_can_be_reached_from_another_machine(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: while a run takes its steps, its ranks listen on the loopback interface, where gloo connects them, and
+    no process that the launcher has started listens anywhere else. (A TCP store of torch listens on all interfaces, and
+    what is put there is unpickled.)"""
+    job = Job(base.replace(n_steps=4000, eval_every=4000, warmup_steps=0), tmp_path / "run")
+    seen: list[set[str]] = []
+
+    def look_and_stop() -> None:
+        seen.append(listening(descendants()))
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(RunInterrupted):
+        launch([job], 2, RUNTIME, once_it_trains(job, look_and_stop))
+    assert seen == [{"127.0.0.1"}]
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_the_run_goes_on_later(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the failure names the signal, not what the other rank says of its lost connection; no process of the
+    run is left; the same call carries the run to its end."""
+    job = Job(base.replace(n_steps=400, eval_every=400), tmp_path / "run")
+    others = set(descendants())
+    left: list[int] = []
+
+    def kill_one() -> None:
+        left.extend(process for process in descendants() if process not in others and is_rank(process))
+        os.kill(left[-1], signal.SIGKILL)
+
+    failures = launch([job], 2, RUNTIME, once_it_trains(job, kill_one))
+    assert len(left) == 2
+    assert failures == {job.name: job.failure(-signal.SIGKILL)}
+    assert not set(left) & set(descendants())
+    assert launch([job], 2, RUNTIME, ignore) == {}
+    assert job.finished
+
+
+def is_rank(process: int) -> bool:
+    """Whether it has the loopback sockets that gloo opens in each rank."""
+    return bool(listening([process]))
+
+
+def break_the_last_rank(job: Job) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "of a cluster"  # is overridden, or gloo would not start
+    take_step = Run.take_step
+
+    def broken(run: Run) -> Taken:
+        if run.step == 3 and run.world.rank == 1:
+            raise MemoryError("no room on rank 1")
+        return take_step(run)
+
+    Run.take_step = broken  # type: ignore[method-assign]
+    carry_out(job, RUNTIME)
+
+
+@pytest.mark.slow
+def test_of_an_error_on_one_rank_the_message_of_that_rank_is_kept(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: rank 0 fails, too, since it loses its connection; what is told is why rank 1 failed."""
+    job = Job(base, tmp_path / "run")
+    both = Ranks(2, break_the_last_rank, job)
+    both.start()
+    both.join()
+    assert [process.exitcode for process in both.processes] == [1, 1]
+    assert job.failure(both.exitcode) == "MemoryError: no room on rank 1\n"
+
+
+def fail_or_wait(folder: Path) -> None:
+    """Rank 1 fails once rank 0 waits, for something that will never come; and SIGTERM does not end rank 0 either."""
+    if os.environ["RANK"] == "1":
+        while not (folder / "waits").exists():
+            time.sleep(0.01)
+        sys.exit(3)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / "waits").touch()
+    time.sleep(600)
+
+
+def test_a_rank_that_waits_for_ever_for_a_failed_one_is_killed(tmp_path: Path, monkeypatch) -> None:
+    """Criterion: what ends is told by the exit code of the rank that failed, not of the one that was killed for it."""
+    monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.1)
+    both = Ranks(2, fail_or_wait, tmp_path)
+    both.start()
+    both.join()
+    assert both.exitcode == 3
+    assert not any(process.is_alive() for process in both.processes)
 
 
 @pytest.mark.slow
@@ -38,10 +194,7 @@ def test_runs_one_after_another_and_a_failed_one_does_not_stop_the_rest(base: Tr
 def test_a_signal_saves_and_the_same_call_goes_on(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: the run that was under way is saved where it stood, and ends when launched again."""
     job = Job(base.replace(n_steps=4000, eval_every=4000, warmup_steps=0), tmp_path / "run")
-
-    def stop(running: Sequence[Job], ended: Sequence[Job]) -> None:
-        if running and (job.path / "metrics.jsonl").exists() and RunFolder.open(job.path).metrics():
-            signal.raise_signal(signal.SIGTERM)
+    stop = once_it_trains(job, lambda: signal.raise_signal(signal.SIGTERM))
 
     with pytest.raises(RunInterrupted, match="0 of 1 runs ended, the one that ran is saved") as caught:
         launch([job], 2, RUNTIME, stop)

@@ -27,7 +27,8 @@ from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.tasks import Batch
 from attractor.tasks.text import Text, TextTask
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.distributed import World
+from attractor.train.display import Silent
+from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World
 from attractor.train.loop import Run, Taken, train
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
@@ -135,6 +136,13 @@ def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[fl
     return spoken.tolist(), losses
 
 
+class Notes(Silent):
+    """The notes of a run, on standard output."""
+
+    def note(self, text: str) -> None:
+        print(text)
+
+
 def torchrun(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N_PROCESSES}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -230,10 +238,19 @@ def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(runs: Path, cor
 
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all(tmp_path: Path, corpus: str) -> None:
-    """Criterion: torchrun ends by itself, and not well."""
+    """Criterion: torchrun ends by itself, and not well. Before, one process has warned of torchrun's open store."""
     done = torchrun(str(Path(__file__)), str(tmp_path), corpus, "break", timeout=120)
     assert done.returncode != 0
     assert "MemoryError" in done.stderr
+    assert done.stdout.splitlines() == [OPEN_RENDEZVOUS]
+
+
+def test_only_a_rendezvous_that_others_can_reach_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: torchrun's store is, also at a loopback address, since it listens on all interfaces; a file is not."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert World(0, 2).warning == OPEN_RENDEZVOUS
+    assert World(0, 2, store="/tmp/private/store").warning is None
+    assert World().warning is None
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(corpus: str, tmp_path: Path) -> None:
@@ -264,7 +281,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(corpus: str, tmp_path: Pat
 
 def test_one_process_is_a_world_in_which_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Criterion: a batch in one part is that batch with weight 1, and no random state changes."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", STORE):
         monkeypatch.delenv(name, raising=False)
     world = World.from_environment()
     assert world == World()
@@ -328,7 +345,7 @@ def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) 
             return take_step(run)
 
         Run.take_step = broken  # type: ignore[method-assign]
-        train(config_of("standard", corpus), root / "run", RUNTIME)
+        train(config_of("standard", corpus), root / "run", RUNTIME, Notes())
         return
     for parallel in ("ddp", "fsdp"):
         said = carry_out(root / parallel, corpus, CASES, parallel)

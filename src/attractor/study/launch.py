@@ -22,6 +22,7 @@ from attractor.evidence.run import RunFolder
 from attractor.files import write_text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
+from attractor.train.distributed import World
 from attractor.train.interrupt import StopRequest
 from attractor.train.process import at_end_of_parent, fresh_processes, save_and_end
 
@@ -98,7 +99,7 @@ def launch(
             while waiting or running:
                 while waiting and len(running) < n_workers and stop.signal_number is None:
                     job = waiting.pop(0)
-                    started = context.Process(target=_carry_out, args=(job, runtime))
+                    started = context.Process(target=carry_out, args=(job, runtime))
                     started.start()
                     running[job] = started
                 watch(list(running), ended)
@@ -125,8 +126,8 @@ def launch(
     return failures
 
 
-def _carry_out(job: Job, runtime: Runtime) -> None:
-    """One run in a process of its own."""
+def carry_out(job: Job, runtime: Runtime) -> None:
+    """One run, or one rank of it, in a process of its own."""
     from attractor.train.loop import train
 
     os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each run to stop exactly once
@@ -141,10 +142,14 @@ def _carry_out(job: Job, runtime: Runtime) -> None:
         _write_failure(job, str(error))
         sys.exit(2)
     except Exception as error:
-        _write_failure(job, f"{type(error).__name__}: {error}")
-        raise
+        if _write_failure(job, f"{type(error).__name__}: {error}"):
+            raise  # with a traceback
+        sys.exit(1)
 
 
-def _write_failure(job: Job, text: str) -> None:
-    if job.path.is_dir():
+def _write_failure(job: Job, text: str) -> bool:
+    """Say why the run failed, and return True; but of several ranks only the first one that fails knows why."""
+    first = World.from_environment().fails_first()
+    if first and job.path.is_dir():
         write_text(job.path / FAILURE, text + "\n")
+    return first

@@ -1,4 +1,4 @@
-"""One run on several processes, started by torchrun: each computes its rows of every batch, and all take one step.
+"""One run on several processes: each computes its rows of every batch, and all take one step.
 
     loss = sum_r (n_r / n) loss_r = mean_r (N n_r / n) loss_r                                               (1)
 
@@ -8,15 +8,22 @@ over processes, so (1) makes them those of the whole batch, however unevenly its
 Data-parallel (`ddp`): every process holds the model, the optimizer and the gradients whole. Fully sharded (`fsdp`):
 each holds a part of every tensor, and a block is gathered while it is computed. NCCL moves what is on GPUs; gloo what
 is on CPUs, and the few numbers and decisions on which all must agree.
+
+The processes find one another in one of two ways. Those that attractor starts (`ranks.py`) meet over a file that only
+their user can read. Those that torchrun starts meet over its TCP store. It listens on every network interface, whatever
+its options say, and whoever reaches it can execute code in these processes, so `train` warns of it. Processes that are
+all on one machine talk to each other through the loopback interface alone.
 """
 
 import atexit
 import gc
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -32,6 +39,12 @@ from attractor.tasks import Batch
 
 T = TypeVar("T")
 LossFunction = Callable[..., tuple[Tensor, Tensor]]
+STORE = "ATTRACTOR_STORE"  # names the file over which processes meet that attractor has started
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+OPEN_RENDEZVOUS = (
+    "torchrun's rendezvous listens on every network interface without a password, and whoever reaches it can execute "
+    "code here: use it only in a private network (docs/distributed.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -42,17 +55,27 @@ class World:
     size: int = 1
     local_rank: int = 0  # on its own machine
     local_size: int = 1
+    store: str | None = None  # the file over which the processes meet; None: the TCP store of torchrun
 
     @classmethod
     def from_environment(cls) -> Self:
-        """As torchrun has set it."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return cls(*(int(os.environ.get(name, default)) for name, default in zip(names, "0101", strict=True)))
+        """As torchrun or `ranks.py` has set it."""
+
+        def number(name: str, default: int) -> int:
+            return int(os.environ.get(name, default))
+
+        ranks = number("RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
+        return cls(*ranks, os.environ.get(STORE))
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes the run's folder and speaks to the person who watches."""
         return self.rank == 0
+
+    @property
+    def warning(self) -> str | None:
+        """What a person should know of the way in which the processes meet."""
+        return OPEN_RENDEZVOUS if self.size > 1 and self.store is None else None
 
     @property
     def program(self) -> str:
@@ -72,7 +95,11 @@ class World:
         if not dist.is_initialized():
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+            if self.local_size == self.size:
+                os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": f"={LOOPBACK}"}
+            store = None if self.store is None else dist.FileStore(self.store, self.size)
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
             atexit.register(_leave)
         try:
             yield
@@ -80,10 +107,20 @@ class World:
             traceback.clear_frames(stopped.__traceback__)  # they hold the model, and it the group
             raise
         except BaseException:
-            # This process alone is at its end. It must not wait for the others, who may be waiting for it: torchrun
-            # sees it end, and ends them.
+            # This process alone is at its end. It must not wait for the others, who may be waiting for it: whoever
+            # started them (torchrun, or `ranks.py`) sees it end, and ends them.
             atexit.unregister(_leave)
             raise
+
+    def fails_first(self) -> bool:
+        """Whether this process is the first of the run that says so: the others may fail only for want of it."""
+        if self.store is None:
+            return True
+        try:
+            Path(self.store).with_name("failed").open("x").close()
+        except FileExistsError:
+            return False
+        return True
 
     # --- sharing out and agreeing -------------------------------------------------------------------------------
 
@@ -142,12 +179,13 @@ class World:
             try:
                 outcome[0] = action()
             except InputError as error:
-                refusal, outcome[1] = error, str(error)
+                refusal, outcome[1] = error, (type(error), str(error))
         dist.broadcast_object_list(outcome)
         if refusal is not None:
             raise refusal
         if outcome[1] is not None:
-            raise InputError(outcome[1])
+            kind, text = outcome[1]
+            raise kind(text)
         return cast(T, outcome[0])
 
     # --- the model ----------------------------------------------------------------------------------------------

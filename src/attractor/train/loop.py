@@ -9,8 +9,8 @@ random state is in the checkpoint. Resumed, it goes on bit for bit as if it had 
 On an accelerator a step waits for nothing (`late.py`): what it found is read when someone looks at the run, and at the
 latest after FARTHEST steps. On a CPU reading is free, and done at once. Either way the run is the same.
 
-Several processes that torchrun starts carry out one run together (`distributed.py`): all of them take every step, and
-the first one alone writes.
+Several processes may carry out one run together (`distributed.py`): all of them take every step, and the first one
+alone writes.
 """
 
 import math
@@ -88,6 +88,8 @@ def train(
             if not world.agreed(folder.finished):  # another process may have finished it just now
                 world.first_does(lambda: keep_spelling(folder, task))
                 display.start()
+                if world.warning is not None:
+                    display.note(world.warning)
                 return _carry_out(Run(config, folder, task, runtime, display, world))
     display.note(f"'{folder.path}' is finished already")
     return folder.summary() or {}
