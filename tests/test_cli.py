@@ -287,12 +287,14 @@ def test_training_ends_with_its_measure_the_next_command_and_its_folder(attracto
     asked = ["train", *TINY, *SHORT, f"--corpus={corpus}", "--attention=gated"]
     said = attractor(*asked)
     assert (said.code, said.err) == (0, "")
-    *_, measure, following, folder = said.out.splitlines()
+    *_, measure, page, following, folder = said.out.splitlines()
     assert re.fullmatch(r"perplexity [\d.]+, loss [\d.]+ nats", measure)
+    assert page == f"page: {folder}/report.html"
+    assert "Samples" in Path(folder, "report.html").read_text()
     assert following == f"generate: attractor generate {folder}"
     assert re.fullmatch(r"runs/gated-[0-9a-f]{8}", folder)
     again = attractor(*asked)
-    assert again.out.splitlines() == [f"'{folder}' is finished already", measure, following, folder]
+    assert again.out.splitlines() == [f"'{folder}' is finished already", measure, page, following, folder]
     other = attractor(*asked, "--seed=1")
     assert other.out.splitlines()[-1] != folder
 
@@ -403,6 +405,39 @@ def test_a_run_resumed_when_it_is_finished_says_so(attractor: Command, trained: 
     said = attractor("train", f"--resume={trained}")
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[0] == "'run' is finished already"
+
+
+def test_the_page_of_a_run_is_written_anew_from_its_folder(attractor: Command, trained: str) -> None:
+    page = Path(trained, "report.html")
+    first = page.read_bytes()
+    page.unlink()
+    assert attractor("report", trained).out.splitlines() == ["run/report.html"]
+    assert page.read_bytes() == first
+    assert attractor("report", trained, "--out=pages").out.splitlines() == ["pages/report.html"]
+    assert_refused(attractor("report", trained, "--store=x.json"), "store must be left out for a run", "x.json")
+
+
+def test_a_run_that_stops_by_itself_has_a_page(attractor: Command, corpus: str) -> None:
+    wild = ["--lr=1e30", "--clip=None", "--max-bad-steps=2", "--n-steps=20", "--warmup-steps=0", "--device=cpu"]
+    said = attractor("train", *TINY, *wild, f"--corpus={corpus}", "--out=wild")
+    assert said.code == 1
+    assert said.out.splitlines()[-1] == "page: wild/report.html"
+    assert "unfinished, last logged at step" in Path("wild/report.html").read_text()
+    assert not Path("wild/samples.json").exists()
+
+
+def test_without_a_page_or_samples_a_run_is_finished_all_the_same(
+    attractor: Command, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a reason")
+
+    monkeypatch.setattr("attractor.report.run_page.write_run_page", fails)
+    monkeypatch.setattr("attractor.train.samples.keep_samples", fails)
+    said = attractor("train", *TINY, *SHORT, f"--corpus={corpus}", "--out=run")
+    assert (said.code, said.err) == (0, "")
+    assert {"no samples: a reason", "no page: a reason"} <= set(said.out.splitlines())
+    assert Path("run/summary.json").exists()
 
 
 # --- how it ends --------------------------------------------------------------------------------------------------

@@ -21,12 +21,17 @@ RESULTS = Path("results")
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of a study anew, from its folder or from a stored record: page, tables, LaTeX, figures."""
+    """Write the page of a run, or the report of a study anew: page, tables, LaTeX, figures."""
 
-    source: Annotated[Positional[Path], arg(help="the folder of a study, as STUDY-SCALE under runs/, or a record.json")]
+    source: Annotated[
+        Positional[Path],
+        arg(help="the folder of a run, the folder of a study, as STUDY-SCALE under runs/, or a record.json"),
+    ]
     out: Annotated[Path | None, arg(help="where to; by default the folder itself")] = None
-    formats: Annotated[tuple[str, ...], arg(help="of the figures: png, pdf, svg")] = ("png", "pdf", "svg")
-    store: Annotated[Path | None, arg(help="keep the record there too, as results/study-NAME-SCALE.json")] = None
+    formats: Annotated[tuple[str, ...], arg(help="of a study's figures: png, pdf, svg")] = ("png", "pdf", "svg")
+    store: Annotated[
+        Path | None, arg(help="keep the record of a study there too, as results/study-NAME-SCALE.json")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,14 @@ def report(args: Report, console: Console) -> None:
     from attractor.evidence.ledger import read_record
     from attractor.evidence.study import StudyRecord
     from attractor.files import plain, write_text
+    from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
 
+    if (args.source / "config.json").is_file():
+        if args.store is not None:
+            raise InputError(f"store must be left out for a run, which has no record of a study, got '{args.store}'")
+        console.print(str(write_run_page(args.source, args.out)), markup=False, highlight=False, soft_wrap=True)
+        return
     record = read_record(args.source) if args.source.is_file() else StudyRecord.read(args.source)
     if args.out is None and args.source.is_file():
         raise InputError(f"out must be given where the source is a file, got '{args.source}'; name a folder")

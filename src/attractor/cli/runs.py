@@ -17,7 +17,7 @@ from tyro.conf import Positional, arg
 from attractor.attention.presets import preset
 from attractor.cli.ending import end_with
 from attractor.cli.options import Common, command_class
-from attractor.errors import InputError
+from attractor.errors import InputError, RunStopped
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
@@ -102,13 +102,44 @@ def train(args: Any, console: Console) -> None:
     task = config.build_task()
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, plan_run(config, task).in_short)
-    summary = carry_out(config, path, runtime, LiveConsole(console))
+    try:
+        summary = carry_out(config, path, runtime, LiveConsole(console))
+    except RunStopped:
+        write_page(path, console)
+        raise
     metric = summary["metric"]
     loss = summary["valid_loss"]
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
+    write_page(path, console, runtime.device)
     if isinstance(config.task, Text):
         console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def write_page(path: Path, console: Console, device: str | None = None) -> None:
+    """Write the page of a run and name it; given a device, let a finished run on text keep samples first.
+
+    The run is saved before, so that whatever goes wrong here is said in one line and does not fail the run.
+    """
+    from attractor.report.run_page import write_run_page
+    from attractor.train.console import print_line
+    from attractor.train.distributed import World
+    from attractor.train.hardware import resolve_device
+    from attractor.train.samples import keep_samples
+
+    if not World.from_environment().is_first:
+        return
+    try:
+        if device is not None:
+            keep_samples(RunFolder.open(path), resolve_device(device))
+    except Exception as error:
+        print_line(console, f"no samples: {error}")
+    try:
+        page = write_run_page(path)
+    except Exception as error:
+        print_line(console, f"no page: {error}")
+    else:
+        print_line(console, f"page: {page}")
 
 
 def plan(args: Any, console: Console) -> None:
@@ -178,30 +209,17 @@ def compare(args: Any, console: Console) -> None:
 
 
 def generate(args: Generate, console: Console) -> None:
-    import torch
-
     from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
+    from attractor.train.samples import continuation
     from attractor.train.spelling import tokenizer_of_run
 
     tokenizer = tokenizer_of_run(RunFolder.open(args.run))
-    device = resolve_device(args.device)
-    run = finished_run(args.run, device, args.checkpoint)
-    prompt = tokenizer.encode(args.prompt).astype("int64")
-    tokens = run.model.generate(
-        [torch.from_numpy(prompt) if len(prompt) else [tokenizer.end_of_text]],
-        args.max_new_tokens,
-        args.temperature,
-        args.top_k,
-        args.top_p,
-        stop_token=tokenizer.end_of_text,
-        pad_token=tokenizer.pad,
-        generator=torch.Generator(device).manual_seed(args.seed),
-    )[0].cpu()
-    continuation = tokens[max(len(prompt), 1) :].numpy()
-    # A model hardly trained also draws ids that mean nothing.
-    continuation = continuation[(continuation < tokenizer.n_spelled) & (continuation != tokenizer.pad)]
-    console.print(args.prompt + tokenizer.decode(continuation), markup=False, highlight=False, soft_wrap=True)
+    model = finished_run(args.run, resolve_device(args.device), args.checkpoint).model
+    written = continuation(
+        model, tokenizer, args.prompt, args.max_new_tokens, args.temperature, args.seed, args.top_k, args.top_p
+    )
+    console.print(args.prompt + written, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_list(args: List, console: Console) -> None:

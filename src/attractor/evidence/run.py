@@ -4,6 +4,7 @@
     environment.json   what it ran on
     metrics.jsonl      one object a line, each with `step` and `tokens`
     summary.json       the outcome; its presence says that the run finished
+    samples.json       text that the model of a finished run on text wrote
     checkpoints/
 
 Plain files without absolute paths: a folder can be copied anywhere and still be read. Runs lie side by side and share
@@ -27,6 +28,8 @@ from attractor.evidence.machine import environment
 from attractor.files import plain, write_json, write_text
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
+
+SAMPLES = "samples.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,14 @@ class RunFolder:
         with turn(self.path):
             kept = [record for record in self.metrics() if record["step"] <= step]
             write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        """Text that the model wrote when the run was finished, with the temperature and the seed of each."""
+        return (_read_object(self.path / SAMPLES) or {}).get("samples", [])
+
+    def write_samples(self, samples: list[dict[str, Any]]) -> None:
+        write_json(self.path / SAMPLES, {"samples": samples})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_json(self.path / "summary.json", dict(summary))

@@ -1,0 +1,59 @@
+"""Text that a trained model writes: what follows a prompt, and the samples that a finished run keeps."""
+
+import torch
+
+from attractor.corpus.tokenizer import Tokenizer
+from attractor.evidence.run import RunFolder
+from attractor.models.language_model import LanguageModel
+from attractor.tasks.text import Text
+from attractor.train.finished import finished_run
+from attractor.train.spelling import tokenizer_of_run
+
+TEMPERATURES = (0.0, 0.8)
+LENGTH = 200
+
+
+def continuation(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompt: str,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> str:
+    """Return what the model writes after the prompt. An empty prompt starts a new document."""
+    given = tokenizer.encode(prompt).astype("int64")
+    tokens = model.generate(
+        [torch.from_numpy(given) if len(given) else [tokenizer.end_of_text]],
+        max_new_tokens,
+        temperature,
+        top_k,
+        top_p,
+        stop_token=tokenizer.end_of_text,
+        pad_token=tokenizer.pad,
+        generator=torch.Generator(model.device).manual_seed(seed),
+    )[0].cpu()
+    written = tokens[max(len(given), 1) :].numpy()
+    # A model that has hardly been trained also draws ids that have no spelling.
+    return tokenizer.decode(written[(written < tokenizer.n_spelled) & (written != tokenizer.pad)])
+
+
+def keep_samples(folder: RunFolder, device: torch.device) -> None:
+    """Store short samples of a finished run on text, from the weights of its last step.
+
+    The run is over and saved before, and its weights are read from the checkpoint, so samples cannot change a result.
+    """
+    if folder.config["task"]["kind"] != Text.kind or folder.samples:
+        return
+    model = finished_run(folder.path, device, "last").model
+    tokenizer = tokenizer_of_run(folder)
+    length = LENGTH if model.max_length is None else min(LENGTH, model.max_length - 1)
+    texts = [continuation(model, tokenizer, "", length, temperature, seed=0) for temperature in TEMPERATURES]
+    folder.write_samples(
+        [
+            {"temperature": temperature, "seed": 0, "text": text}
+            for temperature, text in zip(TEMPERATURES, texts, strict=True)
+        ]
+    )

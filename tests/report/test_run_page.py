@@ -1,0 +1,166 @@
+"""The page of a run shows what the run's folder holds, for finished and unfinished runs, and nothing can break out."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from attractor.evidence.run import RunFolder
+from attractor.report.run_page import write_run_page
+
+HOSTILE = "<script>alert('$x$')</script>"
+CONFIG = {
+    "label": HOSTILE,
+    "seed": 7,
+    "n_steps": 400,
+    "task": {"kind": "text", "corpus": "/home/someone/secret/tales.txt"},
+}
+SUMMARY = {
+    "label": HOSTILE,
+    "data": "/home/someone/secret/tales.txt: 3 documents",
+    "n_parameters": 127_296,
+    "device": "cpu",
+    "threads": 1,
+    "metric": {"name": "perplexity", "value": 16.42, "better": "lower"},
+    "measures": {"perplexity": 16.42},
+    "valid_loss": 2.798,
+    "best_loss": 2.798,
+    "peak_memory_bytes": 31_567_872,
+    "wall_seconds": 12.5,
+    "steps": 400,
+    "tokens": 40_000,
+    "skipped_steps": 1,
+    "loss_spikes": [310],
+    "trajectories": {"contraction": [[200, 0.97], [400, 0.93]]},
+}
+
+
+def logged(step: int, loss: float | None, spikes: int = 0, skipped: int = 0) -> dict:
+    costs = {"lr": 1e-3, "grad_norm": loss and 0.5731, "param_norm": 31.47, "tokens_per_second": 29_415.1}
+    return {"step": step, "tokens": 100 * step, "loss": loss, **costs, "skipped_steps": skipped, "loss_spikes": spikes}
+
+
+def evaluated(step: int, loss: float) -> dict:
+    return {"step": step, "tokens": 100 * step, "valid_loss": loss, "context_gain": 0.0439, "perplexity": 16.42}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    run = RunFolder.create(tmp_path / "run", CONFIG)
+    for record in (
+        logged(100, 3.2871),
+        logged(213, None, skipped=1),
+        logged(310, 7.1113, spikes=1, skipped=1),
+        {
+            "step": 400,
+            "tokens": 40_000,
+            "max_logit": [[6.0888, 21.9263], [7.1024, 8.6982]],
+            "residual": [[0.9, 0.4127]],
+        },
+        {"step": 400, "tokens": 40_000, "novel_measure": 0.7717},
+        logged(400, 2.6891, spikes=1, skipped=1),
+        evaluated(400, 2.7984),
+    ):
+        run.append(record)
+    return run
+
+
+def page_of(run: RunFolder) -> str:
+    return write_run_page(run.path).read_text(encoding="utf-8")
+
+
+def test_every_number_of_the_metrics_is_named_with_its_last_value(run: RunFolder) -> None:
+    run.write_summary(SUMMARY)
+    page = unescape(page_of(run))
+    for title, value in {
+        "Loss": "training loss 2.689, validation loss 2.798",
+        "Context gain": "0.0439",
+        "Perplexity": "16.42",
+        "Learning rate": "0.001",
+        "Gradient norm before clipping": "0.5731",
+        "Norm of all parameters": "31.47",
+        "Largest logit on the probe": "layer 0 21.93, layer 1 8.698",
+        "Distance of Post to its equilibrium": "0.4127",
+        "Growth of an iteration of Post": "0.93",
+        "Novel measure": "0.7717",
+        "Speed, mean since the start": "29,415",
+    }.items():
+        assert re.search(rf"<h3>{re.escape(title)}</h3>(?:(?!<h3>).)*last: {re.escape(value)}<", page, re.DOTALL), title
+    for text in ("127,296", "400 of 400", "40,000", "32 MB", "12 s", "2.798 nats per token", "<dd>finished</dd>"):
+        assert text in page
+
+
+def test_spikes_and_skipped_steps_are_listed_and_marked_in_two_charts(run: RunFolder) -> None:
+    page = page_of(run)
+    assert re.search(r"<dt>loss spikes</dt><dd>1, at 310</dd>", page)
+    assert re.search(r"<dt>skipped steps</dt><dd>1, at 213</dd>", page)
+    legends = [len(re.findall(rf"<text[^>]*>{label}</text>", page)) for label in ("loss spike", "skipped step")]
+    assert legends == [2, 2]
+
+
+def test_a_single_kind_of_mark_is_explained_in_both_charts(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", CONFIG)
+    for record in (logged(100, 3.2871), logged(213, 3.1, skipped=1), evaluated(213, 3.0)):
+        run.append(record)
+    assert len(re.findall(r"<text[^>]*>skipped step</text>", page_of(run))) == 2
+
+
+def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run: RunFolder) -> None:
+    run.write_summary(SUMMARY)
+    run.write_samples([{"temperature": 0.8, "seed": 0, "text": f"</pre>{HOSTILE}\x00\x1b"}])
+    run.append({"step": 400, "tokens": 40_000, f'"x\\1{HOSTILE}': 1.5})
+    page = page_of(run)
+    assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
+    assert page.count("&lt;script&gt;") == 5  # title, heading, sample, and the name of a number twice
+    addresses = set(re.findall(r'https?://[^"\s<]+', page))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # names, never fetched
+    assert "default-src 'none'" in page
+
+
+def test_data_are_named_without_their_folder(run: RunFolder) -> None:
+    run.write_summary(SUMMARY)
+    page = page_of(run)
+    assert "tales.txt: 3 documents" in page
+    assert "secret" not in page
+
+
+def test_an_unfinished_run_with_a_torn_line_shows_its_whole_lines(run: RunFolder) -> None:
+    whole = page_of(run)
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 410, "tokens": 41')
+    assert page_of(run) == whole
+    assert "unfinished, last logged at step 400" in whole
+    assert "Samples" not in whole
+    assert "<dt>parameters</dt>" not in whole  # known when a run is finished
+
+
+def test_a_run_without_evaluations_or_without_any_line_has_a_page(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "young", {"label": "standard"})
+    assert "unfinished, last logged at step 0" in page_of(run)
+    run.append(logged(10, None, skipped=1))  # nothing but a skipped step: a chart of losses would be empty
+    page = page_of(run)
+    assert "Evaluations" not in page
+    assert "<h3>Loss</h3>" not in page
+    assert "<h3>Learning rate</h3>" in page
+
+
+def test_a_single_evaluation_is_drawn_as_a_point(run: RunFolder) -> None:
+    panel = page_of(run).partition("<h3>Perplexity</h3>")[2].partition("</figure>")[0]
+    assert len(re.findall(r"<use [^>]*style=\"fill: #0b84d8", panel)) == 1
+
+
+def test_of_many_layers_the_highest_and_the_lowest_are_named(run: RunFolder) -> None:
+    layers = [[float(layer)] for layer in range(1, 33)]
+    run.append({"step": 400, "tokens": 40_000, "query_norm": layers})
+    assert "last: layer 31 32, layer 0 1<" in page_of(run)
+
+
+def test_equal_runs_give_equal_bytes_wherever_they_lie(run: RunFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "copy"
+    copy.mkdir(parents=True)
+    for name in ("config.json", "environment.json", "metrics.jsonl"):
+        (copy / name).write_bytes((run.path / name).read_bytes())
+    there = write_run_page(copy, tmp_path / "pages")
+    assert there == tmp_path / "pages" / "report.html"
+    assert there.read_text(encoding="utf-8") == page_of(run) == page_of(run)

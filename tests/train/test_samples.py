@@ -1,0 +1,44 @@
+"""A finished run on text keeps samples of what it writes, and they change nothing about the run."""
+
+from pathlib import Path
+
+import torch
+
+from attractor.evidence.run import RunFolder
+from attractor.train.config import RECIPES, Runtime, TrainConfig
+from attractor.train.loop import train
+from attractor.train.samples import LENGTH, keep_samples
+
+CPU = torch.device("cpu")
+
+
+def finished(config: TrainConfig, path: Path) -> RunFolder:
+    train(config.replace(n_steps=3, warmup_steps=1, eval_batches=1), path, Runtime(device="cpu", threads=1))
+    return RunFolder.open(path)
+
+
+def test_samples_are_the_same_for_the_same_run_and_touch_no_other_file(tmp_path: Path) -> None:
+    run = finished(RECIPES["laptop"].replace(d_model=16, n_heads=2, n_layers=1, d_ff=32), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    state = torch.get_rng_state()
+    keep_samples(run, CPU)
+    samples = run.samples
+    assert [sample["temperature"] for sample in samples] == [0.0, 0.8]
+    assert all(len(sample["text"]) <= LENGTH for sample in samples)
+    assert {path: path.read_bytes() for path in before} == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+    (tmp_path / "samples.json").unlink()
+    keep_samples(run, CPU)
+    assert run.samples == samples
+    run.write_samples([])
+    run.write_samples(samples[:1])
+    keep_samples(run, CPU)
+    assert run.samples == samples[:1]  # kept as they are
+
+
+def test_a_run_of_another_task_has_no_samples(tmp_path: Path) -> None:
+    """Neither the checkpoint nor a tokenizer is asked for: this run has none."""
+    run = RunFolder.create(tmp_path, {"task": {"kind": "sudoku"}})
+    keep_samples(run, CPU)
+    assert run.samples == []
