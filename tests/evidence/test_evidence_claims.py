@@ -13,7 +13,15 @@ from claimed import losses, record
 
 from attractor.errors import InputError
 from attractor.evidence.claim import BYTES_PER_TOKEN, Claim
-from attractor.evidence.ledger import SCALES, Entry, find_records, ledger
+from attractor.evidence.ledger import (
+    SCALES,
+    Entry,
+    RuleDates,
+    find_records,
+    ledger,
+    read_rule_dates,
+    renewed_rule_dates,
+)
 from attractor.evidence.papers import CLAIMS
 from attractor.evidence.papers.coupled_qk import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
 from attractor.evidence.papers.fast_slow import TWO_TIMESCALES
@@ -231,3 +239,65 @@ def test_a_damaged_record_is_named(tmp_path: Path, stored: Any) -> None:
     (tmp_path / "study-damaged.json").write_text('{"format": 1, ')
     with pytest.raises(InputError, match=r"study-damaged\.json"):
         find_records(tmp_path)
+
+
+# --- the age of rules -----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_is_younger_than_the_runs_it_judges_is_marked() -> None:
+    claim = BY_ID["C5"]
+    assert claim.rule is not None
+    stored = {"C5": {"rule": claim.rule.fingerprint, "since": "2026-03-02"}}
+
+    def younger(began: str | None, dates: RuleDates) -> bool:
+        found = ablation(0.05, "laptop")
+        environments = {} if began is None else {"time": [began, "2026-09-01T00:00:00+00:00"]}
+        (entry,) = ledger([replace(found, environments=environments)], [claim], dates)
+        return entry.rule_is_younger
+
+    assert not younger("2026-03-02T08:00:00+00:00", stored)
+    assert not younger("2026-04-01T08:00:00+00:00", stored)
+    assert younger("2026-03-01T08:00:00+00:00", stored)
+    assert younger(None, stored)  # runs whose record has no time are older than records with one
+    assert younger("2026-04-01T08:00:00+00:00", {})
+    assert younger("2026-04-01T08:00:00+00:00", {"C5": {"rule": "another", "since": "2026-03-02"}})
+
+
+def test_only_rules_that_changed_get_a_new_day() -> None:
+    dates = renewed_rule_dates({}, "2026-01-01")
+    assert set(dates) == {claim.id for claim in CLAIMS if claim.rule is not None}
+    changed = dates | {"C5": {"rule": "another", "since": "2026-01-01"}}
+    renewed = renewed_rule_dates(changed, "2026-02-02")
+    assert renewed["C5"] == {"rule": dates["C5"]["rule"], "since": "2026-02-02"}
+    assert {claim: day for claim, day in renewed.items() if claim != "C5"} == {
+        c: d for c, d in dates.items() if c != "C5"
+    }
+
+
+def test_the_hash_of_a_rule_follows_its_fields_and_nothing_else() -> None:
+    fingerprints = [claim.rule.fingerprint for claim in CLAIMS if claim.rule is not None]
+    assert len(set(fingerprints)) == len(fingerprints)
+    rule = BY_ID["C5"].rule
+    assert rule is not None
+    first, *others = rule.pairs  # type: ignore[attr-defined]
+    wider = replace(rule, pairs=(replace(first, margin=2 * first.margin), *others))  # type: ignore[type-var]
+    assert wider.fingerprint != rule.fingerprint
+    assert replace(rule).fingerprint == rule.fingerprint  # type: ignore[type-var]
+
+
+def test_the_days_of_rules_are_stored_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    assert read_rule_dates(tmp_path) == {}
+    dates = renewed_rule_dates({}, "2026-01-01")
+    store(tmp_path, "rules.json", dates)
+    assert read_rule_dates(tmp_path) == dates
+    for damaged in ([], {"C1": "x"}, {"C1": {"rule": "x"}}):
+        store(tmp_path, "rules.json", damaged)
+        with pytest.raises(InputError, match=r"rules\.json"):
+            read_rule_dates(tmp_path)
+
+
+def test_every_rule_of_today_is_written_down() -> None:
+    """`attractor claims --write docs/claims.md` writes the days of rules that changed."""
+    stored = read_rule_dates(ROOT / "results")
+    changed = [c.id for c in CLAIMS if c.rule is not None and stored.get(c.id, {}).get("rule") != c.rule.fingerprint]
+    assert not changed, f"the rules of {changed} are not those of results/rules.json; run attractor claims --write"

@@ -16,7 +16,7 @@ from tyro.conf import Positional, arg
 from attractor.cli.ending import end_with
 from attractor.train.config import Runtime
 
-STUDIES = Path("studies")
+STUDIES, RESULTS = Path("studies"), Path("results")
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,16 @@ class StudyList:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Show every run of a study on one scale: configurations, parameters, budgets, what is finished."""
+    """Show every run of a study on one scale, what is finished, and which claims these seeds could decide."""
 
     file: Annotated[Positional[Path], arg(help="a study file, as in studies/; it is Python and is executed")]
     scale: Annotated[str, arg(help="smoke, laptop, bench or paper")] = "smoke"
     root: Annotated[Path, arg(help="where runs and reports lie")] = Path("runs")
     seeds: Annotated[tuple[int, ...] | None, arg(help="in place of the scale's")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    results: Annotated[Path, arg(help="stored records, whose spread between seeds the plan's chances rest on")] = (
+        RESULTS
+    )
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,26 @@ def study_plan(args: StudyPlan, console: Console) -> None:
     console.print(table)
     left = sum(not job.finished for job in planned.jobs)
     console.print(f"{len(planned.jobs)} runs, {left} to do; budget: {study.budget}", highlight=False)
+    print_chances(planned.design, args.results, console)
+
+
+def print_chances(design: Any, results: Path, console: Console) -> None:
+    """Say of every claim of the study whether this scale and these seeds can decide it."""
+    from attractor.evidence.ledger import find_records
+    from attractor.evidence.papers import CLAIMS
+    from attractor.evidence.planning import of_losses, what_it_can_decide
+    from attractor.train.console import print_line
+
+    rules = {
+        claim.id: of_losses(claim.rule) for claim in CLAIMS if claim.id in design.claims and claim.rule is not None
+    }
+    if not any(rules.values()):
+        return
+    stored = [record for record in find_records(results) if record.design.name == design.name]
+    console.print()
+    for claim, rule in rules.items():
+        if rule is not None:
+            print_line(console, f"{claim}: {what_it_can_decide(rule, design, stored)}")
 
 
 def study_list(args: StudyList, console: Console) -> None:

@@ -1,8 +1,10 @@
 """Before the runs: could this scale, with these seeds, decide a claim? The claim's own rule is tried on drawn runs.
 
-Losses are drawn with the published effects, and with none, at the paired spread that stored runs of the study have:
+Losses are drawn with the published effects, and with none, with the noise that stored runs of the study have:
 
-    loss(row, seed) = level(row) + shared(seed) + own(row, seed),   sd(own) = paired sd / sqrt(2)           (1)
+    loss(row, seed) = level(row) + shared(seed) + own(row, seed)                                            (1)
+
+The noise of a row's own is what is left of its losses without the means of the row and of the seed.
 
 A setting can decide where the rule says *holds* of at least 80% of the drawn studies that have what is claimed. The
 levels are the least-squares solution of all differences of a column:
@@ -16,7 +18,7 @@ The control is worse by far. Parts of a rule that are not about losses (a gate, 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -25,11 +27,13 @@ import numpy as np
 from attractor.evidence.quantity import LOSS, MEAN_LOSS, PERPLEXITY
 from attractor.evidence.readings import Control, Obstacle, Pair, values
 from attractor.evidence.rules import POWER, Differs, Equivalent
-from attractor.evidence.statistics import seed_differences, summary
 from attractor.evidence.study import Cell, Design, Outcome, StudyRecord
 from attractor.evidence.verdicts import AllOf, Rule
 
+Place = tuple[str, str]  # row and column
 N_STUDIES = 500
+FEWEST_SEEDS = 3  # from which a row's noise is estimated
+ANYWHERE: Place = ("", "")
 SEEDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BASELINE, CONTROL = "baseline of drawn runs", "control of drawn runs"
 SHARED_SPREAD, WORSE = 0.01, 10.0  # of seeds in (1), which cancels in pairs; of the control, whose gap is no question
@@ -64,32 +68,61 @@ def of_losses(rule: Rule) -> Rule | None:
     return None
 
 
-def largest_paired_spread(rule: Rule, record: StudyRecord) -> float | None:
-    """Return the largest standard deviation, over seeds, of the paired differences that the rule looks at."""
-    spreads = []
-    for pair in pairs_of(rule):
-        rows = [
-            values(record, LOSS, row, place) for row, place in zip((pair.of, pair.against), pair.columns, strict=True)
-        ]
-        of, against = (row for row in rows) if not any(isinstance(row, Obstacle) for row in rows) else ({}, {})
-        if len(of.keys() & against.keys()) >= 3:  # type: ignore[union-attr]
-            sd = summary(seed_differences(of, against)).standard_deviation  # type: ignore[arg-type]
-            spreads += [sd] if sd is not None and np.isfinite(sd) else []
-    return max(spreads, default=None)
+Spreads = Mapping[Place, float]  # the standard deviation of a row's own noise in a column, in nats per byte
 
 
-def chances(rule: Rule, n_seeds: int, paired_sd: float, n_studies: int = N_STUDIES) -> Chances:
-    return Chances(*(_verdicts(rule, n_seeds, paired_sd, n_studies, claimed) for claimed in (True, False)))
+def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
+    """Return the noise of every row that the rule looks at, column by column; nothing where seeds are too few."""
+    places = dict.fromkeys(
+        p for pair in pairs_of(rule) for p in zip((pair.of, pair.against), pair.columns, strict=True)
+    )
+    spreads: dict[Place, float] = {}
+    for column in dict.fromkeys(column for _, column in places):
+        found = {row: values(record, LOSS, row, column) for row, place in places if place == column}
+        rows = {row: losses for row, losses in found.items() if not isinstance(losses, Obstacle)}
+        seeds = sorted(set.intersection(*(set(losses) for losses in rows.values()))) if len(rows) > 1 else []
+        table = np.array([[losses[seed] for seed in seeds] for losses in rows.values()])
+        if len(seeds) < FEWEST_SEEDS or not np.isfinite(table).all():
+            continue
+        left = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+        freedom = (len(seeds) - 1) * (1 - 1 / len(rows))
+        spreads |= {(row, column): float(sd) for row, sd in zip(rows, np.sqrt((left**2).sum(1) / freedom), strict=True)}
+    return spreads
 
 
-def seeds_to_decide(rule: Rule, paired_sd: float) -> int | None:
+def chances(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int = N_STUDIES) -> Chances:
+    """Try the rule on drawn studies; a row without a spread of its own has the largest of the others."""
+    return Chances(*(_verdicts(rule, n_seeds, _key(spreads), n_studies, claimed) for claimed in (True, False)))
+
+
+def seeds_to_decide(rule: Rule, spreads: Spreads | float) -> int | None:
     """Return the fewest seeds of SEEDS with which the rule can decide; None where even the most cannot."""
     n_studies = N_STUDIES // 5
 
     def decide(n_seeds: int) -> bool:
-        return _verdicts(rule, n_seeds, paired_sd, n_studies, True)["holds"] >= POWER * n_studies
+        return _verdicts(rule, n_seeds, _key(spreads), n_studies, True)["holds"] >= POWER * n_studies
 
     return next(filter(decide, SEEDS)) if decide(SEEDS[-1]) else None
+
+
+def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]) -> str:
+    """Say whether the seeds of a design can decide a claim, at the spread that stored runs of the study have."""
+    of_scales = {record.design.scale: spreads_of(rule, record) for record in stored}
+    known = {scale: spreads for scale, spreads in of_scales.items() if spreads}
+    if not known:
+        return f"no plan: no stored record has {FEWEST_SEEDS} seeds of these rows; run a pilot, and store its record"
+    scale = design.scale if design.scale in known else next(iter(known))
+    n_seeds, sds = len(design.seeds), known[scale].values()
+    at = f"with {n_seeds} seeds and the noise of scale {scale} ({min(sds):.2g} to {max(sds):.2g} nats/byte a row)"
+    found = chances(rule, n_seeds, known[scale])
+    if found.decides:
+        wrongly = found.otherwise["holds"] / found.otherwise.total()
+        return (
+            f"can decide {at}: *holds* of {found.power:.0%} of drawn studies where it is true, {wrongly:.0%} otherwise"
+        )
+    needed = seeds_to_decide(rule, known[scale])
+    more = f"{needed} seeds could" if needed else f"{SEEDS[-1]} seeds could not either: less noise is needed"
+    return f"CANNOT DECIDE {at}: *holds* of only {found.power:.0%} of drawn studies where it is true; {more}"
 
 
 def pairs_of(rule: Rule, claimed: bool = True) -> Iterator[Pair]:
@@ -113,24 +146,38 @@ def _controls(rule: Rule) -> Iterator[Control]:
         yield rule.control
 
 
+Key = frozenset[tuple[Place, float]]
+
+
+def _key(spreads: Spreads | float) -> Key:
+    return frozenset({ANYWHERE: spreads}.items() if isinstance(spreads, float) else spreads.items())
+
+
 @cache
-def _verdicts(rule: Rule, n_seeds: int, paired_sd: float, n_studies: int, claimed: bool) -> Counter[str]:
+def _verdicts(rule: Rule, n_seeds: int, spreads: Key, n_studies: int, claimed: bool) -> Counter[str]:
     levels = _levels(rule, claimed)
+    sds, largest = dict(spreads), max(sd for _, sd in spreads)
     rng = np.random.default_rng(n_seeds)
     places = list(levels)
+    own_sd = np.array([[sds.get(place, largest)] for place in places])
     statuses: Counter[str] = Counter()
     for _ in range(n_studies):
         shared = SHARED_SPREAD * rng.standard_normal(n_seeds)
-        own = paired_sd / 2**0.5 * rng.standard_normal((len(places), n_seeds))
+        own = own_sd * rng.standard_normal((len(places), n_seeds))
         cells = tuple(_cell(*place, levels[place] + shared + noise) for place, noise in zip(places, own, strict=True))
         statuses[rule.judge(StudyRecord(_design(places, n_seeds), cells)).status] += 1
     return statuses
 
 
-def _levels(rule: Rule, claimed: bool) -> dict[tuple[str, str], float]:
+def _places(pairs: Iterable[Pair]) -> list[Place]:
+    places = (place for pair in pairs for place in zip((pair.of, pair.against), pair.columns, strict=True))
+    return list(dict.fromkeys(places))
+
+
+def _levels(rule: Rule, claimed: bool) -> dict[Place, float]:
     """The levels in (1), by row and column."""
     pairs = list(pairs_of(rule, claimed))
-    places = list(dict.fromkeys(p for q in pairs for p in zip((q.of, q.against), q.columns, strict=True)))
+    places = _places(pairs)
     differences = np.zeros((len(pairs), len(places)))
     for line, pair in zip(differences, pairs, strict=True):
         for sign, place in zip((1, -1), zip((pair.of, pair.against), pair.columns, strict=True), strict=True):
@@ -153,7 +200,7 @@ def _cell(row: str, column: str, losses: np.ndarray) -> Cell:
     return Cell(row, column, {"task": {"kind": "text"}}, outcomes, ())
 
 
-def _design(places: list[tuple[str, str]], n_seeds: int) -> Design:
+def _design(places: list[Place], n_seeds: int) -> Design:
     rows, columns = (tuple(dict.fromkeys(place[part] for place in places)) for part in (0, 1))
     return Design(
         name="drawn",
