@@ -5,7 +5,8 @@ Each row is held against the baseline of its column, seed by seed:
     d_s = x_s(row) - x_s(baseline)   over the seeds s that both have                                        (1)
 
 with its mean, its 95% t interval and the two-sided p of Student's paired test. The p values of one table are adjusted
-together by Holm's method, and the outcome rests on the adjusted ones. Where nothing was shown, the smallest mean
+together by Holm's method, and the outcome rests on the adjusted ones. Costs (parameters, speed, memory) are shown and not
+tested, so that they do not weaken the tests of quality; a study of nothing but costs tests them. Where nothing was shown, the smallest mean
 difference that would have been shown stands beside it:
 
     t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
@@ -16,7 +17,7 @@ or nothing is said about quality in that column.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,10 +25,14 @@ from attractor.evidence.differences import paired_t_test
 from attractor.evidence.multiplicity import holm
 from attractor.evidence.sensitivity import SENSITIVE_GAP, TwinGap, twin_gap_in_sds
 from attractor.evidence.statistics import Interval, seed_differences, smallest_detectable
-from attractor.evidence.study import Cell, StudyRecord
-from attractor.report.comparison import LEVEL, parameters_apart
+from attractor.evidence.study import Cell, Quantity, StudyRecord
+from attractor.numerals import with_prefix
+from attractor.report.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 from attractor.report.measures import CONTEXT_GAIN, LOSS, Measure, Spread, headlines
 
+LEVEL = 0.95
+COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")  # how their paths end
+VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "eval_batches")  # fields that decide what a loss is a mean of
 Outcome = Literal[
     "better",
     "worse",
@@ -37,6 +42,7 @@ Outcome = Literal[
     "one seed",
     "not judged",
     "no pairs",
+    "not paired",
     "not finite",
     "not measured",
     "not run",
@@ -63,14 +69,17 @@ class Difference:
     adjusted: float | None
     detectable: float | None
     outcome: Outcome
+    reason: str = ""  # why there is no verdict, where the two rows are not paired
+    further: FurtherSeeds | None = None  # that would decide, where nothing was shown
 
     @property
     def words(self) -> str:
-        """The outcome; where nothing was shown, with the smallest difference that would have been."""
+        """The outcome; where nothing was shown, with the smallest difference that would have been, and what to run."""
         if self.outcome == "no difference shown" and self.detectable is not None:
             smallest = f"{self.detectable:.2g}{' ' if self.measure.unit else ''}{self.measure.unit}"
-            return f"no difference shown (smallest detectable {smallest})"
-        return REASONS.get(self.outcome, self.outcome)
+            further = f"; {self.further.words(self.measure.unit)}" if self.further else ""
+            return f"no difference shown (smallest detectable {smallest}{further})"
+        return f"no verdict: {self.reason}" if self.reason else REASONS.get(self.outcome, self.outcome)
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,7 @@ class Judged:
         self.record = record
         self.design = record.design
         self.headlines = headlines(record)
+        self.tested = tuple(each for each in self.headlines if not is_cost(each.quantity)) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
@@ -155,8 +165,30 @@ class Judged:
     @property
     def judged_in(self) -> str:
         """What the verdict's differences are measured in."""
-        first = self.headlines[0]
+        first = self.tested[0]
         return "nats of validation loss" if first.in_nats else first.name
+
+    def is_tested(self, measure: Measure) -> bool:
+        return any(measure.quantity == tested.quantity for tested in self.tested)
+
+    @property
+    def in_one_table(self) -> bool:
+        """Whether the results have room for the differences: those of one quantity, in one column."""
+        return len(self.design.columns) == len(self.tested) == 1 and not self.tested[0].n_layers
+
+    def unpaired(self, row: str, column: str) -> str:
+        """Why a row of stored runs is not paired with the baseline; empty where it is, and where runs were planned."""
+        ours, theirs = self.cell(row, column), self.cell(self.design.baseline, column)
+        if self.design.budget != "stored" or not ours.outcomes or not theirs.outcomes:
+            return ""
+        differing = [name for name in VALIDATED_ON if ours.config.get(name) != theirs.config.get(name)]
+        if differing:
+            other = "other data" if differing[0] in ("data", "task") else f"another {differing[0]}"
+            return f"{other} than the baseline's"
+        tokens, of_baseline = (sorted({o.summary["tokens"] for o in cell.outcomes}) for cell in (ours, theirs))
+        if tokens != of_baseline:
+            return f"{_counted(tokens)} tokens, where the baseline saw {_counted(of_baseline)}"
+        return ""
 
     def n_tests(self, family: tuple[Measure, ...]) -> int:
         return sum(
@@ -164,6 +196,7 @@ class Judged:
             for row in self.rivals
             for column in self.design.columns
             for measure in family
+            if self.is_tested(measure)
         )
 
     def leaders(self, family: tuple[Measure, ...]) -> dict[tuple[str, Measure], str]:
@@ -178,13 +211,14 @@ class Judged:
                 place = (column, measure)
                 better = measure.quantity.better
                 insensitive = column in self.sensitivity and self.sensitivity[column].sensitive is False
-                if better is None or (measure.judges_quality and insensitive):
+                if better is None or not self.is_tested(measure) or (measure.judges_quality and insensitive):
                     continue
                 sign = 1 if better == "lower" else -1
                 ranked = sorted(
                     (sign * mean, row)
                     for row in self.design.rows
                     if row != self.design.control
+                    and not self.unpaired(row, column)
                     and (mean := self.spread(row, column, measure).mean) is not None
                     and math.isfinite(mean)
                 )
@@ -194,14 +228,15 @@ class Judged:
         return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
 
     def verdict(self) -> list[Line]:
-        """The instrument first, then one line for every rival, on the first quantity."""
-        return [*self._instrument(), *(self._about(row) for row in self.rivals)]
+        """The instrument first, then one line for every rival, on the first quantity that is tested; then what next."""
+        return [*self._instrument(), *(self._about(row) for row in self.rivals), *self._what_next()]
 
     def _sensitivity(self, column: str) -> Sensitivity:
         assert self.design.control is not None
         baseline = self.spread(self.design.baseline, column, Measure(LOSS))
         control = self.spread(self.design.control, column, Measure(LOSS))
-        twin = twin_gap_in_sds(control.by_seed, baseline.by_seed) if control.n and baseline.n else None
+        paired = control.n and baseline.n and not self.unpaired(self.design.control, column)
+        twin = twin_gap_in_sds(control.by_seed, baseline.by_seed) if paired else None
         return Sensitivity(column, twin, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
 
     def _compared(self, row: str, column: str, measure: Measure) -> dict[int, float]:
@@ -214,7 +249,8 @@ class Judged:
 
     def _judge(self, family: tuple[Measure, ...]) -> list[Difference]:
         compared = [row for row in self.design.rows if row != self.design.baseline]
-        places = [(row, column, measure) for measure in family for column in self.design.columns for row in compared]
+        measures = [measure for measure in family if self.is_tested(measure)]
+        places = [(row, column, measure) for measure in measures for column in self.design.columns for row in compared]
         by_seed = {place: self._by_seed(*place) for place in places}  # (1)
         tested = {place: paired_t_test(found, LEVEL) for place, found in by_seed.items() if found}
         adjusted = holm({place: test.p for place, test in tested.items() if place[0] != self.design.control})
@@ -223,9 +259,10 @@ class Judged:
         for place, found in by_seed.items():
             test = tested.get(place)
             p = adjusted.get(place)
-            level = 1 - (1 - LEVEL) / max(n_tests, 1)
-            detectable = smallest_detectable(found, level) if found else None  # (2)
+            error_rate = (1 - LEVEL) / max(n_tests, 1)
+            detectable = smallest_detectable(found, 1 - error_rate) if found else None  # (2)
             outcome = self._outcome(*place, None if test is None else test.interval, p)
+            undecided = outcome == "no difference shown" and place[0] != self.design.control
             differences.append(
                 Difference(
                     *place,
@@ -235,13 +272,16 @@ class Judged:
                     p,
                     detectable if detectable is not None and math.isfinite(detectable) else None,
                     outcome,
+                    self.unpaired(*place[:2]),
+                    further_seeds(found, self.design.margin, error_rate) if undecided else None,
                 )
             )
         return differences
 
     def _by_seed(self, row: str, column: str, measure: Measure) -> dict[int, float]:
         of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
-        return seed_differences(of, against) if of.keys() & against.keys() else {}
+        paired = of.keys() & against.keys() and not self.unpaired(row, column)
+        return seed_differences(of, against) if paired else {}
 
     def _outcome(
         self, row: str, column: str, measure: Measure, interval: Interval | None, adjusted: float | None
@@ -250,6 +290,8 @@ class Judged:
             return "not run"
         if not self._compared(row, column, measure):
             return "not measured"
+        if self.unpaired(row, column):
+            return "not paired"
         if interval is None:
             return "no pairs"
         if not math.isfinite(interval.mean):
@@ -291,10 +333,24 @@ class Judged:
         return f"{found.twin.gap:+.3f} nats{sds}"
 
     def _about(self, row: str) -> Line:
-        measure = self.headlines[0]
+        measure = self.tested[0]
         found = [self.differences[row, column, measure] for column in self.design.columns]
         parts = tuple(_part(difference, self.place(difference.column)) for difference in found)
-        return Line(row, parts, self._parameters_apart(row))
+        return Line(row, parts, self._parameters_apart(row) + self._rates_apart(row))
+
+    def _what_next(self) -> list[Line]:
+        """The command that runs the seeds which the lines above ask for. Stored runs have none: nothing is trained."""
+        found = [
+            d for (row, _, measure), d in self.differences.items() if row in self.rivals and measure == self.tested[0]
+        ]
+        wanted = [d.further.pairs for d in found if d.further and d.further.pairs]
+        wanted += [FEWEST] if any(d.outcome == "one seed" for d in found) else []
+        n_seeds = max(wanted, default=0)
+        if n_seeds <= len(self.design.seeds) or not self.design.command or self.design.budget == "stored":
+            return []
+        command = with_seeds(self.design.command, self.design.seeds, n_seeds)
+        n_further = n_seeds - len(self.design.seeds)
+        return [Line("What next", (Part("next", "", f"{n_further} further seeds, at the spread observed: {command}"),))]
 
     def _parameters_apart(self, row: str) -> str:
         said = {
@@ -303,6 +359,20 @@ class Judged:
             if (ours := self.n_parameters(row, column)) and (theirs := self.n_parameters(self.design.baseline, column))
         }
         return said.pop() if len(said) == 1 else ""
+
+    def _rates_apart(self, row: str) -> str:
+        """Said beside the verdict where a row was trained at a learning rate of its own."""
+        apart: dict[tuple[float, float], list[str]] = {}
+        for column in self.design.columns:
+            ours, theirs = (self.cell(name, column).config.get("lr") for name in (row, self.design.baseline))
+            if ours and theirs and ours != theirs:
+                apart.setdefault((ours, theirs), []).append(self.place(column))
+        everywhere = sum(map(len, apart.values())) == len(self.design.columns) and len(apart) == 1
+        return "".join(
+            f", at its own learning rate {ours:g}, the baseline at {theirs:g}"
+            + ("" if everywhere else f" ({', '.join(columns)})")
+            for (ours, theirs), columns in apart.items()
+        )
 
     def n_parameters(self, row: str, column: str) -> int | None:
         counts = [outcome.summary.get("n_parameters") for outcome in self.cell(row, column).outcomes]
@@ -313,9 +383,29 @@ def _part(difference: Difference, place: str) -> Part:
     interval = difference.interval
     if interval is None or not math.isfinite(interval.mean):
         return Part(difference.outcome, place, difference.words)
-    pairs = f"{interval.n} pair{'s' if interval.n > 1 else ''}"
-    numbers = f"{signed(interval, difference.measure.unit)} ({pairs})"
-    return Part(difference.outcome, place, difference.words, numbers)
+    return Part(difference.outcome, place, difference.words, with_pairs(interval, difference.measure.unit))
+
+
+def is_cost(quantity: Quantity) -> bool:
+    """Whether a quantity says what a run takes, and not what comes of it."""
+    return quantity.path.endswith(COSTS)
+
+
+def parameters_apart(ours: int, theirs: int) -> str:
+    """Said beside every difference: a gain bought with parameters is another gain."""
+    share = abs(ours / theirs - 1)
+    if share <= 0.01:
+        return ""
+    return f", with {100 * share:.{0 if share >= 0.1 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
+
+
+def with_pairs(interval: Interval, unit: str) -> str:
+    """A paired difference in numbers: `-0.085 [-0.158, -0.013] nats (4 pairs)`."""
+    return f"{signed(interval, unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
+
+
+def _counted(tokens: Sequence[int]) -> str:
+    return " and ".join(map(with_prefix, tokens))
 
 
 def signed(interval: Interval, unit: str = "") -> str:
