@@ -19,7 +19,6 @@ def end_with(record: StudyRecord, folder: Path, failures: Mapping[str, str], con
     page = write_report(record, folder, formats=("png",))
     judged = Judged(record)
     for table in console_tables(judged):
-        console.print()
         console.print(console_table(table))
         for text in table.caption:
             print_line(console, text)

@@ -5,9 +5,9 @@ Each row is held against the baseline of its column, seed by seed:
     d_s = x_s(row) - x_s(baseline)   over the seeds s that both have                                        (1)
 
 with its mean, its 95% t interval and the two-sided p of Student's paired test. The p values of one table are adjusted
-together by Holm's method, and the outcome rests on the adjusted ones. Costs (parameters, speed, memory) are shown and not
-tested, so that they do not weaken the tests of quality; a study of nothing but costs tests them. Where nothing was shown, the smallest mean
-difference that would have been shown stands beside it:
+together by Holm's method, and the outcome rests on the adjusted ones. Costs (parameters, speed, memory) are shown
+and not tested, so that they do not weaken the tests of quality; a study of nothing but costs tests them. Where nothing
+was shown, the smallest mean difference that would have been shown stands beside it:
 
     t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
 
@@ -340,9 +340,7 @@ class Judged:
 
     def _what_next(self) -> list[Line]:
         """The command that runs the seeds which the lines above ask for. Stored runs have none: nothing is trained."""
-        found = [
-            d for (row, _, measure), d in self.differences.items() if row in self.rivals and measure == self.tested[0]
-        ]
+        found = [self.differences[row, column, self.tested[0]] for row in self.rivals for column in self.design.columns]
         wanted = [d.further.pairs for d in found if d.further and d.further.pairs]
         wanted += [FEWEST] if any(d.outcome == "one seed" for d in found) else []
         n_seeds = max(wanted, default=0)

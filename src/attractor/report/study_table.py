@@ -124,7 +124,7 @@ def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
         f"Each row minus '{design.baseline}', paired by seed"
         + (", in nats of validation loss where the quantity is a perplexity" if any(m.in_nats for m in tested) else "")
         + f". Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
-        f"rests on p (Holm), adjusted over the {n_tests} tests of this table at {1 - LEVEL:.2f}.",
+        f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
     if design.control:
@@ -291,7 +291,7 @@ def _as_published(figure: Published | None, path: str) -> Entry:
 def _context_gain(judged: Judged, column: str) -> Column:
     measure = Measure(CONTEXT_GAIN)
     digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
-    return Column("context gain (nats)", lambda row: _value(judged, row, column, measure, digits))
+    return Column("gain", lambda row: _value(judged, row, column, measure, digits))
 
 
 def _in_results(judged: Judged, row: str, column: str, measure: Measure) -> Entry:
@@ -408,9 +408,10 @@ def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[st
             "standard deviations of the latter over seeds."
         )
     if judged.sensitivity and judged.headlines[0] in family:
+        several = len(design.columns) > 1
         yield (
-            "Context gain: the loss at the first positions minus that at "
-            f"the last{f', of {design.baseline!r}' if len(design.columns) > 1 else ''}."
+            f"{'Context gain' if several else 'Gain'}: what context is worth, the loss at the first positions minus that "
+            f"at the last{f', of {design.baseline!r}' if several else ''}, in nats."
         )
     if any(measure.judges_quality for measure in family):
         blind = [column for column, found in judged.sensitivity.items() if found.sensitive is False]

@@ -1,4 +1,4 @@
-"""`attractor compare` as a study of one column: its rows are attention mechanisms, and its setting is a person's own."""
+"""`attractor compare` as a study of one column: its rows are attention mechanisms, its setting is a person's own."""
 
 from attractor.attention.stage import require
 from attractor.evidence.study import Quantity
@@ -23,6 +23,7 @@ def comparison(
     """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows."""
     require(len(presets) >= 1, "presets", "at least one name", presets)
     require(presets[0] != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
+    require(margin is None or margin > 0, "margin", "above 0", margin)
     require(len(set(presets)) == len(presets), "presets", "without repetition", " ".join(presets))
     # What the task demands of the model stands in the base, where a person may have asked for more.
     demanded = {field: getattr(base.model, field) for field in task.demands}
