@@ -50,8 +50,8 @@ def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
     others = (seed for seed in range(n_seeds) if seed not in known)
     seeds = sorted([*known, *list(others)[: n_seeds - len(known)]])
     words = shlex.split(command)
-    if "--seeds" in words:
-        start = words.index("--seeds")
+    start = next((n for n, word in enumerate(words) if word.split("=")[0] == "--seeds"), None)
+    if start is not None:
         end = next((n for n in range(start + 1, len(words)) if not words[n].isdigit()), len(words))
         del words[start:end]
     return shlex.join([*words, "--seeds", *map(str, seeds)])

@@ -339,16 +339,21 @@ class Judged:
         return Line(row, parts, self._parameters_apart(row) + self._rates_apart(row))
 
     def _what_next(self) -> list[Line]:
-        """The command that runs the seeds which the lines above ask for. Stored runs have none: nothing is trained."""
-        found = [self.differences[row, column, self.tested[0]] for row in self.rivals for column in self.design.columns]
-        wanted = [d.further.pairs for d in found if d.further and d.further.pairs]
-        wanted += [FEWEST] if any(d.outcome == "one seed" for d in found) else []
-        n_seeds = max(wanted, default=0)
-        if n_seeds <= len(self.design.seeds) or not self.design.command or self.design.budget == "stored":
+        """How to come to a verdict where there is none yet. Stored runs stay as they are, and costs need no verdict."""
+        if self.design.budget == "stored" or is_cost(self.tested[0].quantity):
             return []
-        command = with_seeds(self.design.command, self.design.seeds, n_seeds)
+        found = [self.differences[row, column, self.tested[0]] for row in self.rivals for column in self.design.columns]
+        wanted = [difference.further.pairs or 0 for difference in found if difference.further]
+        wanted += [FEWEST] if any(difference.outcome == "one seed" for difference in found) else []
+        n_seeds = max(wanted, default=0)
         n_further = n_seeds - len(self.design.seeds)
-        return [Line("What next", (Part("next", "", f"{n_further} further seeds, at the spread observed: {command}"),))]
+        steps = []
+        if any(column.sensitive is False for column in self.sensitivity.values()):
+            steps.append("where the setting is not sensitive, train for more steps or use a larger model")
+        if n_further > 0 and self.design.command:
+            command = with_seeds(self.design.command, self.design.seeds, n_seeds)
+            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {command}")
+        return [Line("What next", tuple(Part("next", "", step) for step in steps))] if steps else []
 
     def _parameters_apart(self, row: str) -> str:
         said = {

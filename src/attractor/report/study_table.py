@@ -77,7 +77,7 @@ def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     if len(design.columns) == 1:
         for measure in family:
             columns += _columns_of(judged, measure, design.columns[0], leaders)
-        if any(judged.spread(row, design.columns[0], Measure(CONTEXT_GAIN)).n for row in design.rows):
+        if judged.sensitivity and _has_gain(judged):
             columns.append(_context_gain(judged, design.columns[0]))
     else:
         for name in design.columns:
@@ -256,8 +256,8 @@ def _values(judged: Judged, measure: Measure, column: str, leaders: dict[tuple[s
 
 
 def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int, mark: str = "") -> Entry:
-    n_seeds = len(judged.design.seeds)
-    if not judged.cell(row, column).outcomes:
+    n_finished = len(judged.cell(row, column).outcomes)
+    if not n_finished:
         return Entry(NOT_RUN)
     spread = judged.spread(row, column, measure)
     if spread.mean is None:
@@ -267,9 +267,12 @@ def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int,
         return Entry(f"diverged ({lost} of {spread.n})")
     path = measure.quantity.path
     text = shown(spread.mean, spread.mean, digits, path)
-    if spread.sd is not None and judged.is_tested(measure):
+    if not judged.is_tested(measure):
+        return Entry(text, spread.mean)
+    if spread.sd is not None:
         text += f" ± {shown(spread.sd, spread.mean, digits, path)}"
-    return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_seeds else ""), spread.mean)
+    n_told = n_finished if len(judged.design.columns) == 1 else len(judged.design.seeds)  # by the column of seeds
+    return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_told else ""), spread.mean)
 
 
 def _ratio(judged: Judged, measure: Measure, row: str, reference: str, column: str) -> Entry:
@@ -307,6 +310,12 @@ def _in_results(judged: Judged, row: str, column: str, measure: Measure) -> Entr
 def _has_footer(judged: Judged, first: Measure) -> bool:
     """The control's gap needs no line of its own where it stands in the control's row."""
     return bool(judged.sensitivity) and first == judged.headlines[0] and not judged.in_one_table
+
+
+def _has_gain(judged: Judged) -> bool:
+    return any(
+        outcome.summary.get("context_gain") is not None for cell in judged.record.cells for outcome in cell.outcomes
+    )
 
 
 def _skipped(judged: Judged, row: str) -> int:
@@ -396,7 +405,7 @@ def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[st
         )
     if judged.in_one_table and design.rows != (design.baseline,):
         yield (
-            f"Difference: minus '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
+            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
             + (", in nats of validation loss." if family[0].in_nats else ".")
         )
     costs = [measure.name for measure in family if not judged.is_tested(measure)]
@@ -407,12 +416,9 @@ def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[st
             f"Twin gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', also in "
             "standard deviations of the latter over seeds."
         )
-    if judged.sensitivity and judged.headlines[0] in family:
-        several = len(design.columns) > 1
-        yield (
-            f"{'Context gain' if several else 'Gain'}: what context is worth, the loss at the first positions minus that "
-            f"at the last{f', of {design.baseline!r}' if several else ''}, in nats."
-        )
+    if judged.sensitivity and family[0] == judged.headlines[0] and _has_gain(judged):
+        of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""
+        yield f"Context gain: the loss at the first positions minus that at the last, in nats{of_baseline}."
     if any(measure.judges_quality for measure in family):
         blind = [column for column, found in judged.sensitivity.items() if found.sensitive is False]
         if blind:

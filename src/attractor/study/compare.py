@@ -8,8 +8,8 @@ from attractor.train.config import TrainConfig
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
 SCALE = "own"
-SPEED = Quantity("tok/s", "tokens_per_second", "higher")
-MEMORY = Quantity("memory", "peak_memory_bytes", "lower")
+SPEED = Quantity("tok/s", "tokens_per_second")
+MEMORY = Quantity("memory", "peak_memory_bytes")
 
 
 def comparison(

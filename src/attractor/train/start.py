@@ -1,7 +1,7 @@
 """Starting from the weights of another run, as fine-tuning does: everything but the readout must fit.
 
-Every run of a comparison starts from its counterpart of an earlier one: the folder of a comparison stands for its run of
-the same mechanism and seed. In any other path `{attention}` and `{seed}` stand for this run's own.
+Every run of a comparison starts from its counterpart of an earlier one: the folder of a comparison stands for its run
+of the same mechanism and seed. In any other path `{attention}` and `{seed}` stand for this run's own.
 """
 
 import json
