@@ -123,14 +123,14 @@ COMPARED = (PERPLEXITY, Quantity("tok/s", "tokens_per_second"), Quantity("memory
 
 def test_a_comparison_fits_into_one_console_table_of_100_columns() -> None:
     """Criterion: one table, nothing folded or cut, every difference as the verdict says it, ± for what is tested."""
-    rivals = {"coupled-differential": shifted(-0.05), "coupled-hamiltonian": [1.6, None, 1.6]}
+    rivals = {"coupled-euler": shifted(-0.05), "coupled-hamiltonian": [1.6, None, 1.6]}
     judged = Judged(study({"standard": BASE, "uniform": shifted(0.5)} | rivals, quantities=COMPARED))
     (table,) = console_tables(judged)
     console = Console(width=100)
     with console.capture() as captured:
         console.print(console_table(table))
     printed = captured.get()
-    for cell in ("coupled-differential", "1.23M", "45,123", "123 MB", "2 of 3"):
+    for cell in ("coupled-hamiltonian", "1.23M", "45,123", "123 MB", "2 of 3"):
         assert cell in printed
     assert printed.count("─\n") == 1
     assert len([line for line in printed.splitlines() if not line.startswith(" ")]) == 2 + len(table.rows)

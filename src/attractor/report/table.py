@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 NARROW = 12  # letters: less is not legible
+GAP = 2  # spaces between columns
 UNKNOWN = "–"  # noqa: RUF001  (an en dash is the sign for "none" in a table)
 
 
@@ -26,7 +27,7 @@ class InConsole:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         columns = [_Column(heading, [row[i] for row in self.rows]) for i, heading in enumerate(self.headings)]
         labels, numbers = columns[: self.n_labels], columns[self.n_labels :]
-        room = options.max_width - sum(label.width for label in labels)
+        room = options.max_width + GAP - sum(label.width for label in labels)
         while numbers:
             ends = accumulate(column.width for column in numbers)
             n_fitting = max(1, sum(end <= room for end in ends))
@@ -41,7 +42,7 @@ class _Column:
         widest = max(map(len, cells), default=0)
         lines = wrap(heading, max(widest, NARROW), break_long_words=False)
         self.heading, self.cells = "\n".join(lines), cells
-        self.width = 1 + max(widest, *map(len, lines), 0)
+        self.width = GAP + max(widest, *map(len, lines), 0)
 
 
 def _in_console(columns: Sequence[_Column]) -> Table:
