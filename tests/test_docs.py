@@ -1,6 +1,5 @@
 """The pages tell the truth: trees name what is there, code runs, commands work, recipes can be followed literally."""
 
-import json
 import os
 import re
 import shlex
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from attractor.evidence.ledger import read_record
+from attractor.report.judged import Judged, signed
 from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]

@@ -107,7 +107,9 @@ def test_a_comparison_fine_tunes_each_mechanism_from_its_own_run(tmp_path: Path,
     short = ["--recipe=glue", "--epochs=1", "--batch-size=4", "--device=cpu"]
     code, _, errors = attractor("compare", "gated", "standard", *tune, *short, "--out=tuned")
     assert code == 0, errors
-    configs = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "tuned").glob("runs/*/config.json")}
+    configs = {
+        path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "tuned").glob("runs/*/config.json")
+    }
     assert len(configs) == 6
     assert len({config["start_weights"] for config in configs.values()}) == 6
     assert {config["model"]["d_model"] for config in configs.values()} == {16}
