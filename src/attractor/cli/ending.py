@@ -16,7 +16,7 @@ def end_with(record: StudyRecord, folder: Path, failures: Mapping[str, str], con
     from attractor.report.study_table import console_table, console_tables
     from attractor.train.console import print_line
 
-    page = write_report(record, folder, formats=("png",))
+    page = write_report(record, folder)
     judged = Judged(record)
     for table in console_tables(judged):
         console.print(console_table(table))
