@@ -1,6 +1,5 @@
 """The pages tell the truth: trees name what is there, code runs, commands work, recipes can be followed literally."""
 
-import json
 import os
 import re
 import shlex
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from attractor.evidence.ledger import read_record
+from attractor.report.judged import Judged, signed
 from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]
@@ -90,17 +91,24 @@ def test_make_has_the_targets_that_the_readme_names() -> None:
 def test_the_readmes_table_is_the_stored_result() -> None:
     """The numbers under the figure come from results/, cell by cell."""
     readme = (ROOT / "README.md").read_text()
-    result = json.loads((ROOT / "results" / "compare-laptop.json").read_text())
+    judged = Judged(read_record(ROOT / "results" / "compare-laptop.json"))
+    perplexity = judged.headlines[0]
     lines = {
         line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in readme.splitlines() if " | " in line
     }
-    for row in result["rows"]:
-        assert row["label"] in lines, f"the README's table lacks {row['label']}"
-        _, seeds, metric, difference, *_ = lines[row["label"]]
-        assert int(seeds) == row["metric"]["n"]
-        assert float(metric.split()[0]) == pytest.approx(row["metric"]["mean"], rel=1e-3)
-        if row["difference"] is not None:
-            assert difference.startswith(f"{row['difference']['mean']:+.4f} ")
+    for row in judged.design.rows:
+        assert row in lines, f"the README's table lacks {row}"
+        _, seeds, metric, difference, *_ = lines[row]
+        spread = judged.spread(row, "", perplexity)
+        assert int(seeds) == spread.n
+        assert [float(number.strip("*\\")) for number in metric.split(" ± ")] == [
+            pytest.approx(spread.mean, rel=1e-3),
+            pytest.approx(spread.sd, abs=6e-3),
+        ]
+        if row != judged.design.baseline:
+            interval = judged.differences[row, "", perplexity].interval
+            assert interval is not None
+            assert difference == signed(interval)
 
 
 # --- code and commands ----------------------------------------------------------------------------------------------

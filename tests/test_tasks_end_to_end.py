@@ -76,7 +76,7 @@ def test_a_task_trains_resumes_and_compares_by_its_own_metric(task: str, tmp_pat
     code, said, errors = attractor("compare", "standard", "gated", *asked, "--seeds", "0", "1", "--out=compared")
     assert code == 0, errors
     assert Path(tmp_path, said.splitlines()[-1]).exists()
-    assert first in (tmp_path / "compared" / "report.html").read_text()
+    assert first.replace("_", " ") in (tmp_path / "compared" / "report.html").read_text()
 
 
 def test_an_option_of_another_task_is_refused_with_its_name(attractor: Command) -> None:
@@ -103,13 +103,18 @@ def test_a_comparison_fine_tunes_each_mechanism_from_its_own_run(tmp_path: Path,
     pretrain = ["--task", "text", *text(tmp_path, attractor), *RUN, "--positions=learned", "--max-seq-len=64"]
     code, _, errors = attractor("compare", "standard", "gated", *pretrain, "--seeds", "2", "3", "--out=pretrained")
     assert code == 0, errors
-    tune = ["--task=glue", *glue(tmp_path, attractor), "--start=pretrained/{attention}-seed{seed}", "--seeds", "2", "3"]
+    tune = ["--task=glue", *glue(tmp_path, attractor), "--start=pretrained", "--seeds", "2", "3"]
     short = ["--recipe=glue", "--epochs=1", "--batch-size=4", "--device=cpu"]
     code, _, errors = attractor("compare", "gated", "standard", *tune, *short, "--out=tuned")
     assert code == 0, errors
-    configs = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "tuned").glob("*/config.json")}
+    configs = {
+        path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "tuned").glob("runs/*/config.json")
+    }
     assert len(configs) == 6
     assert len({config["start_weights"] for config in configs.values()}) == 6
     assert {config["model"]["d_model"] for config in configs.values()} == {16}
     assert {config["task"]["glue_tokenizer"] for config in configs.values()} == {"squares"}
     assert {(config["lr"], config["n_steps"]) for config in configs.values()} == {(2e-5, 6)}
+    code, _, errors = attractor("compare", "mla", *tune, *short)
+    assert code == 2
+    assert "a comparison with one run of 'mla' with seed 2, and 'pretrained' has 0" in errors

@@ -8,12 +8,10 @@
 :::
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -25,7 +23,9 @@ from attractor.evidence.ledger import Entry, find_records, ledger, read_record
 from attractor.evidence.statistics import mean_interval
 from attractor.evidence.study import Cell, StudyRecord
 from attractor.numerals import with_prefix
+from attractor.report.judged import Judged
 from attractor.report.ledger import HEADINGS, cells
+from attractor.report.study_table import console_tables
 from attractor.report.table import UNKNOWN
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -123,18 +123,23 @@ class Comparison(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         path = RESULTS / f"compare-{self.arguments[0]}.json"
         self.env.note_dependency(str(path))
-        found = json.loads(path.read_text(encoding="utf-8"))
-        headings = ("mechanism", "seeds", found["metric"], "difference (nats)", "parameters")
-        rows = [compared(row) for row in found["rows"]]
-        told = nodes.bullet_list("", *(nodes.list_item("", nodes.paragraph("", line)) for line in found["verdict"]))
-        return [table(headings, rows, "costs"), nodes.paragraph("", "The verdict:"), told]
+        headings, rows, caption, verdict = compared(read_record(path))
+        captions = [nodes.paragraph("", line, classes=["source"]) for line in caption]
+        told = nodes.bullet_list("", *(nodes.list_item("", nodes.paragraph("", line)) for line in verdict))
+        return [table(headings, rows, "costs"), *captions, nodes.paragraph("", "The verdict:"), told]
 
 
-def compared(row: dict[str, Any]) -> tuple[str, ...]:
-    difference = row["difference"]
-    against = "baseline" if difference is None else "{mean:+.4f} [{low:+.4f}, {high:+.4f}]".format(**difference)
-    metric = row["metric"]
-    return row["label"], str(metric["n"]), f"{metric['mean']:.4g}", against, with_prefix(row["n_parameters"])
+def compared(record: StudyRecord) -> tuple[Sequence[str], list[list[str]], Sequence[str], list[str]]:
+    """What a comparison prints: headings, rows and captions of its table, and the verdict but for the command."""
+    judged = Judged(record)
+    results, *_ = console_tables(judged)
+    rows = [[entry.text for entry in row] for row in results.rows]
+    return (
+        results.headings,
+        rows,
+        results.caption,
+        [line.text for line in judged.verdict() if line.subject != "What next"],
+    )
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str) -> nodes.table:

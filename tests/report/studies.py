@@ -29,6 +29,8 @@ def study(
     tokens: Mapping[str, int] | None = None,
     probes: Mapping[str, Mapping[str, Any]] | None = None,
     seeds: tuple[int, ...] = (0, 1, 2),
+    margin: float | None = None,
+    rates: Mapping[str, float] | None = None,
     **texts: str,
 ) -> StudyRecord:
     """Losses by row, and by column where there are several; None is a run that has not finished."""
@@ -51,9 +53,18 @@ def study(
         quantities=quantities,
         published=published,
         command=texts.get("command", "attractor study run studies/synthetic.py"),
+        margin=margin,
     )
     cells = [
-        cell(row, column, of_column.get(row, [None] * len(seeds)), seeds, tokens or {}, (probes or {}).get(row, {}))
+        cell(
+            row,
+            column,
+            of_column.get(row, [None] * len(seeds)),
+            seeds,
+            tokens or {},
+            (probes or {}).get(row, {}),
+            (rates or {}).get(row, 2e-3),
+        )
         for row in rows
         for column, of_column in by_column.items()
     ]
@@ -67,6 +78,7 @@ def cell(
     seeds: tuple[int, ...],
     tokens: Mapping[str, int],
     probes: Mapping[str, Any],
+    rate: float,
 ) -> Cell:
     found = {seed: loss for seed, loss in zip(seeds, losses, strict=False) if loss is not None}
     n_tokens = tokens.get(row, 1_000_000)
@@ -80,7 +92,7 @@ def cell(
         )
         for seed, loss in found.items()
     )
-    config = {"label": row, "seed": 0, "lr": 2e-3, "model": {"attention": row, "d_model": 64}}
+    config = {"label": row, "seed": 0, "lr": rate, "model": {"attention": row, "d_model": 64}}
     return Cell(row, column, config if found else {}, outcomes, tuple(seed for seed in seeds if seed not in found))
 
 
@@ -99,5 +111,6 @@ def summary(row: str, loss: float, tokens: int) -> dict[str, Any]:
         "context_gain": 0.31,
         "n_parameters": 1_300_000 if row == "gated" else 1_234_567,
         "tokens_per_second": 45_123.0,
+        "peak_memory_bytes": 123_456_789,
         "tokens": tokens,
     }

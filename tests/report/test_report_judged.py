@@ -7,10 +7,12 @@ import pytest
 from scipy import stats
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
+from attractor.evidence.power import power_of_pairs
 from attractor.evidence.quantity import PERPLEXITY, Quantity
 from attractor.evidence.study import StudyRecord
 from attractor.files import plain
-from attractor.report.judged import Judged
+from attractor.report.further_seeds import MOST, further_seeds, with_seeds
+from attractor.report.judged import Judged, parameters_apart
 from attractor.report.measures import Measure
 
 FIRST = Measure(PERPLEXITY)
@@ -138,3 +140,137 @@ def test_a_stored_record_says_the_same():
 def test_more_parameters_are_said_beside_the_difference():
     record = study({"standard": BASE, "uniform": shifted(0.5), "gated": shifted(-0.05)})
     assert "with 5.3% more parameters" in Judged(record).verdict()[1].text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [(880, ", with 12% fewer parameters"), (1025, ", with 2.5% more parameters"), (1005, "")],
+)
+def test_parameters_are_said_where_they_differ_by_more_than_one_per_cent(parameters: int, words: str) -> None:
+    assert parameters_apart(parameters, 1000) == words
+
+
+def test_costs_are_shown_and_leave_the_tests_of_quality_as_strong_as_they_are() -> None:
+    """Criterion: beside costs the adjusted p of the loss is that of the loss alone; costs alone are tested."""
+    losses = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "bad": shifted(0.05)}
+    costs = (SPEED, Quantity("memory", "peak_memory_bytes", "lower"), Quantity("parameters", "n_parameters"))
+    alone, beside = Judged(study(losses)), Judged(study(losses, quantities=(PERPLEXITY, *costs)))
+    assert beside.n_tests(beside.families[0]) == alone.n_tests(alone.families[0]) == 2
+    for row in alone.rivals:
+        assert beside.differences[row, "", FIRST].adjusted == alone.differences[row, "", FIRST].adjusted
+    assert {measure for _, _, measure in beside.differences} == {FIRST}
+    of_costs = Judged(study(losses, quantities=costs))
+    assert {measure.quantity for _, _, measure in of_costs.differences} == set(costs)
+
+
+# --- what next --------------------------------------------------------------------------------------------------------
+
+
+def test_no_difference_shown_says_how_many_seeds_would_decide_and_runs_them() -> None:
+    """Criterion: as many pairs have the power that is promised, at the spread observed, and one pair less has not."""
+    record = study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(0.001, 0.0016)})
+    judged = Judged(record)
+    found = judged.differences["near", "", FIRST]
+    assert found.further is not None
+    assert found.further.pairs is not None
+    chances = [power_of_pairs(0.0016, 0.001, n) or 0.0 for n in (found.further.pairs - 1, found.further.pairs)]
+    assert chances[0] < 0.8 <= chances[1]
+    assert f"{found.further.pairs - 3} further seeds would decide" in judged.verdict()[1].text
+    seeds = " ".join(map(str, range(found.further.pairs)))
+    last = judged.verdict()[-1].text
+    assert last.startswith(f"What next: {found.further.pairs - 3} further seeds: ")
+    assert last.endswith(f": attractor study run studies/synthetic.py --seeds {seeds}")
+
+
+def test_a_hopeless_number_of_seeds_is_not_asked_for() -> None:
+    judged = Judged(study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-9, 0.01)}))
+    assert f"more than {MOST} seeds would be needed to decide" in judged.verdict()[1].text
+    assert len(judged.verdict()) == 2
+
+
+def test_seeds_are_planned_for_the_smallest_difference_that_matters_where_it_is_named() -> None:
+    losses = {"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-5, 0.01)}
+    fine, coarse = (Judged(study(losses, margin=margin)).differences["near", "", FIRST] for margin in (0.01, 0.1))
+    assert fine.further is not None
+    assert fine.further.pairs is not None
+    assert f"{fine.further.pairs - 3} further seeds would show one of 0.01 nats" in fine.words
+    assert "these seeds would show one of 0.1 nats with a chance of 80%" in coarse.words
+
+
+def test_many_rivals_need_more_seeds_since_their_tests_are_adjusted() -> None:
+    near = further_seeds([0.0, 0.001, 0.002], None, 0.05)
+    among_many = further_seeds([0.0, 0.001, 0.002], None, 0.05 / 10)
+    assert near is not None
+    assert among_many is not None
+    assert (among_many.pairs or MOST) > (near.pairs or MOST)
+
+
+@pytest.mark.parametrize("differences", [[0.1], [0.1, 0.1], [0.1, math.nan]], ids=["one", "equal", "diverged"])
+def test_without_a_spread_nothing_is_planned(differences: list[float]) -> None:
+    assert further_seeds(differences, None, 0.05) is None
+
+
+def test_decided_rows_and_costs_ask_for_nothing_further() -> None:
+    decided = study({"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05)})
+    assert [line.subject for line in Judged(decided).verdict()] == ["", "good"]
+    assert "What next" not in [line.subject for line in Judged(study(seeds=(0,), **COSTS)).verdict()]
+
+
+COSTS = {"losses": {"standard": [1.7], "rival": [1.7]}, "quantities": (SPEED,), "control": None}
+
+
+def test_where_nothing_can_be_told_apart_another_setting_is_what_comes_next() -> None:
+    verdict = Judged(study({"standard": BASE, "uniform": shifted(0.0), "good": shifted(-0.05)})).verdict()
+    assert verdict[-1].subject == "What next"
+    assert "more steps" in verdict[-1].text
+
+
+def test_one_seed_asks_for_more() -> None:
+    judged = Judged(study({"standard": [1.7], "uniform": [2.2], "rival": [1.5]}, seeds=(3,)))
+    assert judged.verdict()[-1].text.endswith("attractor study run studies/synthetic.py --seeds 0 1 2 3")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("attractor compare", "attractor compare --seeds 0 1 2 5"),
+        ("attractor compare --seeds 2 5 --out 'a b'", "attractor compare --out 'a b' --seeds 0 1 2 5"),
+        ("attractor compare --seeds=2 --lr 1", "attractor compare --lr 1 --seeds 0 1 2 5"),
+        ("attractor compare standard --seeds 2 5", "attractor compare standard --seeds 0 1 2 5"),
+    ],
+)
+def test_the_command_keeps_all_but_its_seeds(command: str, expected: str) -> None:
+    assert with_seeds(command, (2, 5), 4) == expected
+
+
+def test_a_rate_of_its_own_is_said_beside_the_verdict() -> None:
+    losses = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "alike": shifted(-0.05)}
+    _, good, alike = Judged(study(losses, rates={"good": 4e-3})).verdict()
+    assert good.text.endswith(", at its own learning rate 0.004, the baseline at 0.002")
+    assert "learning rate" not in alike.text
+
+
+# --- runs that exist --------------------------------------------------------------------------------------------------
+
+
+def test_stored_runs_are_judged_where_they_are_paired_alone() -> None:
+    losses = {"standard": BASE, "uniform": shifted(0.5), "longer": shifted(-0.05), "alike": shifted(-0.05)}
+    judged = Judged(study(losses, budget="stored", tokens={"longer": 2_000_000}))
+    assert judged.differences["longer", "", FIRST].interval is None
+    assert judged.differences["alike", "", FIRST].outcome == "better"
+    assert judged.n_tests(judged.families[0]) == 1
+    (line,) = [line.text for line in judged.verdict() if line.subject == "longer"]
+    assert line == "longer: no verdict: 2.00M tokens, where the baseline saw 1.00M"
+    planned = Judged(study(losses, budget="free", tokens={"longer": 2_000_000}))
+    assert planned.differences["longer", "", FIRST].outcome == "better"
+
+
+@pytest.mark.parametrize(("field", "said"), [("data", "other data"), ("eval_batches", "another eval_batches")])
+def test_stored_runs_on_other_data_get_no_verdict(field: str, said: str) -> None:
+    record = study({"standard": BASE, "uniform": shifted(0.5), "rival": shifted(-0.05)}, budget="stored")
+    for row in ("uniform", "rival"):
+        record.cell(row).config[field] = "another"
+    judged = Judged(record)
+    assert judged.verdict()[-1].text == f"rival: no verdict: {said} than the baseline's"
+    assert judged.sensitivity[""].sensitive is None
+    assert judged.leaders(judged.families[0]) == {}

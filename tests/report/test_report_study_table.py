@@ -9,11 +9,19 @@ import pytest
 from rich.console import Console
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.evidence.quantity import PERPLEXITY
+from attractor.evidence.quantity import PERPLEXITY, Quantity
 from attractor.evidence.study import Published, StudyRecord
+from attractor.numerals import with_prefix
 from attractor.report.judged import Judged
 from attractor.report.latex import escaped, in_latex, in_letters, macros, numbers
-from attractor.report.study_table import StudyTable, console_table, markdown, table_in_markdown, tables
+from attractor.report.study_table import (
+    StudyTable,
+    console_table,
+    console_tables,
+    markdown,
+    table_in_markdown,
+    tables,
+)
 
 LOSSES = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "best": shifted(-0.1)}
 
@@ -51,7 +59,7 @@ def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():
     table = first(study(LOSSES, quantities=(PERPLEXITY, SPEED, ENTROPY), probes=probes))
     assert table.headings == (
         *("attention", "seeds", "params", "perplexity ↓", "throughput ↑", "× standard"),  # noqa: RUF001
-        *("entropy, mean", "layer 0", "layer 1", "layer 2", "context gain (nats)"),
+        *("entropy, mean", "layer 0", "layer 1", "layer 2", "gain"),
     )
     row = texts(table)["standard"]
     assert row["seeds"] == "3"
@@ -61,11 +69,12 @@ def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():
 
 
 def test_several_columns_give_rows_by_columns_of_each_quantity():
-    columns = {"encyclopedic": LOSSES, "web": LOSSES | {"best": [None] * 3}}
+    columns = {"encyclopedic": LOSSES, "web": LOSSES | {"best": [None] * 3, "good": [1.61, 1.63, None]}}
     found = tables(Judged(study(columns=columns, quantities=(PERPLEXITY, SPEED))))
-    assert [table.name for table in found] == ["results", "differences", "results-2", "differences-2"]
+    assert [table.name for table in found] == ["results", "differences", "results-2"]  # of costs there are no tests
     assert found[0].headings == ("attention", "seeds", "params", "encyclopedic", "web")
     assert texts(found[0])["best"]["web"] == "not run"
+    assert texts(found[0])["good"]["web"].endswith(" (n=2)")
     assert texts(found[0])["best"]["seeds"] == "0–3 of 3"  # noqa: RUF001
     assert "Not run: 'best' in web." in found[0].caption
 
@@ -98,7 +107,7 @@ def test_one_seed_has_no_spread():
 def test_unfinished_and_diverged_runs_are_said():
     table = first(study(LOSSES | {"lost": [1.6, math.nan, 1.6], "slow": [1.6, None, None]}))
     assert texts(table)["lost"]["perplexity ↓"] == "diverged (1 of 3)"
-    assert texts(table)["slow"]["perplexity ↓"] == "4.95 (n=1)"
+    assert texts(table)["slow"]["perplexity ↓"] == "4.95"
     assert texts(table)["slow"]["seeds"] == "1 of 3"
     assert "Missing: 'slow' has no finished run of seeds 1, 2." in table.caption
 
@@ -108,6 +117,54 @@ def test_markdown_has_as_many_cells_in_every_line_whatever_the_labels():
     lines = table_in_markdown(table).splitlines()
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.headings) + 1}
     assert r"| \*&lt;b>& |" in lines[-1]
+
+
+COMPARED = (PERPLEXITY, Quantity("tok/s", "tokens_per_second"), Quantity("memory", "peak_memory_bytes"))
+
+
+def test_a_comparison_fits_into_one_console_table_of_100_columns() -> None:
+    """Criterion: one table, nothing folded or cut, every difference as the verdict says it, ± for what is tested."""
+    rivals = {"coupled-euler": shifted(-0.05), "coupled-hamiltonian": [1.6, None, 1.6]}
+    judged = Judged(study({"standard": BASE, "uniform": shifted(0.5)} | rivals, quantities=COMPARED))
+    (table,) = console_tables(judged)
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(console_table(table))
+    printed = captured.get()
+    for cell in ("coupled-hamiltonian", "1.23M", "45,123", "123 MB", "2 of 3"):
+        assert cell in printed
+    assert printed.count("─\n") == 1
+    assert len([line for line in printed.splitlines() if not line.startswith(" ")]) == 2 + len(table.rows)
+    shown = texts(table)
+    assert shown["standard"]["difference (nats)"] == "baseline"
+    for line in judged.verdict():
+        if line.subject in rivals:
+            assert shown[line.subject]["difference (nats)"] in line.text
+    assert "±" in shown["standard"]["perplexity ↓"]
+    assert not [cell for row in shown.values() for name, cell in row.items() if "±" in cell and "perpl" not in name]
+    assert table.caption[0].startswith("Mean ± standard deviation over 3 seeds.")
+    assert "Costs are means over seeds, shown and not tested: params, tok/s, memory." in table.caption
+
+
+def test_skipped_steps_are_shown_where_there_were_any() -> None:
+    record = study(LOSSES)
+    assert "skipped steps" not in first(record).headings
+    record.cell("good").outcomes[0].summary["skipped_steps"] = 3
+    assert [texts(first(record))[row]["skipped steps"] for row in ("standard", "good")] == ["0", "3"]
+
+
+def test_a_task_without_context_gain_has_no_column_for_it() -> None:
+    record = study(LOSSES)
+    for cell in record.cells:
+        for outcome in cell.outcomes:
+            outcome.summary["context_gain"] = None
+    assert "gain" not in first(record).headings
+    assert "Context gain" not in " ".join(first(record).caption)
+
+
+def test_prefixes() -> None:
+    values = (870, 45_123, 910_000, 1_234_567, 7e9)
+    assert [with_prefix(value) for value in values] == ["870", "45.1k", "910k", "1.23M", "7.00G"]
 
 
 @pytest.mark.parametrize("width", [120, 60, 40])

@@ -1,4 +1,4 @@
-"""`compare`, through the real command: from presets and seeds to table, verdict and page; and what disturbs it."""
+"""`compare`, a study of one column, through the real command: from presets and seeds to table, verdict and page."""
 
 import json
 import os
@@ -20,9 +20,13 @@ from rich.console import Console
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, find_runs
+from attractor.evidence.study import StudyRecord
 from attractor.models import FastSlowConfig
-from attractor.study.compare import Plan, compare
+from attractor.report.judged import Judged
+from attractor.study.compare import SCALE, comparison
 from attractor.study.launch import Job, launch, share_machine
+from attractor.study.run import Conduct, Planned, plan_study, run_study
+from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
@@ -46,8 +50,8 @@ def written(folder: Path) -> dict[Path, int]:
 def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
     """Two presets and the control, two seeds, in a folder whose name needs quoting."""
     out = tmp_path_factory.mktemp("study") / "my comparison"
-    asked = command(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
-    return out, subprocess.run(asked, capture_output=True, text=True, timeout=120, cwd=out.parent)
+    words = command(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
+    return out, subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=out.parent)
 
 
 def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(
@@ -61,24 +65,41 @@ def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line
     page = Path(lines[-1])
     assert page == out / "report.html"
     assert page.read_text().startswith("<!doctype html>")
-    assert lines[0] == f"3 mechanisms x 2 seeds, 1,536 tokens each, in {out}"
     heading = next(i for i, line in enumerate(lines) if line.startswith("attention "))
-    assert [line.split()[:2] for line in lines[heading + 2 : heading + 5]] == [
-        [name, "2"] for name in ("standard", "coupled-euler", "uniform")
-    ]
-    verdicts = [line for line in lines if line.startswith(("sensitive:", "not sensitive:", "coupled-euler:"))]
+    for name in ("perplexity", "difference (nats)", "params", "tok/s", "memory"):
+        assert name in lines[heading]
+    rows = lines[heading + 2 : heading + 5]
+    assert [line.split()[:2] for line in rows] == [[name, "2"] for name in ("standard", "coupled-euler", "uniform")]
+    verdicts = [line for line in lines if line.startswith(("Sensitive: the", "Not sensitive: the", "coupled-euler:"))]
     assert len(verdicts) == 2
-    assert verdicts[0].split(":")[0] in ("sensitive", "not sensitive")
+    assert verdicts[0].split(":")[0] in ("Sensitive", "Not sensitive")
     assert "2 pairs" in verdicts[1]
     ended = [line for line in lines if line.startswith("[")]
     assert [line.split("/")[0] for line in ended] == ["[1", "[2", "[3", "[4", "[5", "[6"]
-    assert all(len(line) <= 120 for line in lines[heading : heading + 5])
+    assert all(len(line) <= 100 for line in lines[heading : heading + 5])
+
+
+def test_its_folder_has_all_that_a_study_leaves_and_nothing_lies_outside(
+    first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
+) -> None:
+    """Criterion: the folder, copied whole, reads as the same record and makes the same tables."""
+    out, _ = first
+    names = {"study.json", "report.html", "record.json", "table.md", "table.tex", "numbers.tex", "figures", "runs"}
+    assert {path.name for path in out.iterdir()} == names
+    assert {path.name for path in out.parent.iterdir()} == {out.name}
+    shutil.copytree(out, tmp_path / "copy")
+    record = StudyRecord.read(tmp_path / "copy")
+    assert record == StudyRecord.read(out)
+    assert (record.finished, record.design.scale, record.design.claims) == (6, "own", ())
+    stored = StudyRecord.from_dict(json.loads((out / "record.json").read_text()))
+    assert [line.text for line in Judged(stored).verdict()] == [line.text for line in Judged(record).verdict()]
+    assert str(out.parent) not in (out / "study.json").read_text().replace(record.design.command, "")
 
 
 def test_the_page_stands_alone(first: tuple[Path, subprocess.CompletedProcess]) -> None:
     """Criterion: no address is loaded from elsewhere, and the command that makes it anew is in it."""
     page = (first[0] / "report.html").read_text()
-    assert "src=" not in page.replace('src="data:', "")
+    assert " src=" not in page.replace('src="data:', "")
     assert "<link" not in page
     assert "attractor compare standard coupled-euler" in page
 
@@ -88,7 +109,8 @@ def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
 ) -> None:
     runs = find_runs(first[0])
     labels = ("coupled-euler", "standard", "uniform")
-    assert [(r.config["label"], r.config["seed"]) for r in runs] == [(name, seed) for name in labels for seed in (0, 1)]
+    found = sorted((run.config["label"], run.config["seed"]) for run in runs)
+    assert found == [(name, seed) for name in labels for seed in (0, 1)]
     assert len({json.dumps(r.config | {"label": 0, "seed": 0, "model": 0}) for r in runs}) == 1
     assert len({json.dumps(r.config["model"] | {"attention": 0}) for r in runs}) == 1
 
@@ -107,10 +129,10 @@ def test_the_same_command_again_trains_nothing_and_says_so(
     )
     assert (again.returncode, again.stderr) == (0, "")
     changed = {path for path, when in written(out).items() if when != before.get(path)}
-    assert {path.parent for path in changed} == {out}, "no run was touched"
+    assert {path.parent for path in changed} == {out, out / "figures"}, "no run was touched"
     assert out / "report.html" in changed
     said = again.stdout.splitlines()
-    assert f"6 of 6 runs were finished before; remove '{out}' to run them anew" in said
+    assert "6 of 6 runs were finished before" in said
     assert not [line for line in said if line.startswith("[")]
     rest = done.stdout.splitlines()
     table = next(i for i, line in enumerate(rest) if line.startswith("attention "))
@@ -120,11 +142,18 @@ def test_the_same_command_again_trains_nothing_and_says_so(
 # --- what makes it fair -------------------------------------------------------------------------------------------
 
 
-def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base: TrainConfig) -> None:
+def asked(base: TrainConfig, *presets: str, seeds: tuple[int, ...] = (0, 1)) -> Study:
+    return comparison("tried", presets, seeds, base, base.build_task())
+
+
+def planned(study: Study, root: Path) -> Planned:
+    return plan_study(study, Conduct(scale=SCALE, root=root, folder=root), RUNTIME)
+
+
+def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: for each seed, parameters that agree in name and shape agree in every bit, over all presets, and the
     batches of every step are equal; another seed gives others."""
-    plan = Plan(base.replace(n_heads=4), tuple(PRESETS), (0, 1), Path("nowhere"))
-    jobs = plan.jobs()
+    jobs = planned(asked(base.replace(n_heads=4), *PRESETS), tmp_path).jobs
     reference = {}
     for seed in (0, 1):
         configs = [job.config for job in jobs if job.config.seed == seed]
@@ -145,11 +174,31 @@ def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base
     assert not np.array_equal(*batches)
 
 
-def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(base: TrainConfig) -> None:
-    plan = Plan(base, ("standard", "gated"), (3, 5), Path("root"))
-    expected = [f"{label}-seed{seed}" for seed in (3, 5) for label in ("standard", "gated", "uniform")]
-    assert [job.path.name for job in plan.jobs()] == expected
-    assert Plan(base, ("gated", "uniform", "mla"), (0,), Path("root")).labels == ("gated", "uniform", "mla")
+def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(
+    base: TrainConfig, tmp_path: Path
+) -> None:
+    jobs = planned(asked(base, "standard", "gated", seeds=(3, 5)), tmp_path).jobs
+    assert [job.name for job in jobs] == [
+        f"{label} seed {seed}" for seed in (3, 5) for label in ("standard", "gated", "uniform")
+    ]
+    study = asked(base, "gated", "uniform", "mla")
+    assert study.axes(SCALE)[0].labels == ("gated", "uniform", "mla")
+    assert study.design(SCALE, (0,), "").control == "uniform"
+
+
+def test_more_seeds_continue_the_same_comparison(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: seeds are no part of a run's key or of the default folder, and two comparisons share their runs."""
+    two, three = (planned(asked(base, "standard", "gated", seeds=(0, *more)), tmp_path) for more in ((1,), (1, 2)))
+    assert {job.path for job in two.jobs} < {job.path for job in three.jobs}
+    other = planned(asked(base, "standard", "mla"), tmp_path)
+    shared = {job.path for job in other.jobs} & {job.path for job in two.jobs}
+    assert len(shared) == 4  # baseline and control, with two seeds each
+
+
+def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tmp_path: Path) -> None:
+    """What a person asks for is not replaced by the least that would do."""
+    jobs = planned(asked(base.replace(vocab_size=500), "standard", "gated"), tmp_path).jobs
+    assert {job.config.model.vocab_size for job in jobs} == {500}
 
 
 @pytest.mark.parametrize(
@@ -162,11 +211,16 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(b
         (("gated",), (1, 2, 1), "seeds must be without repetition, got '1 2 1'"),
     ],
 )
-def test_a_plan_that_compares_nothing_is_refused(
+def test_a_comparison_that_compares_nothing_is_refused(
     base: TrainConfig, presets: tuple[str, ...], seeds: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        Plan(base, presets, seeds, Path("root"))
+        asked(base, *presets, seeds=seeds)
+
+
+def test_a_smallest_difference_that_matters_is_above_zero(base: TrainConfig) -> None:
+    with pytest.raises(InputError, match="margin must be above 0, got 0"):
+        comparison("tried", ("standard",), (0,), base, base.build_task(), margin=0.0)
 
 
 def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
@@ -184,11 +238,17 @@ def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
 # --- what disturbs it ---------------------------------------------------------------------------------------------
 
 
-def say(plan: Plan) -> tuple[Path, str]:
-    """Carry out a plan in this process; returns the page and what was printed."""
+def carried_out(study: Study, root: Path) -> tuple[StudyRecord, str]:
+    """Carry out a comparison in this process; returns the record and what was printed."""
     out = StringIO()
-    page, _ = compare(plan, 2, RUNTIME, Console(file=out, width=120), "attractor compare ...")
-    return page, out.getvalue()
+    conduct = Conduct(scale=SCALE, root=root, folder=root, workers=2)
+    record, _ = run_study(study, conduct, RUNTIME, Console(file=out, width=120))
+    return record, out.getvalue()
+
+
+def run_of(root: Path, label: str, seed: int) -> Path:
+    (path,) = [run.path for run in find_runs(root) if (run.config["label"], run.config["seed"]) == (label, seed)]
+    return path
 
 
 def damage_every_checkpoint(run: Path) -> None:
@@ -203,49 +263,49 @@ def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
     with its reason and is missing from the table, the damage of the second is named, both others are finished."""
     root = tmp_path / "copy"
     shutil.copytree(first[0], root)
-    broken, torn, whole = (root / name for name in ("coupled-euler-seed1", "standard-seed0", "uniform-seed1"))
+    broken, torn, whole = (run_of(root, *name) for name in (("coupled-euler", 1), ("standard", 0), ("uniform", 1)))
     for run in (broken, torn, whole):
         (run / "summary.json").unlink()
     damage_every_checkpoint(broken)
     (torn / "checkpoints/step-00000012/model.safetensors").write_bytes(b"")
-    page, said = say(Plan(base, ("standard", "coupled-euler"), (0, 1), root))
-    assert page.exists()
+    record, said = carried_out(asked(base, "standard", "coupled-euler"), root)
     lines = said.splitlines()
     (failed,) = [line for line in lines if line.startswith("failed: ")]
     assert failed.startswith(f"failed: coupled-euler seed 1: '{broken}/checkpoints' must hold an intact checkpoint")
-    assert "Missing: 'coupled-euler' has no finished run of seed 1." in lines
-    assert "3 of 6 runs were finished before; remove" in said
+    assert record.cell("coupled-euler").missing == (1,)
+    assert "3 of 6 runs were finished before" in lines
     (damage,) = [line for line in lines if line.startswith("standard seed 0: damaged checkpoint")]
     assert "step-00000012/model.safetensors' does not have the content" in damage
     assert not (broken / "summary.json").exists()
     for run in (torn, whole):
-        before = RunFolder.open(first[0] / run.name).summary()
+        before = RunFolder.open(first[0] / "runs" / run.name).summary()
         after = RunFolder.open(run).summary()
         assert before is not None
         assert after is not None
         assert after["valid_loss"] == before["valid_loss"]
-    assert any(line.startswith("coupled-euler:") and "one seed" in line for line in lines)
+    assert "one seed" in next(line.text for line in Judged(record).verdict() if line.subject == "coupled-euler")
 
 
 def test_mechanisms_within_another_family_are_compared_under_its_name(base: TrainConfig, tmp_path: Path) -> None:
     two_timescales = base.replace(model=FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64))
-    _, said = say(Plan(two_timescales, ("standard", "gated"), (0,), tmp_path / "root"))
-    verdict = said.split("not sensitive")[0]
-    for label in ("fast-slow ", "fast-slow gated", "fast-slow uniform"):
-        assert f"\n{label}" in verdict
-    assert "fast-slow gated: one seed" in said
+    record, _ = carried_out(asked(two_timescales, "standard", "gated", seeds=(0,)), tmp_path / "root")
+    assert "fast-slow" in record.design.title
+    labels = [cell.config["label"] for cell in record.cells]
+    assert labels == ["fast-slow", "fast-slow gated", "fast-slow uniform"]
+    assert "one seed" in next(line.text for line in Judged(record).verdict() if line.subject == "gated")
 
 
 def test_where_every_run_fails_there_is_nothing_to_compare(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"
-    for name in ("standard-seed0", "uniform-seed0"):
-        shutil.copytree(first[0] / name, root / name)
-        (root / name / "summary.json").unlink()
-        damage_every_checkpoint(root / name)
-    with pytest.raises(InputError, match="no run finished, so there is nothing to compare"):
-        say(Plan(base, ("standard",), (0,), root))
+    for label in ("standard", "uniform"):
+        run = root / "runs" / run_of(first[0], label, 0).name
+        shutil.copytree(run_of(first[0], label, 0), run)
+        (run / "summary.json").unlink()
+        damage_every_checkpoint(run)
+    with pytest.raises(InputError, match="no run finished, so there is nothing to report"):
+        carried_out(asked(base, "standard", seeds=(0,)), root)
 
 
 def test_a_process_that_dies_without_a_word_is_reported(base: TrainConfig, tmp_path: Path) -> None:
@@ -264,23 +324,22 @@ def test_a_process_that_dies_without_a_word_is_reported(base: TrainConfig, tmp_p
     assert failures == {"gated seed 0": why}
 
 
-def test_another_configuration_in_a_folder_is_refused_before_anything_runs(
+def test_another_setting_in_the_same_folder_touches_no_run_and_keeps_what_was_asked_before(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
-    """Criterion: even where it is that of the last run, no other has begun."""
     root = tmp_path / "copy"
-    shutil.copytree(first[0] / "uniform-seed1", root / "uniform-seed1")
-    with pytest.raises(InputError, match=r"holds a run with another configuration: lr is 0\.005 there, 0\.1 here"):
-        say(Plan(base.replace(lr=0.1), ("standard",), (0, 1), root))
-    assert not [
-        path for path in root.rglob("*") if path.name in ("metrics.jsonl", "report.html") and "seed0" in str(path)
-    ]
+    shutil.copytree(first[0], root)
+    before = written(root / "runs")
+    _, said = carried_out(asked(base.replace(lr=0.1), "standard", seeds=(0,)), root)
+    assert "6 of its earlier runs are not part of it any more; they are kept" in said
+    assert {path: when for path, when in written(root / "runs").items() if path in before} == before
+    assert len(list((root / "earlier").glob("*.json"))) == 1
 
 
 def test_a_mechanism_that_does_not_fit_is_refused_before_anything_runs(base: TrainConfig, tmp_path: Path) -> None:
     odd = base.replace(d_model=18, n_heads=6)  # heads of width 3 have no halves
     with pytest.raises(InputError, match="differential"):
-        say(Plan(odd.replace(positions="learned"), ("standard", "differential"), (0,), tmp_path / "root"))
+        carried_out(asked(odd.replace(positions="learned"), "standard", "differential"), tmp_path / "root")
     assert not (tmp_path / "root").exists()
 
 
@@ -296,11 +355,10 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     """Criterion: Ctrl-C ends the parent with 130 and a line with the command; what ran has a checkpoint beside its
     metrics and no summary; the printed command finishes it from there."""
     out = tmp_path / "out"
-    asked = command(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
-    process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    words = command(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
-        runs = [out / "standard-seed0", out / "uniform-seed0"]
-        until(lambda: any((run / "metrics.jsonl").exists() for run in runs), process)
+        until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     finally:
@@ -308,16 +366,18 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     assert process.returncode == 130
     (line,) = said.splitlines()
     assert line.startswith("interrupted: 0 of 2 runs ended, the running ones are saved. Resume with the same command: ")
-    stood = [int(path.name.removeprefix("step-")) for path in out.glob("*/checkpoints/step-*")]
+    stood = [int(path.name.removeprefix("step-")) for path in out.glob("runs/*/checkpoints/step-*")]
     assert stood
     assert all(1 <= step < 300 for step in stood)
-    assert not [run for run in runs if (run / "summary.json").exists()]
+    assert not list(out.glob("runs/*/summary.json"))
     resume = shlex.split(line.split("same command: ")[1])
-    assert resume == ["attractor", *asked[1:]]
+    assert resume == ["attractor", *words[1:]]
     done = subprocess.run([ATTRACTOR, *resume[1:]], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert Path(done.stdout.splitlines()[-1]) == out / "report.html"
+    runs = find_runs(out)
+    assert len(runs) == 2
     for run in runs:
-        steps = [record["step"] for record in RunFolder.open(run).metrics() if "loss" in record]
+        steps = [record["step"] for record in run.metrics() if "loss" in record]
         assert steps == sorted(set(steps))
         assert steps[-1] == 300

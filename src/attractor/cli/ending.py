@@ -1,4 +1,4 @@
-"""How a command that carries out many runs ends: with its page as the last line, and an exit code that tells."""
+"""How a command that carries out many runs ends: tables, verdict, the path of its page, and an exit code that tells."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,9 +6,26 @@ from pathlib import Path
 from rich.console import Console
 
 from attractor.errors import RunStopped
+from attractor.evidence.study import StudyRecord
 
 
-def end_with(page: Path, failures: Mapping[str, str], console: Console) -> None:
+def end_with(record: StudyRecord, folder: Path, failures: Mapping[str, str], console: Console) -> None:
+    """Write the report of a study into its folder, and print what it says in short."""
+    from attractor.report.judged import Judged
+    from attractor.report.study_report import write_report
+    from attractor.report.study_table import console_table, console_tables
+    from attractor.train.console import print_line
+
+    page = write_report(record, folder)
+    judged = Judged(record)
+    for table in console_tables(judged):
+        console.print(console_table(table))
+        for text in table.caption:
+            print_line(console, text)
+    console.print()
+    for line in judged.verdict():
+        print_line(console, line.text)
+    console.print()
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"

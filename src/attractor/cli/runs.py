@@ -37,9 +37,12 @@ class PlanBase(TrainBase):
 
 @dataclass(frozen=True)
 class CompareBase(Common):
-    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms; the first is the baseline")] = ()
+    presets: Annotated[
+        Positional[tuple[str, ...]], arg(help="mechanisms, or run folders that exist; the first is the baseline")
+    ] = ()
     seeds: Annotated[tuple[int, ...], arg(help="each mechanism runs once with each")] = (0, 1, 2, 3)
     workers: Annotated[int | None, arg(help="runs side by side; by default one for each core, or one on a GPU")] = None
+    margin: Annotated[float | None, arg(help="the smallest difference that matters: nats, or units of accuracy")] = None
 
 
 @dataclass(frozen=True)
@@ -194,18 +197,40 @@ def refuse_place(path: Path, config: dict[str, Any]) -> None:
 
 
 def compare(args: Any, console: Console) -> None:
-    from attractor.study.compare import DEFAULT_PRESETS, Plan
-    from attractor.study.compare import compare as carry_out
+    from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison
+    from attractor.study.run import Conduct, run_study
+    from attractor.train.console import print_line
+    from attractor.train.plan import plan_run
 
+    if any(Path(name, "config.json").exists() for name in args.presets):
+        return compare_stored(args, console)
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
         preset(name)
     base = args.config(presets[0], *args.seeds[:1])
-    what = base.to_dict() | {"presets": presets, "seeds": args.seeds}
-    plan = Plan(base, presets, args.seeds, args.out or Path("runs") / f"compare-{config_hash(what)[:8]}")
+    what = base.to_dict() | {"presets": presets, "seed": None}  # more seeds continue the same comparison
+    folder = args.out or Path("runs") / f"compare-{config_hash(what)[:8]}"
+    task = base.build_task()
+    study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
     command = shlex.join(["attractor", *sys.argv[1:]])
-    page, failures = carry_out(plan, args.workers, args.runtime(), console, command)
-    end_with(page, failures, console)
+    conduct = Conduct(scale=SCALE, root=args.out or folder.parent, folder=folder, workers=args.workers, command=command)
+    plans = {row: plan_run(config, task) for (row, _), config in study.configs(SCALE, base.seed)}
+    print_line(console, task.describe())
+    for row, planned in plans.items():
+        print_line(console, f"{row:<{max(map(len, plans))}}  {planned.costs}")
+    record, failures = run_study(study, conduct, args.runtime(), console)
+    end_with(record, folder, failures, console)
+
+
+def compare_stored(args: Any, console: Console) -> None:
+    from attractor.study.stored_runs import compare_runs
+
+    defaults = (name for name in ("recipe", "size", "epochs", "workers", "margin", "seeds"))
+    for name in [*args.given(), *(name for name in defaults if getattr(args, name) != getattr(CompareBase, name))]:
+        raise InputError(f"{name} must be left out where run folders are compared, which are as they are; leave it out")
+    command = shlex.join(["attractor", *sys.argv[1:]])
+    record, folder = compare_runs([Path(name) for name in args.presets], args.out, command)
+    end_with(record, folder, {}, console)
 
 
 def generate(args: Generate, console: Console) -> None:

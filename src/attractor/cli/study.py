@@ -61,30 +61,24 @@ class StudyRun(StudyPlan):
 
 
 def study_run(args: StudyRun, console: Console) -> None:
-    from attractor.report.judged import Judged
-    from attractor.report.study_report import write_report
-    from attractor.report.study_table import console_table, tables
     from attractor.study.run import Conduct, run_study
     from attractor.study.study import load_study
-    from attractor.train.console import print_line
 
     study = load_study(args.file)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
-        args.scale, args.root, args.launcher, args.workers, args.seeds, args.part, command, args.gpus_per_run
+        scale=args.scale,
+        root=args.root,
+        launcher=args.launcher,
+        workers=args.workers,
+        seeds=args.seeds,
+        part=args.part,
+        command=command,
+        gpus_per_run=args.gpus_per_run,
     )
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
     record, failures = run_study(study, conduct, runtime, console)
-    page = write_report(record, args.root / f"{study.name}-{args.scale}")
-    judged = Judged(record)
-    for table in tables(judged):
-        console.print(console_table(table))
-        for text in table.caption:
-            print_line(console, text)
-    console.print()
-    for line in judged.verdict():
-        print_line(console, line.text)
-    end_with(page, failures, console)
+    end_with(record, conduct.folder_of(study), failures, console)
 
 
 def _within_its_folder(file: Path, word: str) -> str:
@@ -99,7 +93,7 @@ def study_plan(args: StudyPlan, console: Console) -> None:
     from attractor.study.study import load_study
 
     study = load_study(args.file)
-    conduct = Conduct(args.scale, args.root, seeds=args.seeds)
+    conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)

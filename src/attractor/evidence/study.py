@@ -6,12 +6,15 @@ lies beside it. `StudyRecord.read` joins the two; `to_dict` is the small object 
 
     ROOT/runs/KEY/           a run folder; KEY is a hash of all that determines the run
     ROOT/STUDY-SCALE/        study.json, and the report
+
+A comparison that was given a folder of its own keeps its pool inside that folder, so that it can be copied whole.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from os.path import normpath
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +35,7 @@ BUDGETS = {
     "wall": "equal wall clock",
     "parameters": "equal parameters and tokens",
     "free": "unequal budgets",
+    "stored": "that of each run, as it was trained",
 }
 
 
@@ -68,6 +72,7 @@ class Design:
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
     command: str = ""
+    margin: float | None = None  # the smallest difference that matters, in the unit in which the first is compared
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -124,15 +129,15 @@ class StudyRecord:
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """From a study's folder and the pool beside it."""
+        """From a study's folder and its pool of runs."""
         folder = Path(folder)
         design, keys = read_study(folder)
-        pool = folder.parent / POOL
+        pool = pool_of(folder)
         environments: dict[str, set[str]] = {}
         cells = []
         for row in design.rows:
             for column in design.columns:
-                runs = {seed: pool / key for seed, key in keys.get((row, column), {}).items()}
+                runs = {seed: Path(normpath(pool / key)) for seed, key in keys.get((row, column), {}).items()}
                 found = {seed: run for seed, path in runs.items() if (run := finished(path)) is not None}
                 for run in found.values():
                     for name, value in dotted_fields(run.environment).items():
@@ -184,7 +189,7 @@ class StudyRecord:
 
     def refuse_unequal_budgets(self) -> None:
         """Runs of one column saw equally many tokens, unless the design says that they need not."""
-        if self.design.budget in ("flops", "wall", "free"):
+        if self.design.budget in ("flops", "wall", "free", "stored"):
             return
         for column in self.design.columns:
             seen = {o.summary.get("tokens"): cell.row for cell in self.column(column) for o in cell.outcomes}
@@ -245,6 +250,12 @@ class StudyRecord:
 
 
 Keys = dict[tuple[str, str], dict[int, str]]
+
+
+def pool_of(folder: Path) -> Path:
+    """Return the pool of a study's runs: the one inside the study's folder where there is one, else that beside it."""
+    inside = folder.resolve() / POOL
+    return inside if inside.is_dir() else folder.resolve().parent / POOL
 
 
 def read_study(folder: Path) -> tuple[Design, Keys]:

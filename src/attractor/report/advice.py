@@ -14,7 +14,7 @@ from attractor.evidence.power import pairs_needed
 from attractor.evidence.statistics import Interval
 from attractor.files import in_json, write_text
 from attractor.numerals import in_bytes, in_time, with_prefix
-from attractor.report.comparison import in_nats
+from attractor.report.judged import with_pairs
 
 POWER = 0.8
 MANY_PAIRS = 1000  # more than anybody will run: then the exact number says nothing
@@ -153,7 +153,7 @@ class Advice:
             why = "no finite loss" if lost else "fewer than two seeds in common with the baseline"
             return f"instrument: sensitivity unknown: {what} has {why}"
         shown = "is worse" if gap.sensitive else "is not shown to be worse"
-        measured = f"{what} {shown} than '{self.pilot.baseline}': {in_nats(gap.interval)}"
+        measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval)}"
         return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
 
     def _against_baseline(self, finding: Finding) -> str:
@@ -164,7 +164,7 @@ class Advice:
             return f"{label}: no verdict: the budget ended before its first pair"
         if finding.outcome == "not finite":
             return f"{label}: no verdict: a run of it or of '{finding.against}' ended without a finite loss"
-        measured = in_nats(finding.interval)
+        measured = with_pairs(finding.interval, "nats")
         if not self.judgement.sensitive:
             return f"{label}: not judged: {measured}"
         return f"{label}: {self._outcome(finding)}: {measured}{self._price(label)}"
@@ -172,7 +172,7 @@ class Advice:
     def _between_rivals(self, duel: Finding) -> str:
         if duel.interval is None or duel.outcome in ("failed", "not finite"):
             return f"{duel.of} and {duel.against}: no verdict: further runs of one of them failed or diverged"
-        return f"{duel.of} and {duel.against}: {self._outcome(duel)}: {in_nats(duel.interval)}"
+        return f"{duel.of} and {duel.against}: {self._outcome(duel)}: {with_pairs(duel.interval, 'nats')}"
 
     def _outcome(self, finding: Finding) -> str:
         if _shown(finding):

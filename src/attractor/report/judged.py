@@ -5,8 +5,9 @@ Each row is held against the baseline of its column, seed by seed:
     d_s = x_s(row) - x_s(baseline)   over the seeds s that both have                                        (1)
 
 with its mean, its 95% t interval and the two-sided p of Student's paired test. The p values of one table are adjusted
-together by Holm's method, and the outcome rests on the adjusted ones. Where nothing was shown, the smallest mean
-difference that would have been shown stands beside it:
+together by Holm's method, and the outcome rests on the adjusted ones. Costs (parameters, speed, memory) are shown
+and not tested, so that they do not weaken the tests of quality; a study of nothing but costs tests them. Where nothing
+was shown, the smallest mean difference that would have been shown stands beside it:
 
     t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
 
@@ -16,19 +17,23 @@ in that column (`evidence/sensitivity.py`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from attractor.evidence.differences import paired_t_test
 from attractor.evidence.multiplicity import holm
-from attractor.evidence.quantity import CONTEXT_GAIN
+from attractor.evidence.quantity import CONTEXT_GAIN, Quantity
 from attractor.evidence.sensitivity import ControlGap, control_gap
 from attractor.evidence.statistics import Interval, seed_differences, smallest_detectable
 from attractor.evidence.study import Cell, StudyRecord
-from attractor.report.comparison import LEVEL, parameters_apart
+from attractor.numerals import with_prefix
+from attractor.report.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 from attractor.report.measures import LOSS, Measure, Spread, headlines
 
+LEVEL = 0.95
+COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")  # how their paths end
+VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "eval_batches")  # fields that decide what a loss is a mean of
 Outcome = Literal[
     "better",
     "worse",
@@ -38,6 +43,7 @@ Outcome = Literal[
     "one seed",
     "not judged",
     "no pairs",
+    "not paired",
     "not finite",
     "not measured",
     "not run",
@@ -64,14 +70,17 @@ class Difference:
     adjusted: float | None
     detectable: float | None
     outcome: Outcome
+    reason: str = ""  # why there is no verdict, where the two rows are not paired
+    further: FurtherSeeds | None = None  # that would decide, where nothing was shown
 
     @property
     def words(self) -> str:
-        """The outcome; where nothing was shown, with the smallest difference that would have been."""
+        """The outcome; where nothing was shown, with the smallest difference that would have been, and what to run."""
         if self.outcome == "no difference shown" and self.detectable is not None:
             smallest = f"{self.detectable:.2g}{' ' if self.measure.unit else ''}{self.measure.unit}"
-            return f"no difference shown (smallest detectable {smallest})"
-        return REASONS.get(self.outcome, self.outcome)
+            further = f"; {self.further.words(self.measure.unit)}" if self.further else ""
+            return f"no difference shown (smallest detectable {smallest}{further})"
+        return f"no verdict: {self.reason}" if self.reason else REASONS.get(self.outcome, self.outcome)
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,7 @@ class Judged:
         self.record = record
         self.design = record.design
         self.headlines = headlines(record)
+        self.tested = tuple(each for each in self.headlines if not is_cost(each.quantity)) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
@@ -156,8 +166,30 @@ class Judged:
     @property
     def judged_in(self) -> str:
         """What the verdict's differences are measured in."""
-        first = self.headlines[0]
+        first = self.tested[0]
         return f"{self.record.loss_unit} of validation loss" if first.in_nats else first.name
+
+    def is_tested(self, measure: Measure) -> bool:
+        return any(measure.quantity == tested.quantity for tested in self.tested)
+
+    @property
+    def in_one_table(self) -> bool:
+        """Whether the results have room for the differences: those of one quantity, in one column."""
+        return len(self.design.columns) == len(self.tested) == 1 and not self.tested[0].n_layers
+
+    def unpaired(self, row: str, column: str) -> str:
+        """Why a row of stored runs is not paired with the baseline; empty where it is, and where runs were planned."""
+        ours, theirs = self.cell(row, column), self.cell(self.design.baseline, column)
+        if self.design.budget != "stored" or not ours.outcomes or not theirs.outcomes:
+            return ""
+        differing = [name for name in VALIDATED_ON if ours.config.get(name) != theirs.config.get(name)]
+        if differing:
+            other = "other data" if differing[0] in ("data", "task") else f"another {differing[0]}"
+            return f"{other} than the baseline's"
+        tokens, of_baseline = (sorted({o.summary["tokens"] for o in cell.outcomes}) for cell in (ours, theirs))
+        if tokens != of_baseline:
+            return f"{_counted(tokens)} tokens, where the baseline saw {_counted(of_baseline)}"
+        return ""
 
     def n_tests(self, family: tuple[Measure, ...]) -> int:
         return sum(
@@ -165,6 +197,7 @@ class Judged:
             for row in self.rivals
             for column in self.design.columns
             for measure in family
+            if self.is_tested(measure)
         )
 
     def leaders(self, family: tuple[Measure, ...]) -> dict[tuple[str, Measure], str]:
@@ -179,13 +212,14 @@ class Judged:
                 place = (column, measure)
                 better = measure.quantity.better
                 insensitive = column in self.sensitivity and self.sensitivity[column].sensitive is False
-                if better is None or (measure.judges_quality and insensitive):
+                if better is None or not self.is_tested(measure) or (measure.judges_quality and insensitive):
                     continue
                 sign = 1 if better == "lower" else -1
                 ranked = sorted(
                     (sign * mean, row)
                     for row in self.design.rows
                     if row != self.design.control
+                    and not self.unpaired(row, column)
                     and (mean := self.spread(row, column, measure).mean) is not None
                     and math.isfinite(mean)
                 )
@@ -195,15 +229,14 @@ class Judged:
         return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
 
     def verdict(self) -> list[Line]:
-        """The instrument first, then one line for every rival, on the first quantity."""
-        return [*self._instrument(), *(self._about(row) for row in self.rivals)]
+        """The instrument first, then one line for every rival, on the first quantity that is tested; then what next."""
+        return [*self._instrument(), *(self._about(row) for row in self.rivals), *self._what_next()]
 
     def _sensitivity(self, column: str) -> Sensitivity:
         assert self.design.control is not None
-        control, baseline = (
-            self.cell(row, column).compared(LOSS) for row in (self.design.control, self.design.baseline)
-        )
-        gap = control_gap(control, baseline)
+        rows = (self.design.control, self.design.baseline)
+        control, baseline = (self.cell(row, column).compared(LOSS) for row in rows)
+        gap = control_gap({} if self.unpaired(self.design.control, column) else control, baseline)
         return Sensitivity(column, gap, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
 
     def _compared(self, row: str, column: str, measure: Measure) -> dict[int, float]:
@@ -216,7 +249,8 @@ class Judged:
 
     def _judge(self, family: tuple[Measure, ...]) -> list[Difference]:
         compared = [row for row in self.design.rows if row != self.design.baseline]
-        places = [(row, column, measure) for measure in family for column in self.design.columns for row in compared]
+        measures = [measure for measure in family if self.is_tested(measure)]
+        places = [(row, column, measure) for measure in measures for column in self.design.columns for row in compared]
         by_seed = {place: self._by_seed(*place) for place in places}  # (1)
         tested = {place: paired_t_test(found, LEVEL) for place, found in by_seed.items() if found}
         adjusted = holm({place: test.p for place, test in tested.items() if place[0] != self.design.control})
@@ -225,9 +259,10 @@ class Judged:
         for place, found in by_seed.items():
             test = tested.get(place)
             p = adjusted.get(place)
-            level = 1 - (1 - LEVEL) / max(n_tests, 1)
-            detectable = smallest_detectable(found, level) if found else None  # (2)
+            error_rate = (1 - LEVEL) / max(n_tests, 1)
+            detectable = smallest_detectable(found, 1 - error_rate) if found else None  # (2)
             outcome = self._outcome(*place, None if test is None else test.interval, p)
+            undecided = outcome == "no difference shown" and place[0] != self.design.control
             differences.append(
                 Difference(
                     *place,
@@ -237,13 +272,16 @@ class Judged:
                     p,
                     detectable if detectable is not None and math.isfinite(detectable) else None,
                     outcome,
+                    self.unpaired(*place[:2]),
+                    further_seeds(found, self.design.margin, error_rate) if undecided else None,
                 )
             )
         return differences
 
     def _by_seed(self, row: str, column: str, measure: Measure) -> dict[int, float]:
         of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
-        return seed_differences(of, against) if of.keys() & against.keys() else {}
+        paired = of.keys() & against.keys() and not self.unpaired(row, column)
+        return seed_differences(of, against) if paired else {}
 
     def _outcome(
         self, row: str, column: str, measure: Measure, interval: Interval | None, adjusted: float | None
@@ -252,6 +290,8 @@ class Judged:
             return "not run"
         if not self._compared(row, column, measure):
             return "not measured"
+        if self.unpaired(row, column):
+            return "not paired"
         if interval is None:
             return "no pairs"
         if not math.isfinite(interval.mean):
@@ -293,10 +333,27 @@ class Judged:
         return signed(interval, self.record.loss_unit)
 
     def _about(self, row: str) -> Line:
-        measure = self.headlines[0]
+        measure = self.tested[0]
         found = [self.differences[row, column, measure] for column in self.design.columns]
         parts = tuple(_part(difference, self.place(difference.column)) for difference in found)
-        return Line(row, parts, self._parameters_apart(row))
+        return Line(row, parts, self._parameters_apart(row) + self._rates_apart(row))
+
+    def _what_next(self) -> list[Line]:
+        """How to come to a verdict where there is none yet. Stored runs stay as they are, and costs need no verdict."""
+        if self.design.budget == "stored" or is_cost(self.tested[0].quantity):
+            return []
+        found = [self.differences[row, column, self.tested[0]] for row in self.rivals for column in self.design.columns]
+        wanted = [difference.further.pairs or 0 for difference in found if difference.further]
+        wanted += [FEWEST] if any(difference.outcome == "one seed" for difference in found) else []
+        n_seeds = max(wanted, default=0)
+        n_further = n_seeds - len(self.design.seeds)
+        steps = []
+        if any(column.sensitive is False for column in self.sensitivity.values()):
+            steps.append("where the setting is not sensitive, train for more steps or use a larger model")
+        if n_further > 0 and self.design.command:
+            command = with_seeds(self.design.command, self.design.seeds, n_seeds)
+            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {command}")
+        return [Line("What next", tuple(Part("next", "", step) for step in steps))] if steps else []
 
     def _parameters_apart(self, row: str) -> str:
         said = {
@@ -305,6 +362,20 @@ class Judged:
             if (ours := self.n_parameters(row, column)) and (theirs := self.n_parameters(self.design.baseline, column))
         }
         return said.pop() if len(said) == 1 else ""
+
+    def _rates_apart(self, row: str) -> str:
+        """Said beside the verdict where a row was trained at a learning rate of its own."""
+        apart: dict[tuple[float, float], list[str]] = {}
+        for column in self.design.columns:
+            ours, theirs = (self.cell(name, column).config.get("lr") for name in (row, self.design.baseline))
+            if ours and theirs and ours != theirs:
+                apart.setdefault((ours, theirs), []).append(self.place(column))
+        everywhere = sum(map(len, apart.values())) == len(self.design.columns) and len(apart) == 1
+        return "".join(
+            f", at its own learning rate {ours:g}, the baseline at {theirs:g}"
+            + ("" if everywhere else f" ({', '.join(columns)})")
+            for (ours, theirs), columns in apart.items()
+        )
 
     def n_parameters(self, row: str, column: str) -> int | None:
         counts = [outcome.summary.get("n_parameters") for outcome in self.cell(row, column).outcomes]
@@ -315,9 +386,29 @@ def _part(difference: Difference, place: str) -> Part:
     interval = difference.interval
     if interval is None or not math.isfinite(interval.mean):
         return Part(difference.outcome, place, difference.words)
-    pairs = f"{interval.n} pair{'s' if interval.n > 1 else ''}"
-    numbers = f"{signed(interval, difference.measure.unit)} ({pairs})"
-    return Part(difference.outcome, place, difference.words, numbers)
+    return Part(difference.outcome, place, difference.words, with_pairs(interval, difference.measure.unit))
+
+
+def is_cost(quantity: Quantity) -> bool:
+    """Whether a quantity says what a run takes, and not what comes of it."""
+    return quantity.path.endswith(COSTS)
+
+
+def parameters_apart(ours: int, theirs: int) -> str:
+    """Said beside every difference: a gain bought with parameters is another gain."""
+    share = abs(ours / theirs - 1)
+    if share <= 0.01:
+        return ""
+    return f", with {100 * share:.{0 if share >= 0.1 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
+
+
+def with_pairs(interval: Interval, unit: str) -> str:
+    """A paired difference in numbers: `-0.085 [-0.158, -0.013] nats (4 pairs)`."""
+    return f"{signed(interval, unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
+
+
+def _counted(tokens: Sequence[int]) -> str:
+    return " and ".join(map(with_prefix, tokens))
 
 
 def signed(interval: Interval, unit: str = "") -> str:

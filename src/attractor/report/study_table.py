@@ -2,7 +2,8 @@
 
 With several columns there is a table of rows by columns for each quantity, the first of them being the study's table.
 With one column there is one table, of rows by quantities, in which a quantity with a value for each layer takes a
-column for each and one for their mean. A table of differences follows each.
+column for each and one for their mean. A table of differences follows each; where there is one difference for each row,
+it stands among the results, too.
 """
 
 import math
@@ -13,8 +14,7 @@ from statistics import median
 from attractor.evidence.quantity import CONTEXT_GAIN
 from attractor.evidence.study import BUDGETS, Published
 from attractor.numerals import in_bytes, with_prefix
-from attractor.report.comparison import LEVEL
-from attractor.report.judged import SHOWN, Difference, Judged, decimals, shown_p, signed
+from attractor.report.judged import LEVEL, SHOWN, Difference, Judged, decimals, shown_p, signed
 from attractor.report.measures import Measure, Spread, layers
 from attractor.report.table import UNKNOWN, InConsole, in_markdown
 
@@ -54,8 +54,18 @@ class Column:
 
 
 def tables(judged: Judged) -> list[StudyTable]:
-    """For each family of tests the results, and then the differences."""
-    return [make(judged, family) for family in judged.families for make in (results, differences)]
+    """For each family of tests the results, and then the differences. Costs have no tests in a study of quality."""
+    made: list[StudyTable] = []
+    for family in judged.families:
+        made.append(results(judged, family))
+        if any(map(judged.is_tested, family)):
+            made.append(differences(judged, family))
+    return made
+
+
+def console_tables(judged: Judged) -> list[StudyTable]:
+    """Those that a console shows: without a table of differences where these stand among the results."""
+    return [results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
 
 
 def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
@@ -68,11 +78,13 @@ def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     if len(design.columns) == 1:
         for measure in family:
             columns += _columns_of(judged, measure, design.columns[0], leaders)
-        if judged.sensitivity:
+        if judged.sensitivity and _has_gain(judged):
             columns.append(_context_gain(judged, design.columns[0]))
     else:
         for name in design.columns:
             columns += _columns_of(judged, family[0], name, leaders)
+    if skipped := {row: n for row in design.rows if (n := _skipped(judged, row))}:
+        columns.append(Column("skipped steps", lambda row: Entry(str(skipped.get(row, 0)), skipped.get(row, 0))))
     first = family[0]
     title = design.title
     if len(design.columns) > 1:
@@ -82,25 +94,26 @@ def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
         title=title,
         headings=tuple(column.heading for column in columns),
         rows=tuple(tuple(column.entry(row) for column in columns) for row in design.rows),
-        footer=_footer(columns) if judged.sensitivity and first == judged.headlines[0] else (),
+        footer=_footer(columns) if _has_footer(judged, first) else (),
         caption=tuple(_caption(judged, family, leaders)),
     )
 
 
 def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     design = judged.design
+    tested = [measure for measure in family if judged.is_tested(measure)]
     found = [
         judged.differences[row, column, measure]
-        for measure in family
+        for measure in tested
         for column in design.columns
         for row in design.rows
         if row != design.baseline
     ]
-    several_columns, several_measures = len(design.columns) > 1, len(family) > 1
+    several_columns, several_measures = len(design.columns) > 1, len(tested) > 1
     headings = [design.rows_name]
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
     n_texts = len(headings)
-    unit = f" ({family[0].unit})" if family[0].unit and not several_measures else ""
+    unit = f" ({tested[0].unit})" if tested[0].unit and not several_measures else ""
     headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", "p (Holm)", "outcome", "detectable"]
     rows = []
     for each in found:
@@ -110,14 +123,14 @@ def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     n_tests = judged.n_tests(family)
     caption = [
         f"Each row minus '{design.baseline}', paired by seed"
-        + (", in nats of validation loss where the quantity is a perplexity" if any(m.in_nats for m in family) else "")
+        + (", in nats of validation loss where the quantity is a perplexity" if any(m.in_nats for m in tested) else "")
         + f". Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
-        f"rests on p (Holm), adjusted over the {n_tests} tests of this table at {1 - LEVEL:.2f}.",
+        f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
     if design.control:
         caption.append(f"The control '{design.control}' is the instrument's test and not among the {n_tests}.")
-    quantity = f": {family[0].name}" if len(judged.headlines) > 1 and not several_measures else ""
+    quantity = f": {tested[0].name}" if len(judged.headlines) > 1 and not several_measures else ""
     return StudyTable(
         name=_slug("differences", judged, family),
         title=f"Differences from '{design.baseline}'{quantity}",
@@ -211,6 +224,9 @@ def _columns_of(
     heading = f"{headline.name}{ARROWS[quantity.better]}" if alone else column
     footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
     columns = [replace(_values(judged, headline, column, leaders), heading=heading, footer=footer)]
+    if judged.in_one_table and judged.is_tested(headline):
+        unit = f" ({headline.unit})" if headline.unit else ""
+        columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, headline)))
     if alone:
         columns += [_values(judged, layer, column, leaders) for layer in layers(headline)]
     reference = quantity.relative_to
@@ -241,8 +257,8 @@ def _values(judged: Judged, measure: Measure, column: str, leaders: dict[tuple[s
 
 
 def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int, mark: str = "") -> Entry:
-    n_seeds = len(judged.design.seeds)
-    if not judged.cell(row, column).outcomes:
+    n_finished = len(judged.cell(row, column).outcomes)
+    if not n_finished:
         return Entry(NOT_RUN)
     spread = judged.spread(row, column, measure)
     if spread.mean is None:
@@ -252,9 +268,12 @@ def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int,
         return Entry(f"diverged ({lost} of {spread.n})")
     path = measure.quantity.path
     text = shown(spread.mean, spread.mean, digits, path)
+    if not judged.is_tested(measure):
+        return Entry(text, spread.mean)
     if spread.sd is not None:
         text += f" ± {shown(spread.sd, spread.mean, digits, path)}"
-    return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_seeds else ""), spread.mean)
+    n_told = n_finished if len(judged.design.columns) == 1 else len(judged.design.seeds)  # by the column of seeds
+    return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_told else ""), spread.mean)
 
 
 def _ratio(judged: Judged, measure: Measure, row: str, reference: str, column: str) -> Entry:
@@ -276,7 +295,33 @@ def _as_published(figure: Published | None, path: str) -> Entry:
 def _context_gain(judged: Judged, column: str) -> Column:
     measure = Measure(CONTEXT_GAIN)
     digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
-    return Column("context gain (nats)", lambda row: _value(judged, row, column, measure, digits))
+    return Column("gain", lambda row: _value(judged, row, column, measure, digits))
+
+
+def _in_results(judged: Judged, row: str, column: str, measure: Measure) -> Entry:
+    """The difference from the baseline with its interval."""
+    if row == judged.design.baseline:
+        return Entry("baseline")
+    difference = judged.differences[row, column, measure]
+    if difference.interval is None or not math.isfinite(difference.interval.mean):
+        return Entry(UNKNOWN)
+    return Entry(signed(difference.interval), difference.interval.mean, kind=difference.outcome)
+
+
+def _has_footer(judged: Judged, first: Measure) -> bool:
+    """The control's gap needs no line of its own where it stands in the control's row."""
+    return bool(judged.sensitivity) and first == judged.headlines[0] and not judged.in_one_table
+
+
+def _has_gain(judged: Judged) -> bool:
+    return any(
+        outcome.summary.get("context_gain") is not None for cell in judged.record.cells for outcome in cell.outcomes
+    )
+
+
+def _skipped(judged: Judged, row: str) -> int:
+    outcomes = (outcome for column in judged.design.columns for outcome in judged.cell(row, column).outcomes)
+    return sum(outcome.summary.get("skipped_steps") or 0 for outcome in outcomes)
 
 
 def _gap(judged: Judged, column: str) -> Entry:
@@ -359,12 +404,22 @@ def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[st
             "Bold: better than the second best by the same test, adjusted over the columns"
             + ("." if leaders else "; nothing in this table is.")
         )
-    if judged.sensitivity and judged.headlines[0] in family:
+    if judged.in_one_table and design.rows != (design.baseline,):
+        yield (
+            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
+            + (", in nats of validation loss." if family[0].in_nats else ".")
+        )
+    costs = [measure.name for measure in family if not judged.is_tested(measure)]
+    if costs:
+        yield f"Costs are means over seeds, shown and not tested: params, {', '.join(costs)}."
+    if _has_footer(judged, family[0]):
         yield (
             f"Twin gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', also in "
-            "standard deviations of the latter over seeds. Context gain: the loss at the first positions minus that at "
-            f"the last{f', of {design.baseline!r}' if len(design.columns) > 1 else ''}."
+            "standard deviations of the latter over seeds."
         )
+    if judged.sensitivity and family[0] == judged.headlines[0] and _has_gain(judged):
+        of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""
+        yield f"Context gain: the loss at the first positions minus that at the last, in nats{of_baseline}."
     if any(measure.judges_quality for measure in family):
         blind = [column for column, found in judged.sensitivity.items() if found.sensitive is False]
         if blind:

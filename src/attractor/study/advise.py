@@ -26,7 +26,7 @@ from attractor.evidence.pilot import CONTROL_SEEDS, Finding, Judgement, Pilot
 from attractor.evidence.run import RunFolder, config_differences, config_hash
 from attractor.files import write_json
 from attractor.report.advice import Advice, Cost, Setting, write_advice
-from attractor.report.comparison import in_nats
+from attractor.report.judged import with_pairs
 from attractor.study.ladder import FEWEST_PAIRS, LADDER, Rung, Timing, choose
 from attractor.study.launch import Job, launch, share_machine
 from attractor.study.study import fitted
@@ -244,7 +244,7 @@ def told(judge: Callable[[], Judgement], say: Say) -> Callable[[], Judgement]:
 
 
 def in_one_line(finding: Finding) -> str:
-    measured = "" if finding.interval is None else f": {in_nats(finding.interval)}"
+    measured = "" if finding.interval is None else f": {with_pairs(finding.interval, 'nats')}"
     return f"closed: {finding.of} against {finding.against}: {finding.outcome}{measured}"
 
 

@@ -72,7 +72,8 @@ class Conduct:
     """How a study is carried out: nothing here changes what any of its runs computes."""
 
     scale: str = "smoke"
-    root: Path = Path("runs")
+    root: Path = Path("runs")  # the pool of runs lies in it
+    folder: Path | None = None  # of the study and its report; by default NAME-SCALE in root
     launcher: str = "auto"  # seeds stacked in one process where that is faster, or else processes of their own
     workers: int | None = None
     seeds: tuple[int, ...] | None = None  # in place of the scale's
@@ -84,6 +85,10 @@ class Conduct:
         if self.launcher not in ("auto", *LAUNCHERS):
             raise unknown("launcher", self.launcher, LAUNCHERS)
         share_of(self.part)
+        require(self.workers is None or self.workers >= 1, "workers", "at least 1", self.workers)
+
+    def folder_of(self, study: Study) -> Path:
+        return self.folder or self.root / f"{study.name}-{self.scale}"
 
 
 def share_of(part: str) -> tuple[int, int]:
@@ -108,7 +113,7 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
     """All runs of the study. One seed after the other, so that whole pairs are there as early as possible."""
     seeds = conduct.seeds or study.on(conduct.scale).seeds
     design = study.design(conduct.scale, seeds, conduct.command)
-    folder = conduct.root / f"{study.name}-{conduct.scale}"
+    folder = conduct.folder_of(study)
     jobs: dict[str, Job] = {}
     keys: Keys = {}
     for seed in seeds:

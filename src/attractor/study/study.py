@@ -34,7 +34,7 @@ PROBES = (
     "iteration-maps",
     "rotation",
 )
-SCALES = ("smoke", "laptop", "bench", "paper")
+SCALES = ("smoke", "laptop", "bench", "paper", "own")  # own: a setting of a person's choice, which decides no claim
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class Study:
     kind: str = "training"  # or "counts" (what a model has, without running it) or "timing" (what a step costs)
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
+    margin: float | None = None  # the smallest difference that matters, in the unit in which the first is compared
     pretrained: "Study | None" = None  # its run of the same row, seed and scale is where a run starts from
     name: str = field(default="", compare=False)  # the file's
 
@@ -186,6 +187,7 @@ class Study:
             published=self.published,
             claims=self.claims,
             command=command,
+            margin=self.margin,
         )
 
 

@@ -21,7 +21,7 @@ from attractor.tasks.text import Text
 from attractor.train import interventions
 from attractor.train.formulas import formulas_of
 from attractor.train.schedule import SCHEDULES
-from attractor.train.start import weights_fingerprint
+from attractor.train.start import counterpart, weights_fingerprint
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 PARALLEL = ("ddp", "fsdp")
@@ -39,7 +39,7 @@ class TrainConfig:
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
     seed: int = 0
-    start: str | None = None  # a run whose best weights this one starts from; may hold {attention} and {seed}
+    start: str | None = None  # a run (or a comparison with its counterpart) whose best weights this one starts from
     n_steps: int = 560
     batch_size: int = 8  # sequences per optimizer step
     accumulation: int = 1  # micro-batches that make up a step
@@ -85,7 +85,7 @@ class TrainConfig:
         require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
         require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
         try:
-            self.start_folder  # noqa: B018
+            self._start_path  # noqa: B018
         except (LookupError, ValueError, AttributeError, TypeError) as error:
             rule = "a path in which only {attention} and {seed} are filled in"
             raise InputError(f"start must be {rule}, got '{self.start}'; write a brace twice") from error
@@ -115,8 +115,14 @@ class TrainConfig:
         return self.model.label
 
     @property
-    def start_folder(self) -> Path | None:
+    def _start_path(self) -> Path | None:
         return None if self.start is None else Path(self.start.format(attention=self.label, seed=self.seed))
+
+    @property
+    def start_folder(self) -> Path | None:
+        """The run whose weights this one starts from."""
+        path = self._start_path
+        return None if path is None else counterpart(path, self.label, self.seed)
 
     def identity(self, task: Task) -> dict[str, Any]:
         """All that determines the run: this config, what is in its data, what it starts from, and the versions of what

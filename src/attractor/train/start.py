@@ -1,7 +1,7 @@
 """Starting from the weights of another run, as fine-tuning does: everything but the readout must fit.
 
-`{attention}` and `{seed}` in the run's path stand for this run's own, so that every run of a comparison starts from its
-counterpart of an earlier one.
+Every run of a comparison starts from its counterpart of an earlier one: the folder of a comparison stands for its run
+of the same mechanism and seed. In any other path `{attention}` and `{seed}` stand for this run's own.
 """
 
 import json
@@ -14,10 +14,26 @@ from torch import nn
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
+from attractor.evidence.study import STUDY_FILE, pool_of, read_study
 from attractor.models.config import ModelConfig
 from attractor.train import checkpoint
 
 READOUT = "head.weight"
+
+
+def counterpart(path: Path, label: str, seed: int) -> Path:
+    """Return the run at this path; of a comparison's folder, its run of that label and seed."""
+    if not (path / STUDY_FILE).exists():
+        return path
+    _, keys = read_study(path)
+    runs = {row: pool_of(path) / of_row[seed] for (row, _), of_row in keys.items() if seed in of_row}
+    found = {run for row, run in runs.items() if label in (row, RunFolder.open(run).config.get("label"))}
+    if len(found) != 1:
+        raise InputError(
+            f"start must be a run, or a comparison with one run of '{label}' with seed {seed}, and '{path}' has "
+            f"{len(found)}; give another folder or other seeds"
+        )
+    return found.pop()
 
 
 def chosen_checkpoint(run: Path) -> Path:

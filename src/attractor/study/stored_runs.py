@@ -1,0 +1,106 @@
+"""Runs that exist already, compared as a study of one column. Nothing is trained.
+
+A row is a run, or several that differ by their seed only. Which rows a verdict may be given on, `Judged` decides: those
+that are paired with the baseline.
+"""
+
+from collections.abc import Collection, Sequence
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+from attractor.errors import InputError
+from attractor.evidence.configuration import config_differences, config_hash, dotted_fields
+from attractor.evidence.quantity import Quantity
+from attractor.evidence.run import RunFolder
+from attractor.evidence.study import STUDY_FILE, Design, StudyRecord, pool_of, study_as_dict
+from attractor.files import write_json
+from attractor.study.compare import MEMORY, SCALE, SPEED, headline
+from attractor.study.study import CONTROL
+
+LOSS = Quantity("validation loss", "valid_loss", "lower")
+Runs = Sequence[RunFolder]
+
+
+def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tuple[StudyRecord, Path]:
+    """Write the study of these runs; return its record and its folder, which by default is one under runs/."""
+    runs = [RunFolder.open(path) for path in {path.resolve(): path for path in paths}.values()]
+    for run in runs:
+        if not {"label", "seed"} <= run.config.keys():
+            raise InputError(f"the config.json of a compared run needs label and seed: '{run.path}' lacks one of them")
+    metrics = {summary["metric"]["name"] for run in runs if (summary := run.summary())}
+    if not metrics:
+        raise InputError("compared runs must be finished, and none of these has a summary.json; let them finish")
+    folder = folder or Path("runs") / f"compare-{config_hash({'runs': [run.config for run in runs]})[:8]}"
+    rows = labelled(groups(runs))
+    baseline = next(iter(rows))
+    control = next((row for row, of_row in rows.items() if of_row[0].config["label"].split()[-1] == CONTROL), CONTROL)
+    design = Design(
+        name=folder.name,
+        title=f"Runs compared with {baseline}",
+        question="How do these runs differ, and may the difference be put down to what differs between them?",
+        source="attractor compare",
+        scale=SCALE,
+        rows_name="run",
+        rows=tuple(rows),
+        columns_name="",
+        columns=("",),
+        seeds=tuple(sorted({run.config["seed"] for run in runs})),
+        baseline=baseline,
+        control=None if control == baseline else control,
+        budget="stored",
+        quantities=(headline(metrics.pop()) if len(metrics) == 1 else LOSS, SPEED, MEMORY),
+        command=command,
+    )
+    pool = pool_of(folder)
+    keys = {
+        (row, ""): {run.config["seed"]: relpath(run.path.resolve(), pool) for run in of_row}
+        for row, of_row in rows.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STUDY_FILE, study_as_dict(design, keys))
+    return StudyRecord.read(folder), folder
+
+
+def groups(runs: Runs) -> list[Runs]:
+    """Put runs together that differ by their seed only; two runs of one seed stay apart."""
+    by_settings: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        by_settings.setdefault(config_hash(settings(run)), []).append(run)
+    found: list[Runs] = []
+    for alike in by_settings.values():
+        each_once = len({run.config["seed"] for run in alike}) == len(alike)
+        found += [alike] if each_once else [[run] for run in alike]
+    return found
+
+
+def settings(run: RunFolder) -> dict[str, Any]:
+    """The fields that tell rows apart. A run of another seed may start from a run of another seed."""
+    fields = dotted_fields(run.config)
+    return {name: value for name, value in fields.items() if not name.endswith(("seed", "start", "start_weights"))}
+
+
+def labelled(rows: Sequence[Runs]) -> dict[str, Runs]:
+    """Name each row by its label; where several share one, by the fields in which they differ, else by the folder."""
+    by_label: dict[str, list[Runs]] = {}
+    for of_row in rows:
+        by_label.setdefault(of_row[0].config["label"], []).append(of_row)
+    named: dict[str, Runs] = {}
+    for label, sharing in by_label.items():
+        first = [of_row[0] for of_row in sharing]
+        differing = config_differences({str(n): settings(run) for n, run in enumerate(first)}).keys() - {"data"}
+        ways = (
+            [label for _ in first],
+            [", ".join((label, *_values(run, differing))) if len(differing) <= 2 else label for run in first],
+            [f"{label} ({run.path.name})" for run in first],
+            [f"{label} ({run.path})" for run in first],
+        )
+        names = next(names for names in ways if len(set(names)) == len(names))
+        named |= dict(zip(names, sharing, strict=True))
+    return named
+
+
+def _values(run: RunFolder, fields: Collection[str]) -> list[str]:
+    """Say the value of each field: `lr 0.001`."""
+    values = settings(run)
+    return [f"{name.rpartition('.')[2]} {values.get(name, 'absent')}" for name in sorted(fields)]

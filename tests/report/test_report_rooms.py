@@ -1,0 +1,27 @@
+"""What the rooms of evidence and reports stand on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "attractor"
+
+
+def test_neither_room_imports_torch():
+    """A report is read on machines without torch; the package itself is stubbed, since its face imports the layers."""
+    rooms = [path for room in ("evidence", "report") for path in sorted((SOURCE / room).glob("*.py"))]
+    names = [".".join(("attractor", path.parent.name, path.stem)).removesuffix(".__init__") for path in rooms]
+    script = f"""
+import importlib, sys, types
+package = types.ModuleType("attractor")
+package.__path__ = [{str(SOURCE)!r}]
+sys.modules["attractor"] = package
+for name in {names!r}:
+    importlib.import_module(name)
+late = {{"torch", "scipy", "matplotlib"}} & sys.modules.keys()
+assert not late, late
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr

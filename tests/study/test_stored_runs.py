@@ -1,0 +1,148 @@
+"""Runs that exist are compared without training; a verdict is given where they are paired."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.evidence.study import StudyRecord
+from attractor.report.judged import Judged
+from attractor.report.study_report import write_report
+from attractor.study.stored_runs import compare_runs
+from in_process import Command, command_in_process
+
+
+def stored(
+    path: Path, loss: float | None = 1.6, *, tokens: int = 1000, metric: str = "perplexity", **config: Any
+) -> Path:
+    """A run of a given outcome; one with the loss None has not finished."""
+    fields = {
+        "label": "standard",
+        "seed": 0,
+        "lr": 2e-3,
+        "data": "abc",
+        "task": {"kind": "text", "corpus": "web"},
+    } | config
+    run = RunFolder.create(path, fields)
+    for step in range(1, 6):
+        run.append({"step": step, "tokens": step * tokens // 5, "valid_loss": (loss or 2.0) + 1 / step})
+    if loss is not None:
+        value = math.exp(loss) if metric == "perplexity" else 0.5
+        run.write_summary(
+            {
+                "metric": {"name": metric, "value": value, "better": "lower"},
+                "valid_loss": loss,
+                "context_gain": 0.3,
+                "n_parameters": 1000,
+                "tokens_per_second": 10.0,
+                "peak_memory_bytes": 10_000_000,
+                "tokens": tokens,
+            }
+        )
+    return path
+
+
+def seeds(folder: Path, label: str, losses: tuple[float, ...], **config: Any) -> list[Path]:
+    return [stored(folder / f"{label}-{n}", loss, label=label, seed=n, **config) for n, loss in enumerate(losses)]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    losses = {"standard": (1.66, 1.68, 1.70), "gated": (1.61, 1.629, 1.651), "uniform": (2.16, 2.18, 2.2)}
+    return [path for label, of_label in losses.items() for path in seeds(tmp_path, label, of_label)]
+
+
+def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: list[Path], tmp_path: Path) -> None:
+    record, folder = compare_runs(paths, tmp_path / "out", "attractor compare ...")
+    assert record.design.rows == ("standard", "gated", "uniform")
+    assert (record.design.seeds, record.finished) == ((0, 1, 2), 9)
+    sensitive, gated = Judged(record).verdict()
+    assert sensitive.text.startswith("Sensitive")
+    assert "better, -0.05" in gated.text
+    page = write_report(record, folder, formats=("svg",)).read_text()
+    assert 'id="figure-curves"' in page
+    assert "model.attention" not in page
+    assert record == StudyRecord.read(folder), "the folder can be read again"
+    assert str(tmp_path) not in (folder / "study.json").read_text()
+
+
+def test_rows_of_one_label_are_named_by_what_differs_and_else_by_their_folder(tmp_path: Path) -> None:
+    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", lr=1e-3), stored(tmp_path / "c", label="gated")]
+    assert compare_runs(runs, tmp_path / "one", "")[0].design.rows == (
+        "standard, lr 0.002",
+        "standard, lr 0.001",
+        "gated",
+    )
+    many = [stored(tmp_path / "d"), stored(tmp_path / "e", lr=1e-3, clip=1.0, ema=0.9)]
+    assert compare_runs(many, tmp_path / "two", "")[0].design.rows == ("standard (d)", "standard (e)")
+    twice = [stored(tmp_path / "f"), stored(tmp_path / "g")]  # of one seed: two runs, and no mean over them
+    record, _ = compare_runs(twice, tmp_path / "three", "")
+    assert record.design.rows == ("standard (f)", "standard (g)")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"data": "xyz"}, "no verdict: other data than the baseline's"),
+        ({"tokens": 500}, "no verdict: 500 tokens, where the baseline saw 1.00k"),
+        ({"eval_batches": 4}, "no verdict: another eval_batches than the baseline's"),
+        ({"seed": 7}, "no seed in common with the baseline"),
+        ({"lr": 1e-3}, "one seed: no interval"),
+    ],
+)
+def test_a_verdict_is_given_where_rows_are_paired_alone(tmp_path: Path, other: dict[str, Any], said: str) -> None:
+    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", 1.5, label="gated", **other)]
+    record, folder = compare_runs(runs, tmp_path / "out", "attractor compare a b")
+    *instrument, line = Judged(record).verdict()
+    assert "Sensitivity unknown" in instrument[0].text
+    assert line.subject == "gated"
+    assert said in line.text
+    assert write_report(record, folder, formats=("svg",)).exists()
+
+
+def test_runs_of_several_tasks_are_shown_side_by_side_by_their_loss(tmp_path: Path) -> None:
+    recall = stored(tmp_path / "b", label="gated", metric="accuracy", task={"kind": "mqar"})
+    record, _ = compare_runs([stored(tmp_path / "a"), recall], tmp_path / "out", "")
+    assert record.design.quantities[0].name == "validation loss"
+    assert "other data" in Judged(record).verdict()[-1].text
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of these has a summary"):
+        compare_runs([stored(tmp_path / "a", None)], None, "")
+    foreign = RunFolder.create(tmp_path / "b", {"model": {}}).path
+    with pytest.raises(InputError, match="needs label and seed"):
+        compare_runs([foreign], None, "")
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command_in_process(monkeypatch, capsys)
+
+
+def test_the_command_takes_run_folders_and_trains_nothing(attractor: Command, paths: list[Path]) -> None:
+    names = [path.name for path in paths]
+    before = {path: path.stat().st_mtime_ns for folder in paths for path in folder.rglob("*")}
+    code, said, errors = attractor("compare", *names)
+    assert (code, errors) == (0, "")
+    page = Path(said.splitlines()[-1])
+    assert page.match("runs/compare-*/report.html")
+    assert "gated: better, -0.05" in said
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (
+        json.loads((page.parent / "record.json").read_text())["design"]["command"]
+        == f"attractor compare {' '.join(names)}"
+    )
+    code, said, _ = attractor("report", str(page.parent), "--formats", "svg")
+    assert code == 0
+    code, _, errors = attractor("compare", *names, "--lr", "1e-3")
+    assert code == 2
+    assert "lr must be left out where run folders are compared" in errors
+    code, _, errors = attractor("compare", names[0], "gated")
+    assert code == 2
+    assert "'gated' does not; give the folder of a run" in errors
