@@ -365,7 +365,9 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
         process.kill()
     assert process.returncode == 130
     (line,) = said.splitlines()
-    assert line.startswith("interrupted: 0 of 2 runs ended, the running ones are saved. Resume with the same command: ")
+    saved = len({path.parent for path in out.glob("runs/*/checkpoints/step-*")})
+    state = f"0 of 2 runs ended; under way: 2, of these with a checkpoint: {saved}"
+    assert line.startswith(f"interrupted: {state}. Resume with the same command: ")
     stood = [int(path.name.removeprefix("step-")) for path in out.glob("runs/*/checkpoints/step-*")]
     assert stood
     assert all(1 <= step < 300 for step in stood)

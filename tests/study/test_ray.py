@@ -403,7 +403,9 @@ def test_ctrl_c_has_every_run_save_itself(ray: Any, base: TrainConfig, tmp_path:
         driver.kill()
     assert driver.returncode == 130, said
     (line,) = said.splitlines()
-    assert line.startswith("interrupted: 0 of 2 runs ended, the running ones are saved. Resume with the same command")
+    assert line.startswith(
+        "interrupted: 0 of 2 runs ended; under way: 2, of these with a checkpoint: 2. Resume with the same command"
+    )
     for run in runs:
         saved = newest_intact(run / "checkpoints", print)
         assert saved is not None

@@ -503,7 +503,8 @@ def test_launch_stacks_what_it_can_and_leaves_the_rest_to_the_ordinary_launch(
 
     said: list[str] = []
     runtime = Runtime(device="cpu", threads=1)
-    with pytest.raises(RunInterrupted, match="interrupted: 0 of 5 runs ended, the running ones are saved"):
+    state = "interrupted: 0 of 5 runs ended; under way: 2, of these with a checkpoint: 2"
+    with pytest.raises(RunInterrupted, match=state):
         launch(jobs, 1, runtime, stop, say=said.append)
     assert said == [
         "not stacked: standard seed 0: no other run is like it and stands at the same step",

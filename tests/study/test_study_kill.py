@@ -1,13 +1,96 @@
 """Real processes: whatever is killed while a study runs, no finished run is lost. `make stress` kills more often."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from stress.kill_study import kill_and_compare
+from attractor.evidence.run import RunFolder
+from attractor.train.checkpoint import list_checkpoints
+from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
+
+N_STEPS = 500  # so many that a run is still under way when it is seen to have begun
 
 
 @pytest.mark.slow
 def test_a_killed_study_ends_as_an_untouched_one(tmp_path: Path) -> None:
     """Criterion: the launcher, one run, then all are killed; see `kill_and_compare` for what must hold."""
     kill_and_compare(tmp_path, n_kills=3, seed=2, n_steps=40)
+
+
+def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
+    (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
+    (folder / "stopped.py").write_text(STUDY.format(n_steps=N_STEPS))
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", "study", "run", "stopped.py"]
+    command += ["--device=cpu", "--threads=1", *options.split()]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def with_all_below(process: int) -> set[int]:
+    """The process ids of a living process and of all living processes that it has started, and so on."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(status.parent.name)] = int(parent)
+    family = [process]
+    for parent in family:
+        family += [child for child, its_parent in parents.items() if its_parent == parent]
+    return {member for member in family if member in parents}
+
+
+def steps_of(run: Path) -> list[int]:
+    if not (run / "metrics.jsonl").exists():
+        return []
+    return [record["step"] for record in RunFolder.open(run).metrics()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
+@pytest.mark.parametrize(
+    ("number", "options", "n_at_once"),
+    [
+        (signal.SIGTERM, "--launcher=local --workers=2 --seeds 0", 2),
+        (signal.SIGHUP, "--launcher=stacked --workers=1 --seeds 0 1", 2),
+        (signal.SIGUSR1, "--launcher=torchrun --workers=2 --seeds 0", 1),
+    ],
+)
+def test_a_signal_to_every_process_of_a_study_saves_every_run(
+    number: int, options: str, n_at_once: int, tmp_path: Path
+) -> None:
+    """Criterion: the signal goes to the launcher, to its runs and to what forks them, as systemd and Slurm send it.
+    When the command has ended, so has every process; each run that was under way has a checkpoint at its last step; the
+    message says how many have one; and the same command carries the study to its end."""
+    process = study_run(tmp_path, options)
+    try:
+        deadline = time.monotonic() + 120
+        while sum(bool(steps_of(run)) for run in runs_of(tmp_path).values()) < n_at_once:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        members = with_all_below(process.pid)
+        assert len(members) > 2, "a launcher, a server that forks, and a run"
+        for member in sorted(members, reverse=True):  # runs first: their launcher asks them to stop once more
+            os.kill(member, number)
+        said = process.communicate(timeout=120)[1].decode()
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number, said
+    assert not [member for member in members if with_all_below(member)]
+    under_way = [run for run in runs_of(tmp_path).values() if steps_of(run)]
+    assert len(under_way) == n_at_once
+    for run in under_way:
+        assert not RunFolder.open(run).finished
+        newest = int(list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step-"))
+        assert newest >= max(steps_of(run))
+    state = f"runs ended; under way: {n_at_once}, of these with a checkpoint: {n_at_once}."
+    assert state in said.splitlines()[-1]
+    finish(study_run(tmp_path, options))
+    assert all(RunFolder.open(run).finished for run in runs_of(tmp_path).values())

@@ -139,7 +139,7 @@ def break_the_last_rank(job: Job) -> None:
         return take_step(run)
 
     Run.take_step = broken  # type: ignore[method-assign]
-    carry_out(job, RUNTIME)
+    carry_out([job], RUNTIME)
 
 
 @pytest.mark.slow
@@ -196,7 +196,9 @@ def test_a_signal_saves_and_the_same_call_goes_on(base: TrainConfig, tmp_path: P
     job = Job(base.replace(n_steps=4000, eval_every=4000, warmup_steps=0), tmp_path / "run")
     stop = once_it_trains(job, lambda: signal.raise_signal(signal.SIGTERM))
 
-    with pytest.raises(RunInterrupted, match="0 of 1 runs ended, the one that ran is saved") as caught:
+    with pytest.raises(
+        RunInterrupted, match="0 of 1 runs ended; under way: 1, of these with a checkpoint: 1"
+    ) as caught:
         launch([job], 2, RUNTIME, stop)
     assert caught.value.exit_code == 143
     (saved,) = (job.path / "checkpoints").glob("step-*")

@@ -406,8 +406,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 def test_signals_save_and_the_printed_command_resumes(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, start: Callable[..., subprocess.Popen]
 ) -> None:
-    """Criterion: SIGINT exits with 130 and SIGTERM with 143, each leaves a checkpoint of its very step and one line
-    whose command continues; carried to the end by it, the weights are those of a run that was never stopped."""
+    """Criterion: a run that a signal stops exits with 128 and its number, and leaves a checkpoint of its very step and
+    one line whose command continues; carried to the end by it, the weights are those of a run that was never
+    stopped."""
     folder = tmp_path / "a run"  # the printed command must quote it
     config = config.replace(n_steps=500, warmup_steps=50, eval_every=250)
     model = [
@@ -416,7 +417,7 @@ def test_signals_save_and_the_printed_command_resumes(
     names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches")
     options = [f"--{name}={getattr(config, name)}" for name in names] + [f"--corpus={config.task.corpus}"]
     command = [ATTRACTOR, "train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)):
         done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0
         process = start([*command, "--log-every=2", "--threads=1"])
         metrics = folder / "metrics.jsonl"

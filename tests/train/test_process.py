@@ -1,8 +1,10 @@
 """What a process does whose parent was killed."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from attractor.train.process import at_end_of_parent, end_at_once, save_and_end
+from attractor.train.interrupt import SIGNALS
+from attractor.train.process import at_end_of_parent, begin, end_at_once, fresh_processes, save_and_end
 
 CONTEXT = multiprocessing.get_context("fork")  # quick, and nothing is computed in these
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -56,3 +59,34 @@ def test_without_its_parent_it_ends(tmp_path: Path, act: Callable[[], Any], save
     process.join()
     until(lambda: has_ended(number))
     assert (tmp_path / "saved").exists() == saves
+
+
+def end_when_asked(folder: Path) -> None:
+    """Ends with the number of the first of these signals, once another process has let it."""
+    begin(end_at_once)
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: (folder / "asked").write_text(str(number)))
+    (folder / "listens").touch()
+    until(lambda: (folder / "let").exists())
+    sys.exit(int((folder / "asked").read_text()))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_to_all_processes_reaches_the_fresh_ones_and_spares_what_forks_them(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Criterion: while the fresh process lives, its parent knows it, and then learns its exit code; both are told by
+    the server that forked it."""
+    process = fresh_processes().Process(target=end_when_asked, args=(tmp_path,))
+    process.start()
+    until((tmp_path / "listens").exists)
+    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    assert process.pid is not None
+    for member in (server, process.pid):
+        os.kill(member, number)
+    until((tmp_path / "asked").exists)
+    assert process.is_alive()
+    (tmp_path / "let").touch()
+    process.join()
+    assert process.exitcode == number
+    assert not has_ended(server)

@@ -14,7 +14,7 @@ import torch
 
 from attractor.errors import InputError
 from attractor.numerals import in_bytes, in_time
-from attractor.train.process import at_end_of_parent, end_at_once, fresh_processes
+from attractor.train.process import begin, end_at_once, fresh_processes
 
 ENDING = 5.0  # seconds in which a process that has answered may end by itself
 SHARE = 0.9  # of what is free, so that the machine need not choose what to end
@@ -51,8 +51,7 @@ def apart(function: Callable[..., Any], *given: Any, patience: float) -> Any:
 
 
 def _answer(sender: Connection, function: Callable[..., Any], given: tuple[Any, ...], threads: int) -> None:
-    os.setsid()  # Ctrl-C at the terminal is for the parent
-    at_end_of_parent(end_at_once)
+    begin(end_at_once)
     torch.set_num_threads(threads)
     free = free_memory(torch.device("cpu"))
     limit_data(int(SHARE * free))

@@ -153,7 +153,7 @@ class Advice:
             why = "no finite loss" if lost else "fewer than two seeds in common with the baseline"
             return f"instrument: sensitivity unknown: {what} has {why}"
         shown = "is worse" if gap.sensitive else "is not shown to be worse"
-        measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval)}"
+        measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval, 'nats')}"
         return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
 
     def _against_baseline(self, finding: Finding) -> str:

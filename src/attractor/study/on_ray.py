@@ -11,7 +11,6 @@ not see the run's folder carries it out in a folder of its own, tells its progre
 import logging
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -27,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from attractor.attention.stage import require
-from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.errors import InputError
 from attractor.evidence.lock import RunInUseError
 from attractor.files import write_text
-from attractor.study.launch import FAILURE, IN_USE, NOTES, POLL_SECONDS, Job, Notes
+from attractor.study.launch import FAILURE, IN_USE, POLL_SECONDS, Job, Watch, attempt, supervise, train_one
 from attractor.study.parcel import pack, pack_progress, unpack
 from attractor.train.config import Runtime
 from attractor.train.interrupt import StopRequest
@@ -59,35 +58,16 @@ class Cluster:
 
 
 def launch(
-    jobs: Sequence[Job],
-    n_workers: int | None,
-    runtime: Runtime,
-    watch: Callable[[Sequence[Job], Sequence[Job]], None],
-    cluster: Cluster = Cluster(),
+    jobs: Sequence[Job], n_workers: int | None, runtime: Runtime, watch: Watch, cluster: Cluster = Cluster()
 ) -> dict[str, str]:
     """Carry out all jobs, `n_workers` at once or as many as the cluster holds; returns what failed, by name."""
-    ended = [job for job in jobs if job.finished]
-    waiting = [job for job in jobs if job not in ended]
+    waiting = [job for job in jobs if not job.finished]
     if not waiting:
-        watch([], ended)
+        watch([], jobs)
         return {}
     require(runtime.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", runtime.device, "Ray chooses it")
-    with connected(cluster) as ray, Errands(ray, waiting, runtime, cluster) as errands, StopRequest() as stop:
-        while (waiting or errands.running) and stop.signal_number is None:
-            room = errands.room()
-            while waiting and len(errands.running) < min(room, n_workers or room):
-                errands.send(waiting.pop(0))
-            watch(list(errands.running.values()), ended)
-            ended += errands.collect()
-        ended += errands.stop()
-    watch([], ended)
-    if stop.signal_number is not None:
-        raise RunInterrupted(
-            f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
-            f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
-            stop.signal_number,
-        )
-    return errands.failures
+    with connected(cluster) as ray:
+        return supervise(jobs, [[job] for job in waiting], Errands(ray, waiting, n_workers, runtime, cluster), watch)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -251,10 +231,12 @@ class Mailbox:
 
 
 class Errands:
-    """The tasks of one launch."""
+    """The tasks of one launch: the pool of `supervise`."""
 
-    def __init__(self, ray: Any, jobs: Sequence[Job], runtime: Runtime, cluster: Cluster) -> None:
-        self.ray, self.cluster = ray, cluster
+    def __init__(
+        self, ray: Any, jobs: Sequence[Job], n_workers: int | None, runtime: Runtime, cluster: Cluster
+    ) -> None:
+        self.ray, self.n_workers, self.cluster = ray, n_workers, cluster
         self.cpus = runtime.threads or 1
         self.gpus = self._gpus_per_run(runtime.device)
         # A run uses what it was given, neither more nor less.
@@ -265,7 +247,7 @@ class Errands:
         by_launcher = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         self.mailbox = ray.remote(num_cpus=0, scheduling_strategy=by_launcher)(Mailbox).remote()
         self.news = self.mailbox.take.remote()
-        self.running: dict[Any, Job] = {}
+        self.tasks: dict[Any, Job] = {}
         self.failures: dict[str, str] = {}
         self.attempts: Counter[Job] = Counter()
         self.stopping = False
@@ -284,16 +266,27 @@ class Errands:
         for proof in self.proofs.values():
             proof.unlink(missing_ok=True)
 
+    def running(self) -> list[Job]:
+        return list(self.tasks.values())
+
+    def has_room(self) -> bool:
+        room = self.room()
+        return len(self.tasks) < min(room, self.n_workers or room)
+
     def room(self) -> int:
         """How many runs the machines hold that are in the cluster now."""
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         room = sum(fit(machine, self.cpus, self.gpus) for machine in machines)
-        if not room and not self.running:
+        if not room and not self.tasks:
             raise InputError(
                 f"a machine of the cluster must have the {self.cpus} CPUs and {self.gpus:g} GPUs of a run, and none "
                 "has; ask for fewer threads or gpus_per_run, or join such a machine"
             )
         return room
+
+    def start(self, batch: Sequence[Job]) -> None:
+        for job in batch:
+            self.send(job)
 
     def send(self, job: Job) -> None:
         path = job.path.absolute()
@@ -310,26 +303,26 @@ class Errands:
             pack(path) if (path / "config.json").exists() else None,
         )
         self.attempts[job] += 1
-        self.running[self.task.remote(errand)] = job
+        self.tasks[self.task.remote(errand)] = job
 
     def stop(self) -> list[Job]:
         """Ask every run to save and end; once only, for a second interrupt would cut short what the first has it do."""
         if not self.stopping:
             self.stopping = True
-            for reference in self.running:
+            for reference in self.tasks:
                 self.ray.cancel(reference)
         ended = []
-        while self.running:
+        while self.tasks:
             ended += self.collect()
         return ended
 
     def collect(self) -> list[Job]:
         """Take in what has arrived; returns the jobs that have come to their end."""
-        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
+        done, _ = self.ray.wait(list(self.tasks), num_returns=1, timeout=POLL_SECONDS)
         self._take_progress()
         ended = []
         for reference in done:
-            job = self.running.pop(reference)
+            job = self.tasks.pop(reference)
             outcome, killed = self._outcome(reference)
             if outcome.parcel is not None:
                 outcome = self._take_in(job, outcome)
@@ -375,7 +368,7 @@ class Errands:
         arrived, _ = self.ray.wait([self.news], timeout=0)
         if not arrived:
             return
-        running = {job.path.absolute() for job in self.running.values()}
+        running = {job.path.absolute() for job in self.tasks.values()}
         with suppress(self.ray.exceptions.RayError, RunInUseError):
             for path, parcel in self.ray.get(self.news).items():
                 if path in running:
@@ -420,27 +413,14 @@ def carry_out(errand: Errand) -> Outcome:
 
 
 def _train(job: Job, runtime: Runtime) -> Outcome:
-    from attractor.train.loop import train
-
     if not (job.path / "metrics.jsonl").exists():
         (job.path / "environment.json").unlink(missing_ok=True)  # the launcher's; the run has this machine's
-    try:
-        train(job.config, job.path, runtime, Notes(job.path / NOTES))
-    except RunInterrupted:
-        return Outcome(interrupted=True)
-    except RunInUseError:
-        return Outcome(failure=job.failure(IN_USE))
-    except (InputError, RunStopped) as error:
-        return _failed(job, str(error))
-    except Exception as error:
-        return _failed(job, f"{type(error).__name__}: {error}")
-    return Outcome()
-
-
-def _failed(job: Job, text: str) -> Outcome:
-    if job.path.is_dir():
-        write_text(job.path / FAILURE, text + "\n")
-    return Outcome(failure=text)
+    exit_code, why = attempt(lambda: train_one([job], runtime))
+    if why is not None and job.path.is_dir():
+        write_text(job.path / FAILURE, why + "\n")
+    if exit_code == IN_USE:
+        why = job.failure(IN_USE)
+    return Outcome(failure=why, interrupted=exit_code > 128)
 
 
 @contextmanager

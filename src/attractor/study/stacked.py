@@ -5,10 +5,7 @@ Jobs are grouped by everything but the seed, and by the step at which they stand
 kill left at different steps are finished by the ordinary loop, which ends where this one would have.
 """
 
-import os
-import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,23 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from attractor.attention.stage import require
-from attractor.errors import InputError, RunInterrupted, RunStopped
-from attractor.evidence.lock import RunInUseError
+from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
-from attractor.files import write_text
 from attractor.study import launch as one_by_one
-from attractor.study.launch import FAILURE, IN_USE, NOTES, POLL_SECONDS, Job, Notes
+from attractor.study.launch import IN_USE, NOTES, Job, Notes, Processes, Watch, carry_out, supervise
 from attractor.train import checkpoint
 from attractor.train.config import Runtime
 from attractor.train.display import Display, Silent
 from attractor.train.hardware import resolve_device
-from attractor.train.interrupt import StopRequest
-from attractor.train.process import at_end_of_parent, fresh_processes, save_and_end
+from attractor.train.process import fresh_processes
 from attractor.train.spelling import keep_spelling
 from attractor.train.stacked_loop import Seed, stackable, train_together
 
 MAX_STACK = 8
-Watch = Callable[[Sequence[Job], Sequence[Job]], None]
 
 
 def prefer_stacked(device: str) -> bool:
@@ -105,52 +98,28 @@ def launch(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, str]:
     """Carry out all jobs, stacked where that can be; returns what failed, by name. For the rest `say` hears why."""
-    ended = [job for job in jobs if job.finished]
-    stacks, single = _plan([job for job in jobs if job not in ended], max_stack, say)
-    failures: dict[str, str] = {}
-    running: dict[BaseProcess, list[Job]] = {}
-    context = fresh_processes()
+    stacks, single = _plan([job for job in jobs if not job.finished], max_stack, say)
     n_side_by_side = max(1, min(n_workers, len(stacks)))
     of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)
 
-    def at_work() -> list[Job]:
-        return [job for stack in running.values() for job in stack]
+    def process_of(stack: Sequence[Job]) -> BaseProcess:
+        return fresh_processes().Process(target=carry_out, args=(stack, of_a_stack, _train_stack))
 
-    with StopRequest() as stop:
-        try:
-            while stacks or running:
-                while stacks and len(running) < n_side_by_side and stop.signal_number is None:
-                    stack = stacks.pop(0)
-                    started = context.Process(target=_carry_out, args=(stack, of_a_stack))
-                    running[started] = stack
-                    started.start()
-                watch(at_work(), ended)
-                time.sleep(POLL_SECONDS)
-                if stop.signal_number is not None:
-                    break
-                for process in [process for process in running if not process.is_alive()]:
-                    stack = running.pop(process)
-                    if process.exitcode == IN_USE:
-                        say(f"not stacked: another process carries out one of {_named(stack)}")
-                        single += stack
-                        continue
-                    ended += stack
-                    failures |= {job.name: job.failure(process.exitcode) for job in stack if not job.finished}
-        finally:
-            for process in running:  # asked to stop, each saves its runs first
-                process.terminate()
-            for process in running:
-                process.join()
-    watch(at_work(), ended)
-    if stop.signal_number is not None:
-        raise RunInterrupted(
-            f"interrupted: {len(ended)} of {len(jobs)} runs ended, the running ones are saved. "
-            f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
-            stop.signal_number,
-        )
+    def in_use(stack: Sequence[Job], exit_code: int | None) -> bool:
+        if exit_code == IN_USE:
+            say(f"not stacked: another process carries out one of {_named(stack)}")
+            single.extend(stack)
+        return exit_code == IN_USE
+
+    failures = supervise(jobs, stacks, Processes(n_side_by_side, process_of, in_use), watch)
     if single:
-        failures |= one_by_one.launch(single, n_workers, runtime, lambda now, done: watch(now, [*ended, *done]))
+        before = [job for job in jobs if job not in single]
+        failures |= one_by_one.launch(single, n_workers, runtime, lambda now, done: watch(now, [*before, *done]))
     return failures
+
+
+def _train_stack(stack: Sequence[Job], runtime: Runtime) -> dict[str, str]:
+    return train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
 
 
 def _plan(jobs: Sequence[Job], max_stack: int, say: Callable[[str], None]) -> tuple[list[list[Job]], list[Job]]:
@@ -171,28 +140,3 @@ def _plan(jobs: Sequence[Job], max_stack: int, say: Callable[[str], None]) -> tu
 def _named(group: Sequence[Job]) -> str:
     seeds = " ".join(str(job.config.seed) for job in group)
     return f"{group[0].config.label} seed{'s' if len(group) > 1 else ''} {seeds}"
-
-
-def _carry_out(stack: Sequence[Job], runtime: Runtime) -> None:
-    """The runs of a stack in a process of their own."""
-    os.setsid()  # Ctrl-C at the terminal is for the parent, which asks each process to stop exactly once
-    at_end_of_parent(save_and_end)
-    try:
-        failures = train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
-    except RunInterrupted as interrupted:
-        sys.exit(interrupted.exit_code)
-    except RunInUseError:
-        sys.exit(IN_USE)
-    except (InputError, RunStopped) as error:
-        _write_failures(stack, {job.name: str(error) for job in stack})
-        sys.exit(2)
-    except Exception as error:
-        _write_failures(stack, {job.name: f"{type(error).__name__}: {error}" for job in stack})
-        raise
-    _write_failures(stack, failures)
-
-
-def _write_failures(stack: Sequence[Job], failures: dict[str, str]) -> None:
-    for job in stack:
-        if job.name in failures and job.path.is_dir():
-            write_text(job.path / FAILURE, failures[job.name] + "\n")

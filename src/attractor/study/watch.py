@@ -1,6 +1,10 @@
 """The live view of many runs: one bar for all, one for each that runs now, read from the run folders."""
 
+import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +22,7 @@ class Watch:
         self.bars = {
             job: self.progress.add_task(job.name, total=job.config.n_steps, visible=False, numbers="") for job in jobs
         }
+        self.steps = {job: LatestStep(job.path / "metrics.jsonl") for job in jobs}
         self.told = {job for job in jobs if job.finished}
 
     def __enter__(self) -> "Watch":
@@ -31,7 +36,7 @@ class Watch:
     def __call__(self, running: Sequence[Job], ended: Sequence[Job]) -> None:
         steps = sum(job.config.n_steps for job in ended)
         for job in running:
-            latest = self._latest(job)
+            latest = self.steps[job].read()
             steps += latest.get("step", 0)
             self.progress.update(
                 self.bars[job],
@@ -46,10 +51,6 @@ class Watch:
                 self._tell(job)
         self.progress.update(self.overall, completed=steps, numbers=f"{len(ended)} of {len(self.jobs)} runs")
 
-    def _latest(self, job: Job) -> dict[str, Any]:
-        records = RunFolder.open(job.path).metrics() if (job.path / "config.json").exists() else []
-        return next((record for record in reversed(records) if "loss" in record), {})
-
     def _tell(self, job: Job) -> None:
         summary = RunFolder.open(job.path).summary() if job.finished else None
         outcome = "failed" if summary is None else f"{summary['metric']['name']} {shown(summary['metric']['value'])}"
@@ -57,3 +58,31 @@ class Watch:
             print_line(self.console, f"{job.name}: {note}")
         n_all = len(self.jobs)
         print_line(self.console, f"[{len(self.told):>{len(str(n_all))}}/{n_all}] {job.name}: {outcome}")
+
+
+class LatestStep:
+    """The newest training step in a file of metrics that grows. Only lines that were added are read: a study looks at
+    every running run several times a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file_number: int | None = None
+        self.n_bytes_read = 0
+        self.record: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """The record of the step, or an empty one where there is none yet."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self.file_number or status.st_size < self.n_bytes_read:  # a resumed run wrote it anew
+                self.file_number, self.n_bytes_read, self.record = status.st_ino, 0, {}
+            file.seek(self.n_bytes_read)
+            lines, end, _torn = file.read().rpartition(b"\n")
+            self.n_bytes_read += len(lines + end)
+            for line in reversed(lines.splitlines()):
+                with suppress(ValueError):
+                    record = json.loads(line)
+                    if "loss" in record:
+                        self.record = record
+                        break
+        return self.record

@@ -7,7 +7,6 @@ own summary would say. Not in (1): starting Python and reading the corpus; the f
 """
 
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -26,7 +25,7 @@ from attractor.train.evaluate import evaluate
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
-from attractor.train.process import at_end_of_parent, end_at_once, fresh_processes
+from attractor.train.process import begin, end_at_once, fresh_processes
 
 SECONDS = 2.0  # of steps; a slow step goes on to its end, and two are taken in any case: memory peaks in the second
 POLL_SECONDS = 0.1
@@ -79,8 +78,7 @@ def calibrate(config: TrainConfig, runtime: Runtime) -> Estimate:
 
 
 def _answer(sender: Connection, config: TrainConfig, runtime: Runtime, folder: Path) -> None:
-    os.setsid()  # Ctrl-C at the terminal is for the parent
-    at_end_of_parent(end_at_once)
+    begin(end_at_once)
     try:
         sender.send(measure(config, runtime, folder))
     except Exception as error:

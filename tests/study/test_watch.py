@@ -1,0 +1,61 @@
+"""The live view follows the files of metrics of the runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attractor.evidence.run import RunFolder
+from attractor.study.watch import LatestStep
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", {"lr": 0.1})
+
+
+def append(folder: RunFolder, step: int, **numbers: float) -> None:
+    folder.append({"step": step, "tokens": step, **numbers})
+
+
+def test_the_latest_step_is_that_of_the_whole_file_after_every_change(folder: RunFolder) -> None:
+    """Criterion: whatever happens to the file, the record is the last one with a loss among its whole lines: none at
+    first; lines without a loss, torn and damaged ones do not count; a resumed run steps back."""
+    path = folder.path / "metrics.jsonl"
+    latest = LatestStep(path)
+    assert latest.read() == {}
+    for step in (1, 2):
+        append(folder, step, loss=1.0)
+        assert latest.read()["step"] == step
+    append(folder, 3, valid_loss=2.0)
+    assert latest.read()["step"] == 2
+    with path.open("ab") as file:
+        file.write(b'{"step": 4, "tokens": 4, "lo')
+    assert latest.read()["step"] == 2
+    with path.open("ab") as file:
+        file.write(b'ss": 1.0}\n')
+    assert latest.read()["step"] == 4
+    with path.open("ab") as file:
+        file.write(b"damaged\n")
+    assert latest.read()["step"] == 4
+    path.write_bytes(path.read_bytes().replace(b"damaged\n", b""))
+    folder.keep_until(1)
+    assert latest.read()["step"] == 1
+    folder.keep_until(0)
+    assert latest.read() == {}
+
+
+def test_a_look_reads_what_was_added_alone(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: after a long history a further look moves the place of reading by the one new line."""
+    path = folder.path / "metrics.jsonl"
+    path.write_text('{"step": 1, "tokens": 1, "loss": 1.0}\n' * 10_000)
+    latest = LatestStep(path)
+    latest.read()
+    read: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr("attractor.study.watch.json.loads", lambda line: (read.append(len(line)), loads(line))[1])
+    assert latest.read()["step"] == 1
+    append(folder, 2, loss=1.0)
+    assert latest.read()["step"] == 2
+    assert len(read) == 1
+    assert latest.n_bytes_read == path.stat().st_size
