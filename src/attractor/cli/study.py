@@ -58,6 +58,7 @@ class StudyRun(StudyPlan):
 
 
 def study_run(args: StudyRun, console: Console) -> None:
+    from attractor.attention.presets import presets_as_data
     from attractor.report.judged import Judged
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, tables
@@ -72,7 +73,7 @@ def study_run(args: StudyRun, console: Console) -> None:
     )
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
     record, failures = run_study(study, conduct, runtime, console)
-    page = write_report(record, args.root / f"{study.name}-{args.scale}")
+    page = write_report(record, args.root / f"{study.name}-{args.scale}", presets=presets_as_data())
     judged = Judged(record)
     for table in tables(judged):
         console.print(console_table(table))

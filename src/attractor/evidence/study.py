@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from attractor.errors import InputError
-from attractor.evidence.configuration import config_differences, dotted_fields
+from attractor.evidence.configuration import dotted_fields
 from attractor.evidence.run import RunFolder
 
 POOL = "runs"
@@ -172,16 +172,6 @@ class StudyRecord:
     @property
     def finished(self) -> int:
         return sum(len(cell.outcomes) for cell in self.cells)
-
-    @property
-    def differing(self) -> dict[str, dict[str, Any]]:
-        """The fields in which the cells' configurations differ, with each cell's value."""
-        configs = {" · ".join(filter(None, (cell.row, cell.column))): cell.config for cell in self.cells if cell.config}
-        settings = {
-            name: {key: value for key, value in config.items() if key not in ("label", "seed", "data", "start_weights")}
-            for name, config in configs.items()
-        }
-        return config_differences(settings) if len(settings) > 1 else {}
 
     def refuse_unequal_budgets(self) -> None:
         """Runs of one column saw equally many tokens, unless the design says that they need not."""

@@ -74,7 +74,7 @@ class Rule(ABC):
         if record.design.scale == "smoke" and status != "not run":
             status, reason = "unclear", "smoke scale: these runs only show that all works; a larger scale would decide"
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
-        return Verdict(status, reason, *figures, _size(record), record.design.scale, _corpus(record))
+        return Verdict(status, reason, *figures, _size(record), record.design.scale, corpus_of(record))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _size(record: StudyRecord) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def _corpus(record: StudyRecord) -> str:
+def corpus_of(record: StudyRecord) -> str:
     """What the runs were trained on, by name: a corpus may be given as a path, which is nobody's business."""
     names = {_data(cell.config.get("task")) for cell in record.cells if cell.config}
     return ", ".join(sorted(name.rpartition("/")[2] for name in names))
