@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 ACROSS = 3  # panels in a row
 LABEL_SIZE = 8  # points
 GAP = 1.25  # from one label to the next, in sizes of a label
+LATE = 0.9  # of a panel's width: a line that ends before it ends early
+DOTTED = (0, (1, 3))
 
 
 def panels_of(
@@ -56,17 +58,25 @@ def name_lines(
 ) -> None:
     """Write the name of each row beside the end of its line, with a leader in the look of the line.
 
-    The limits of the axes must be final, since labels that would overlap are moved apart.
+    The limits of the axes must be final, since labels that would overlap are moved apart. Where a line ends early, its
+    leader crosses the panel: it is dotted, so that nobody takes it for the line.
     """
     figure.draw_without_rendering()  # the layout, and with it the height of each panel, is known from here on
     for panel, axes in panels.items():
         ends = {row: curve[-1][:2] for row, curve in curves[panel].items()}
         to_axes = axes.transData + axes.transAxes.inverted()
-        heights = [float(to_axes.transform(end)[1]) for end in ends.values()]
+        places = {row: to_axes.transform(end) for row, end in ends.items()}
         gap = GAP * LABEL_SIZE * figure.dpi / 72 / axes.get_window_extent().height
-        for (row, end), height in zip(ends.items(), spread(heights, gap, 0.0, 1.0), strict=True):
-            leader = {"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 1.5} | {
-                name: looks[row][name] for name in ("color", "linestyle")
+        heights = spread([float(y) for _, y in places.values()], gap, 0.0, 1.0)
+        for (row, end), height in zip(ends.items(), heights, strict=True):
+            leader = {
+                "arrowstyle": "-",
+                "color": looks[row]["color"],
+                "linestyle": looks[row]["linestyle"] if places[row][0] > LATE else DOTTED,
+                "linewidth": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 1.5,
             }
             axes.annotate(
                 row,

@@ -132,8 +132,9 @@ def _looks(judged: Judged) -> dict[str, dict[str, Any]]:
 def _draw_chart(judged: Judged, chart: Chart) -> "Figure":
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    n_lines = max(map(len, chart.panels.values()))
-    figure, panels = panels_of(chart.panels, max(2.8, 0.15 * n_lines + 0.7), across=2, width=4.2)
+    names = {row for curves in chart.panels.values() for row in curves}
+    size = {"height": max(2.8, 0.15 * len(names) + 0.7), "width": 3.1 + 0.065 * max(map(len, names))}
+    figure, panels = panels_of(chart.panels, across=2, **size)
     looks = _looks(judged)
     for column, axes in panels.items():
         lines(axes, chart.panels[column], looks, "o" if chart.of_layers else "")

@@ -205,8 +205,10 @@
       const left = this.width - this.right + LEADER;
       ends.forEach(({ row, x, y }, index) => {
         const { color, dash } = data.looks[row];
+        const isEarly = x < MARGIN.left + 0.9 * this.inner.w; // a leader across the plot must not look like its line
         element(this.plot, "path", {
-          class: "leader", d: `M${x},${y}L${left - 3},${places[index]}`, stroke: color, "stroke-dasharray": dash,
+          class: "leader", d: `M${x},${y}L${left - 3},${places[index]}`, stroke: color,
+          "stroke-dasharray": isEarly ? "1 4" : dash,
         });
         element(this.plot, "text", { class: "name", x: left, y: places[index] + 4 }, row);
       });
