@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from attractor.attention.presets import presets_as_data
 from attractor.errors import InputError
-from attractor.evidence.configuration import config_differences, config_hash
+from attractor.evidence.configuration import config_differences, config_hash, named
 from attractor.evidence.machine import environment
 from attractor.evidence.run import RunFolder, find_runs
-from attractor.files import write_json
+from attractor.files import plain, write_json
 
 CONFIG = {"label": "standard", "seed": 0, "model": {"d_model": 64, "betas": (0.9, 0.95)}}
 
@@ -156,6 +157,20 @@ def test_differences_tell_absent_from_null():
     configs = {"x": {"m": {"a": 1, "b": 2}}, "y": {"m": {"a": 1, "b": None}}, "z": {"m": {"a": 1}}}
     assert config_differences(configs) == {"m.b": {"x": 2, "y": None}}
     assert config_differences({"x": {"a": {}}, "y": {"a": {"b": 1}}}) == {"a": {"x": {}}, "a.b": {"y": 1}}
+
+
+@pytest.mark.parametrize("name", ["standard", "coupled-euler", "decay", "psiqrh"])
+def test_a_mechanism_is_named_by_its_preset_whatever_a_stored_one_lacks(name):
+    """Criterion: as it is, as JSON stores it, without a field that came later, and with one change."""
+    presets = presets_as_data()
+    whole = json.loads(json.dumps(plain(presets[name])))
+    config = {"model": {"attention": whole, "d_model": 64}, "lr": 0.1}
+    assert named(config, presets) == {"model": {"attention": name, "d_model": 64}, "lr": 0.1}
+    assert named(config, {}) == config
+    older = whole | {"output": {"kind": whole["output"]["kind"]}}
+    assert named(older, presets) == name
+    changed = whole | {"dropout": 0.25}
+    assert named(changed, presets) == f"{name}, dropout=0.25"
 
 
 def test_the_environment_names_neither_host_nor_folder():

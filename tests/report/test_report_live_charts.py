@@ -4,10 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from matplotlib.text import Text
 from studies import BASE, shifted, study
 
 from attractor.evidence.statistics import mean_interval
@@ -15,7 +18,12 @@ from attractor.evidence.study import StudyRecord
 from attractor.report.charts import Chart, charts, slug
 from attractor.report.clouds import entropy_against_gate
 from attractor.report.judged import Judged
+from attractor.report.panels import spread
+from attractor.report.study_figure import _in_short, pictures
 from attractor.report.study_report import write_report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STEPS = (50, 100, 150)
 Looks = Mapping[str, Sequence[Sequence[float | None]]]  # by name, of each seed
@@ -106,6 +114,52 @@ def test_points_pair_what_was_seen_at_the_same_step() -> None:
         *((0.1, 3.0), (0.5, 1.0)),
         *((0.1, 3.0), (0.1, 2.0), (0.1, 1.0)),
     ]
+
+
+def drawn(record: StudyRecord) -> "Axes":
+    """The panel of the validation losses, as it is drawn."""
+    figure = next(picture.figure for picture in pictures(Judged(record)) if picture.name == "curves")
+    return figure.axes[0]
+
+
+def test_a_single_evaluation_is_drawn_as_a_marker_with_a_bar() -> None:
+    record = study({"standard": BASE, "slow": shifted(0.1)}, control=None)
+    cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
+    axes = drawn(replace(record, cells=tuple(cells)))
+    assert [(len(line.get_xdata()), line.get_marker()) for line in axes.get_lines()] == [(1, "o")] * 2
+    bars = [segment for collection in axes.collections for segment in collection.get_segments()]
+    assert (bars[0][0][1], bars[0][1][1]) == pytest.approx((min(BASE), max(BASE)))
+    assert [line.get_marker() for line in drawn(record).get_lines()] == [""] * 2
+
+
+def test_lines_that_overlap_have_names_that_do_not() -> None:
+    """Criterion: seven lines within a thousandth of a nat, and seven names in the same order, none on another."""
+    losses = {f"row {n}": shifted(0.0002 * n) for n in range(6)}
+    axes = drawn(study(losses | {"standard": BASE}, control=None))
+    names = [text for text in axes.texts if text.get_text() in (*losses, "standard")]
+    assert len(names) == 7
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in names}  # without their leaders
+    in_order = sorted(boxes, key=lambda name: boxes[name].y0)
+    assert all(boxes[above].y0 >= boxes[below].y1 - 1 for below, above in pairwise(in_order))
+    assert [name for name in in_order if name != "standard"] == list(losses)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_names_are_spread_in_order_within_bounds_and_no_further_than_needed(seed: int) -> None:
+    wanted = np.random.default_rng(seed).beta(0.3, 0.3, size=8).tolist()
+    places = spread(wanted, 0.1, 0.0, 1.0)
+    assert np.argsort(places).tolist() == np.argsort(wanted).tolist()
+    assert np.diff(sorted(places)).min() >= 0.1 - 1e-9
+    assert min(places) >= 0
+    assert max(places) <= 1 + 1e-9
+    apart = [0.1, 0.9, 0.5]
+    assert spread(apart, 0.1, 0.0, 1.0) == pytest.approx(apart)
+
+
+def test_ticks_read_as_what_they_are() -> None:
+    near = [153_500 + 25 * n for n in range(5)]
+    assert len({_in_short(value, 0) for value in near}) == 5
+    assert [_in_short(value, 0) for value in (200_000, 1.5e6, 0.05)] == ["200k", "1.5M", "0.05"]
 
 
 def everything() -> StudyRecord:

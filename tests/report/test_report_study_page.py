@@ -2,12 +2,14 @@
 
 import base64
 import csv
+import html
 import io
 import json
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from attractor.report.study_report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
-VOID = {"meta", "br", "input"}
+VOID = {"meta", "br", "input", "wbr"}
 
 
 def heatmaps(shift: float) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def test_tables_can_be_sorted_and_read(page):
 
 def test_it_is_whole_without_script(page):
     said = " ".join(outline(page).said)
-    for part in ("Sensitive: the control", "no difference shown", "Table 1.", "Figure 4.", "model.attention", "2.13"):
+    for part in ("Sensitive: the control", "no difference shown", "Table 1.", "Figure 4.", "d_model", "2.13"):
         assert part in said
     drawn = page.split("<script")[0]
     assert drawn.count("<svg") == drawn.count("<figcaption>") == 4
@@ -146,8 +148,8 @@ def test_ids_are_unique_and_every_reference_has_one(page):
 
 
 def test_only_the_seeds_of_a_config_are_left_out_of_what_differs(page):
-    assert re.search(r'<th scope="row" rowspan="4">model.attention</th><td>standard</td><td>standard</td>', page)
-    assert '<th scope="row">model.d_model</th><td>64</td>' in page  # shared by all
+    assert re.search(r'<th scope="row" rowspan="4">model.<wbr>attention</th><td>standard</td><td>standard</td>', page)
+    assert '<th scope="row">model.<wbr>d_model</th><td>64</td>' in page  # shared by all
 
 
 def test_raw_numbers_can_be_taken_along(page):
@@ -158,6 +160,66 @@ def test_raw_numbers_can_be_taken_along(page):
     assert values == pytest.approx(np.exp(BASE))
     record = StudyRecord.from_dict(json.loads(base64.b64decode(addresses["json"])))
     assert record.design.rows == ("standard", "uniform", HOSTILE, "same")
+
+
+def configured(*attentions: Any, **more: Any) -> StudyRecord:
+    """A study whose rows have these mechanisms, each a name or a whole one, in models with the given fields."""
+    record = study({f"row {n}": BASE for n in range(len(attentions))}, control=None, **more)
+    cells = []
+    for cell, attention in zip(record.cells, attentions, strict=True):
+        task = {"kind": "text", "corpus": "/home/somebody/corpora/web"}
+        model = {"attention": attention, "d_model": 64, "n_layers": 2}
+        summaries = [outcome.summary | {"steps": 800} for outcome in cell.outcomes]
+        outcomes = [replace(o, summary=summary) for o, summary in zip(cell.outcomes, summaries, strict=True)]
+        cells.append(replace(cell, config={"task": task, "model": model}, outcomes=tuple(outcomes)))
+    return replace(record, cells=tuple(cells), environments={"time": ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]})
+
+
+def test_data_size_length_and_date_stand_before_the_verdict() -> None:
+    """Criterion: all of them in the head of the page, and of a corpus nothing but its name."""
+    page = render(Judged(configured("standard", "gqa")), ())
+    head = page.partition("<h2>")[0]
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", head))
+    assert facts["corpus"] == "web"
+    assert facts["model"] == "1.23M parameters, 2 layers, width 64"
+    assert facts["training"] == "800 steps, 1.00M tokens"
+    assert facts["date"] == "2025-03-01 to 2025-03-04"
+    assert "somebody" not in head
+
+
+PRESETS = {
+    "standard": {"project": {"kind": "Heads"}, "couple": {"kind": "Uncoupled"}},
+    "euler": {"project": {"kind": "Heads"}, "couple": {"kind": "Euler", "n_steps": 1, "dt": 0.1, "later": False}},
+}
+
+
+def test_a_row_given_as_a_config_differs_in_the_fields_that_were_changed() -> None:
+    """Criterion: one field of the study differs, and the whole mechanism says its preset and the one change."""
+    whole = {"project": {"kind": "Heads"}, "couple": {"kind": "Euler", "n_steps": 3, "dt": 0.1}}
+    page = render(Judged(configured("standard", "euler", whole)), (), PRESETS)
+    table = page.partition("<h2>Configuration</h2>")[2].partition("</table>")[0]
+    assert len(re.findall('<th scope="row"', table)) == 1
+    assert re.findall(r"<td>(.*?)</td><td>(.*?)</td>", table) == [
+        ("standard", "row 0"),
+        ("euler", "row 1"),
+        ("euler, couple.n_steps=3", "row 2"),
+    ]
+
+
+def test_every_region_that_scrolls_can_be_reached_and_has_a_name(page):
+    found = outline(page)
+    regions = [attributes for _, attributes in found.tags if "scroll" in (attributes.get("class") or "").split()]
+    assert len(regions) >= 8
+    for attributes in regions:
+        assert (attributes["tabindex"], attributes["role"]) == ("0", "region")
+        assert attributes.get("aria-label") or attributes["aria-labelledby"] in found.ids
+    assert [tag for tag, _ in found.tags].count("main") == 1
+
+
+def test_captions_are_sentences() -> None:
+    for picture in pictures(Judged(full())):
+        assert re.fullmatch(r"(Each|The) .*\.", picture.caption)
+        assert not re.search(r"[:;] (mean|open|full)", picture.caption)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +313,77 @@ def opened(page: Path, width: int = 1280) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def measured(page: str, folder: Path, width: int, script: str) -> Any:
+    """What a script finds in the page at a width that a browser's own window may be too wide for."""
+    frame = (
+        f'<iframe id="frame" style="border: 0; width: {width}px; height: 900px" srcdoc="{html.escape(page)}"></iframe>'
+    )
+    look = f"document.body.dataset.seen = JSON.stringify((({script}))(frame.contentDocument, frame.contentWindow))"
+    outer = f"<!doctype html><body>{frame}<script>frame.onload = () => {{ {look} }}</script></body>"
+    (folder / "outer.html").write_text(outer, encoding="utf-8")
+    (seen,) = re.findall(r'data-seen="([^"]*)"', opened(folder / "outer.html"))
+    return json.loads(html.unescape(seen))
+
+
+TOO_WIDE = """(document, window) => [...document.body.querySelectorAll("*")]
+  .filter((element) => element.tagName === "svg" || !element.closest("svg"))
+  .filter((element) => !element.closest(EXEMPT) && element.getBoundingClientRect().right > window.innerWidth + 1)
+  .map((element) => `${element.tagName} ${element.textContent.slice(0, 40)}`)"""
+
+
+@in_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_scrolls_sideways_outside_of_its_regions(page, tmp_path, width):
+    exempt = '".scroll, .visually-hidden"'
+    assert measured(page, tmp_path, width, TOO_WIDE.replace("EXEMPT", exempt)) == []
+    assert measured(page, tmp_path, width, "(document) => document.documentElement.scrollWidth") <= width
+
+
+@in_browser
+def test_paper_shows_all_columns_and_the_drawings_with_their_names(page, tmp_path):
+    """Criterion: with the rules for print, on a page of A4, nothing is cut, folded or a control."""
+    printed = page.replace("@media print", "@media all")
+    assert printed != page
+    assert measured(printed, tmp_path, 680, TOO_WIDE.replace("EXEMPT", '".visually-hidden"')) == []
+    shown = """(document) => Object.fromEntries(["figure .drawing", ".stage", ".tools", ".files", "details table"].map(
+      (name) => [name, [...document.querySelectorAll(name)].map((element) => element.checkVisibility())]))"""
+    seen = measured(printed, tmp_path, 680, shown)
+    assert all(seen["figure .drawing"])
+    assert all(seen["details table"])
+    assert len(seen["figure .drawing"]) == 4
+    assert len(seen["details table"]) == 2
+    assert not any(seen[".stage"] + seen[".tools"] + seen[".files"])
+    names = re.findall(r"<text[^>]*>([^<]*)</text>", page.partition('id="figure-curves"')[2].partition("</svg>")[0])
+    assert [name for name in names if name == "uniform"] == [
+        "uniform"
+    ] * 2  # a name at the end of its line, in each panel
+
+
+@in_browser
+def test_a_single_evaluation_is_a_marker_between_ticks_that_differ(tmp_path: Path) -> None:
+    record = study(
+        {"standard": BASE, "same": shifted(0.0001)}, control=None, tokens={"standard": 153_600, "same": 153_600}
+    )
+    judged = Judged(alone(record))
+    look = """(document) => {
+      const plot = document.querySelector("#figure-curves .plot");
+      const texts = [...plot.querySelectorAll("text")].map((text) => [text.textContent, text.getAttribute("y")]);
+      return [plot.querySelectorAll("circle").length, texts];
+    }"""
+    n_markers, texts = measured(render(judged, pictures(judged)), tmp_path, 900, look)
+    assert n_markers == 2
+    labels = [text for text, _ in texts]
+    assert len(labels) == len(set(labels)) > 8
+    heights = {text: float(y) for text, y in texts if text in ("standard", "same")}
+    assert abs(heights["standard"] - heights["same"]) >= 12  # names of lines that overlap are written apart
+
+
+def alone(record: StudyRecord) -> StudyRecord:
+    """The record with nothing but the last evaluation of each run."""
+    cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
+    return replace(record, cells=tuple(cells))
 
 
 @in_browser

@@ -1,5 +1,7 @@
 """PRESETS: the one table of names. A row says which choice a mechanism makes at each stage; the rest is default."""
 
+from typing import Any
+
 from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.euler import Euler
 from attractor.attention.couple.leapfrog import Leapfrog
@@ -46,3 +48,8 @@ def preset(name: str) -> AttentionConfig:
     if name not in PRESETS:
         raise unknown("attention", name, PRESETS, see="'attractor list' shows all")
     return PRESETS[name]
+
+
+def presets_as_data() -> dict[str, dict[str, Any]]:
+    """Return every preset as a configuration stores a mechanism, for readers that know no classes."""
+    return {name: config.to_dict() for name, config in PRESETS.items()}

@@ -63,6 +63,7 @@ class Advise:
 
 
 def report(args: Report, console: Console) -> None:
+    from attractor.attention.presets import presets_as_data
     from attractor.evidence.ledger import read_record
     from attractor.evidence.study import StudyRecord
     from attractor.files import plain, write_text
@@ -77,7 +78,7 @@ def report(args: Report, console: Console) -> None:
     record = read_record(args.source) if args.source.is_file() else StudyRecord.read(args.source)
     if args.out is None and args.source.is_file():
         raise InputError(f"out must be given where the source is a file, got '{args.source}'; name a folder")
-    page = write_report(record, args.out or args.source, args.formats)
+    page = write_report(record, args.out or args.source, args.formats, presets_as_data())
     if args.store is not None:
         write_text(args.store, json.dumps(plain(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)

@@ -27,6 +27,26 @@ def dotted_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(leaves("", config)) if config else {}
 
 
+def named(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Return the configuration with a name in place of every nested value that has the shape of a preset.
+
+    The name is that of the nearest preset with the fields in which the value departs from it, as `euler, n_steps=3`.
+    So a row that names its preset and a row that spells a changed one out differ in one field. A field that the value
+    lacks is taken to be as in the preset: older configurations have fewer fields.
+    """
+    if not isinstance(config, Mapping):
+        return config
+    if not any(config.keys() == preset.keys() for preset in presets.values()):
+        return {name: named(value, presets) for name, value in config.items()}
+    departures = {}
+    for name, preset in presets.items():
+        known = dotted_fields(plain(preset))
+        fields = dotted_fields(plain(config))
+        departures[name] = [f"{f}={value}" for f, value in fields.items() if f not in known or known[f] != value]
+    nearest = min(departures, key=lambda name: len(departures[name]))
+    return ", ".join([nearest, *departures[nearest]])
+
+
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The fields in which the labelled configurations differ, each with its value by label.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from attractor.errors import InputError
-from attractor.evidence.configuration import config_differences, dotted_fields
+from attractor.evidence.configuration import dotted_fields
 from attractor.evidence.quantity import Quantity
 from attractor.evidence.run import RunFolder
 
@@ -176,16 +176,6 @@ class StudyRecord:
         if not any((cell.config.get("task") or {}).get("kind") == "text" for cell in self.cells):
             return "nats"
         return "nats/byte" if all("bytes_per_token" in outcome.summary for outcome in self.outcomes) else "nats/token"
-
-    @property
-    def differing(self) -> dict[str, dict[str, Any]]:
-        """The fields in which the cells' configurations differ, with each cell's value."""
-        configs = {" · ".join(filter(None, (cell.row, cell.column))): cell.config for cell in self.cells if cell.config}
-        settings = {
-            name: {key: value for key, value in config.items() if key not in ("label", "seed", "data", "start_weights")}
-            for name, config in configs.items()
-        }
-        return config_differences(settings) if len(settings) > 1 else {}
 
     def refuse_unequal_budgets(self) -> None:
         """Runs of one column saw equally many tokens, unless the design says that they need not."""

@@ -88,7 +88,7 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
-        return Verdict(status, reason, *figures, _size(record), record.design.scale, _corpus(record), remark)
+        return Verdict(status, reason, *figures, _size(record), record.design.scale, corpus_of(record), remark)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _size(record: StudyRecord) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def _corpus(record: StudyRecord) -> str:
+def corpus_of(record: StudyRecord) -> str:
     """What the runs were trained on, by name: a corpus may be given as a path, which is nobody's business."""
     names = {_data(cell.config.get("task")) for cell in record.cells if cell.config}
     return ", ".join(sorted(name.rpartition("/")[2] for name in names))

@@ -24,7 +24,7 @@ WIDE = 30.0  # times the lowest: from here on a scale of factors shows more
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines in a panel for each column. `places`: what the numbers along x count."""
+    """Lines in a panel for each column."""
 
     name: str
     title: str
@@ -56,19 +56,29 @@ TRACES = (
         "slow_memory",
         "Memory of the slow state",
         "tokens",
-        "A slow path that looks at itself alone has the memory of one block.",
+        "A slow path that attends only to itself has the memory of one block.",
     ),
-    Trace("residual", "Distance of Post to its equilibrium", "|F(z) - z| / |z|", "Of each round's last evaluation."),
-    Trace("contraction", "Growth of an iteration of Post", "factor", "Below 1 plain iteration converges."),
+    Trace(
+        "residual",
+        "Distance of Post to its equilibrium",
+        "|F(z) - z| / |z|",
+        "The distance is that of the last evaluation in each round.",
+    ),
+    Trace(
+        "contraction",
+        "Growth of an iteration of Post",
+        "factor",
+        "Plain iteration converges where the factor lies below 1.",
+    ),
     Trace("max_logit", "Largest logit of attention on the probe", "logit"),
-    Trace("logit_change", "Change of the probe's logits since the look before", "mean change"),
+    Trace("logit_change", "Change of the probe's logits since the previous measurement", "mean change"),
 )
 BLOCKS = (
     Quantity("change by the fast blocks", "timescales.fast_change"),
     Quantity("change by the slow blocks", "timescales.slow_change"),
 )
-SEEDS = "mean over seeds, with a band from the lowest seed to the highest."
-INTERVAL = "mean over seeds, with its 95% t interval as a band; a single seed has none."
+SEEDS = "Each line is the mean over seeds, and its band reaches from the lowest seed to the highest."
+INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; a single seed has no interval."
 
 
 def charts(judged: Judged) -> list[Chart]:
@@ -90,7 +100,8 @@ def _losses(judged: Judged) -> Iterator[Chart]:
         yield Chart(
             "curves",
             "Validation loss",
-            f"Validation loss over tokens: {SEEDS} The frame is set by what follows the first third of training.",
+            f"The figure shows the validation loss against the tokens seen. {SEEDS} The vertical range is that of the "
+            "last two thirds of training.",
             "tokens",
             "validation loss (nats)",
             panels,
@@ -104,7 +115,8 @@ def _layered(judged: Judged) -> Iterator[Chart]:
         if panels:
             name = headline.quantity.name
             title = f"{in_capitals(name)} by layer"
-            yield Chart(f"profile-{slug(name)}", title, f"{title}: {SEEDS}", "layer", name, panels, _whole(panels))
+            caption = f"The figure shows the {name} in each layer. {SEEDS}"
+            yield Chart(f"profile-{slug(name)}", title, caption, "layer", name, panels, _whole(panels))
 
 
 def _traced(judged: Judged) -> Iterator[Chart]:
@@ -116,7 +128,7 @@ def _traced(judged: Judged) -> Iterator[Chart]:
             yield Chart(
                 f"trajectory-{slug(trace.name)}",
                 trace.title,
-                " ".join(filter(None, (f"{trace.title} over steps: {INTERVAL}", trace.remark))),
+                " ".join(filter(None, (f"{_shown(trace.title, 'step')} {INTERVAL}", trace.remark))),
                 "steps",
                 trace.y_label,
                 panels,
@@ -132,8 +144,9 @@ def _of_blocks(judged: Judged) -> Iterator[Chart]:
         if panels:
             title = in_capitals(quantity.name)
             caption = (
-                f"{title}, |block(x) - x| / |x|, call by call in order, at the last look: {SEEDS} At its equilibrium a "
-                "block would change nothing. Post is called at each of its evaluations."
+                f"The figure shows the {quantity.name}, |block(x) - x| / |x|, at each call in order, at the last "
+                f"measurement. {SEEDS} A block at its equilibrium would change nothing. Post is called once for each "
+                "of its evaluations."
             )
             yield _of_places(slug(quantity.name), title, caption, "call", "|block(x) - x| / |x|", panels)
 
@@ -142,15 +155,20 @@ def _of_dynamics(judged: Judged) -> Iterator[Chart]:
     for course in COURSES:
         panels = _by_column(judged, partial(courses, judged, course))
         if panels:
-            caption = " ".join(filter(None, (f"{course.title} by {course.x_label}: {SEEDS}", course.remark)))
+            caption = " ".join(filter(None, (f"{_shown(course.title, course.x_label)} {SEEDS}", course.remark)))
             yield _of_places(
                 f"dynamics-{slug(course.title)}", course.title, caption, course.x_label, course.y_label, panels
             )
     for part, measure in measures_over_time(judged):
         panels = _by_column(judged, partial(over_time, judged, part, measure))
-        title = f"{in_capitals(measure.replace('_', ' '))}, {part}, the longer it computes"
-        caption = f"{title}: {SEEDS}"
+        accuracy = measure.replace("_", " ")
+        title = f"{in_capitals(accuracy)}, {part}, by number of iterations"
+        caption = f"The figure shows the {accuracy} on the set '{part}' against the number of iterations. {SEEDS}"
         yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", measure, panels)
+
+
+def _shown(title: str, place: str) -> str:
+    return f"The figure shows the {title[:1].lower()}{title[1:]} at each {place}."
 
 
 def _of_places(name: str, title: str, caption: str, x_label: str, y_label: str, panels: dict[str, Curves]) -> Chart:

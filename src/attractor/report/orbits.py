@@ -37,7 +37,8 @@ COURSES = (
         "exponent",
         "rank",
         1,
-        "Of the product of 16 Jacobians, radial directions left out. Above 0 differences grow.",
+        "The exponents are those of the product of 16 Jacobians without radial directions. Differences grow where an "
+        "exponent lies above 0.",
     ),
 )
 

@@ -1,6 +1,9 @@
-"""Panels of a figure: one for each column of a study, lines and clouds of points by row, and one legend."""
+"""Panels of a figure: one for each column of a study, with lines or clouds of points by row.
 
-from collections.abc import Iterable, Mapping
+Lines carry their names at their ends, where a reader looks for them; clouds of points have a legend.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +15,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 3  # panels in a row
+LABEL_SIZE = 8  # points
+GAP = 1.25  # from one label to the next, in sizes of a label
+LATE = 0.9  # of a panel's width: a line that ends before it ends early
+DOTTED = (0, (1, 3))
 
 
-def panels_of(columns: Mapping[str, object], height: float, across: int = ACROSS) -> tuple["Figure", dict[str, "Axes"]]:
-    """One panel for each column, side by side, titled by the column where it has a name."""
+def panels_of(
+    columns: Mapping[str, object], height: float, across: int = ACROSS, width: float = 3.1
+) -> tuple["Figure", dict[str, "Axes"]]:
+    """Return a figure with one panel for each column, titled by the column where it has a name."""
     n_across = min(len(columns), across)
     n_down = ceil(len(columns) / across)
-    figure = blank(WIDTH if n_across == 1 else 3.1 * n_across, height * n_down + 0.5)
+    figure = blank(WIDTH if n_across == 1 else width * n_across, height * n_down + 0.5)
     grid = figure.subplots(n_down, n_across, squeeze=False)
     panels = dict(zip(columns, grid.flat, strict=False))
     for axes in grid.flat[len(columns) :]:
@@ -29,10 +38,79 @@ def panels_of(columns: Mapping[str, object], height: float, across: int = ACROSS
 
 
 def lines(axes: "Axes", curves: Curves, looks: Mapping[str, dict[str, Any]], marker: str) -> None:
+    """Draw the mean of each row with its band. A single evaluation makes no line: it is a marker with a bar."""
     for row, curve in curves.items():
         place, mean, low, high = zip(*curve, strict=True)
-        axes.plot(place, mean, label=row, marker=marker, markersize=3, **looks[row])
-        axes.fill_between(place, low, high, color=looks[row]["color"], alpha=0.15, linewidth=0)
+        color, is_alone = looks[row]["color"], len(curve) == 1
+        shape, size = ("o", 5.5) if is_alone else (marker, 3)
+        axes.plot(place, mean, label=row, marker=shape, markersize=size, **looks[row])
+        if is_alone:
+            axes.vlines(place, low, high, color=color, alpha=0.4)
+        else:
+            axes.fill_between(place, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def name_lines(
+    figure: "Figure",
+    panels: Mapping[str, "Axes"],
+    curves: Mapping[str, Curves],
+    looks: Mapping[str, dict[str, Any]],
+) -> None:
+    """Write the name of each row beside the end of its line, with a leader in the look of the line.
+
+    The limits of the axes must be final, since labels that would overlap are moved apart. Where a line ends early, its
+    leader crosses the panel: it is dotted, so that nobody takes it for the line.
+    """
+    figure.draw_without_rendering()  # the layout, and with it the height of each panel, is known from here on
+    for panel, axes in panels.items():
+        ends = {row: curve[-1][:2] for row, curve in curves[panel].items()}
+        to_axes = axes.transData + axes.transAxes.inverted()
+        places = {row: to_axes.transform(end) for row, end in ends.items()}
+        gap = GAP * LABEL_SIZE * figure.dpi / 72 / axes.get_window_extent().height
+        heights = spread([float(y) for _, y in places.values()], gap, 0.0, 1.0)
+        for (row, end), height in zip(ends.items(), heights, strict=True):
+            leader = {
+                "arrowstyle": "-",
+                "color": looks[row]["color"],
+                "linestyle": looks[row]["linestyle"] if places[row][0] > LATE else DOTTED,
+                "linewidth": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 1.5,
+            }
+            axes.annotate(
+                row,
+                end,
+                (1.05, height),
+                textcoords="axes fraction",
+                fontsize=LABEL_SIZE,
+                color=INK,
+                verticalalignment="center",
+                arrowprops=leader,
+                parse_math=False,
+            )
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Return the places closest to the wanted ones, in the same order, that are at least `gap` apart.
+
+    Less k gaps, the k-th lowest place must only not lie below the one before it: that is isotonic regression, which
+    pooling adjacent violators solves. The result lies within the bounds if there is room for it.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    pools: list[list[float]] = []
+    for k, index in enumerate(order):
+        pools.append([wanted[index] - k * gap])
+        while len(pools) > 1 and _mean(pools[-2]) >= _mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    levels = [_mean(pool) for pool in pools for _ in pool]
+    last = high - gap * (len(wanted) - 1)
+    places = [max(low, min(last, level)) + k * gap for k, level in enumerate(levels)]
+    return [place for _, place in sorted(zip(order, places, strict=True))]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def points(
@@ -47,11 +125,11 @@ def points(
 
 
 def legend(figure: "Figure", panels: Mapping[str, "Axes"]) -> None:
-    found = {line.get_label(): line for axes in panels.values() for line in axes.get_lines()}
-    n_across = max(2, min(len(found), int(figure.get_figwidth() / 1.9)))
+    by_row = {line.get_label(): line for axes in panels.values() for line in axes.get_lines()}
+    n_across = max(2, min(len(by_row), int(figure.get_figwidth() / 1.9)))
     figure.legend(
-        list(found.values()),
-        list(map(str, found)),
+        list(by_row.values()),
+        list(map(str, by_row)),
         loc="outside lower center",
         ncols=n_across,
         frameon=False,

@@ -18,7 +18,7 @@ from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import SHOWN, Judged
 from attractor.report.measures import Measure
 from attractor.report.orbits import Portrait, portraits
-from attractor.report.panels import ACROSS, legend, lines, panels_of, points
+from attractor.report.panels import ACROSS, legend, lines, name_lines, panels_of, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,8 +70,9 @@ def _differences(judged: Judged) -> Iterator[Picture]:
         yield Picture(
             "differences",
             "Paired differences",
-            "Paired differences with 95% intervals, each for itself. Full points are shown after Holm's "
-            "correction; open points are not, or are a single seed without interval.",
+            f"Each point is the mean difference between a row and '{judged.design.baseline}', paired by seed, with the "
+            "95% interval of that difference alone. A full point marks a difference that is shown after Holm's "
+            "correction. An open point marks one that is not shown, or a single pair of seeds, which has no interval.",
             partial(_draw_differences, judged, first),
         )
 
@@ -82,8 +83,8 @@ def _scatter(judged: Judged) -> Iterator[Picture]:
         yield Picture(
             "entropy-gate",
             "Attention entropy against the gate",
-            "Entropy of attention against the opening of the gate: a point for each look at each seed. Means over "
-            "heads, calls and the rows after the first.",
+            "Each point shows the entropy of attention and the opening of the gate at one measurement of one seed. The "
+            "entropy is a mean over heads, calls and all queries but the first.",
             partial(_draw_scatter, judged, clouds),
         )
 
@@ -98,8 +99,9 @@ def _portraits(judged: Judged) -> Iterator[Picture]:
         yield Picture(
             "portraits",
             "Phase portraits",
-            "States of a few boards, iteration by iteration, on the two axes along which they vary most; the share of "
-            "the variance that those have stands above. Open: where a board starts; full: where it is at the end.",
+            "Each path shows the states of one board, iteration by iteration, on the two axes along which the states "
+            "vary most. The title gives the share of the variance along these axes. An open point marks the first "
+            "state of a board, and a full point its last.",
             partial(_draw_portraits, found),
         )
 
@@ -112,9 +114,9 @@ def _maps(judged: Judged) -> Iterator[Picture]:
         yield Picture(
             "attention",
             "Attention maps",
-            f"Attention maps of {' and '.join(f'{each.row!r} (seed {each.seed})' for each in shown)}"
-            f"{f', {maps[0].column}' if maps[0].column else ''}: a query's weights lie in a row, layers go down, "
-            "heads across. Each map has its own scale, from zero to its largest weight.",
+            f"The figure shows attention maps of {' and '.join(f'{each.row!r} (seed {each.seed})' for each in shown)}"
+            f"{f' on {maps[0].column}' if maps[0].column else ''}. Each row of a map holds the weights of one query. "
+            "Layers go down and heads go across. The scale of each map runs from zero to its largest weight.",
             partial(_draw_maps, shown),
         )
 
@@ -130,14 +132,17 @@ def _looks(judged: Judged) -> dict[str, dict[str, Any]]:
 def _draw_chart(judged: Judged, chart: Chart) -> "Figure":
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    figure, panels = panels_of(chart.panels, 2.7 if chart.of_layers else 2.9)
+    names = {row for curves in chart.panels.values() for row in curves}
+    size = {"height": max(2.8, 0.15 * len(names) + 0.7), "width": 3.1 + 0.065 * max(map(len, names))}
+    figure, panels = panels_of(chart.panels, across=2, **size)
     looks = _looks(judged)
     for column, axes in panels.items():
         lines(axes, chart.panels[column], looks, "o" if chart.of_layers else "")
         if chart.in_factors:
+            low, high = chart.frames[column]
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
+            axes.yaxis.set_major_formatter(_in_short)
             axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylim(*chart.frames[column])
         if chart.of_layers:
@@ -146,15 +151,17 @@ def _draw_chart(judged: Judged, chart: Chart) -> "Figure":
             axes.xaxis.set_major_formatter(_in_short)
             axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel(chart.x_label)
-    next(iter(panels.values())).set_ylabel(chart.y_label)
-    legend(figure, panels)
+    for axes in list(panels.values())[::2]:
+        axes.set_ylabel(chart.y_label)
+    name_lines(figure, panels, chart.panels, looks)
     return figure
 
 
 def _in_short(value: float, _place: float) -> str:
+    """Return a tick's number with all digits that the tick has, so that no two ticks read alike."""
     for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:g}{sign}"
+            return f"{value / size:.9g}{sign}"
     return f"{value:g}"
 
 

@@ -42,15 +42,8 @@
 
   const HEIGHT = 270;
   const MARGIN = { top: 8, right: 12, bottom: 38, left: 48 };
-
-  const ticks = (low, high, wanted) => {
-    const rough = (high - low) / wanted;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].map((part) => part * power).find((part) => part >= rough * 0.999);
-    const found = [];
-    for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) found.push(n * step);
-    return [found, step];
-  };
+  const LABEL = 13; // pixels that a line's name takes in height
+  const LEADER = 16; // pixels from the end of a line to its name
 
   const decimalsOf = (step) => {
     const power = Math.floor(Math.log10(step) + 1e-9);
@@ -58,18 +51,59 @@
     return Math.max(0, Math.min(9, (isWhole ? 0 : 1) - power));
   };
 
+  // With as many digits as the step has, so that no two ticks read alike.
   const inShort = (value, step) => {
     for (const [size, sign] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-      if (Math.abs(value) >= size) return `${Number((value / size).toPrecision(4))}${sign}`;
+      if (Math.abs(value) >= size) return `${Number((value / size).toFixed(decimalsOf(step / size)))}${sign}`;
     }
     return value.toFixed(decimalsOf(step));
   };
 
+  // The multiples of a round step between two ends, each with its text.
+  const ticks = (low, high, wanted, least = 0) => {
+    const rough = Math.max((high - low) / wanted, least);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].map((part) => part * power).find((part) => part >= rough * 0.999);
+    const values = [];
+    for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) values.push(n * step);
+    return values.map((value) => [value, inShort(value, step)]);
+  };
+
+  // Ticks between two powers of ten: 1, 2 and 5 of each, or evenly where the ends are less than a factor of ten apart.
+  const factors = (low, high) => {
+    if (high - low < 1) return ticks(10 ** low, 10 ** high, 6).map(([value, text]) => [Math.log10(value), text]);
+    const values = [];
+    for (let power = Math.floor(low); power <= high; power += 1) {
+      for (const part of high - low > 3 ? [1] : [1, 2, 5]) values.push([part * 10 ** power, 10 ** power]);
+    }
+    return values.map(([value, step]) => [Math.log10(value), inShort(value, step)])
+      .filter(([place]) => place >= low && place <= high);
+  };
+
   const readable = (value) => (value && Math.abs(value) < 0.1 ? value.toPrecision(3) : value.toFixed(3));
 
-  const inFactors = (power) => {
-    const value = Number((10 ** power).toPrecision(2));
-    return value < 1e3 ? String(value) : inShort(value, 1);
+  const pen = document.createElement("canvas").getContext("2d");
+  const widthOf = (text) => {
+    pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    return pen.measureText(text).width;
+  };
+
+  // The places closest to the wanted ones, in the same order, at least a gap apart: isotonic regression of the places
+  // less k gaps, by pooling adjacent violators.
+  const spread = (wanted, gap, low, high) => {
+    const order = wanted.map((_, index) => index).sort((one, other) => wanted[one] - wanted[other]);
+    const mean = (pool) => pool.reduce((sum, value) => sum + value, 0) / pool.length;
+    const pools = [];
+    order.forEach((index, k) => {
+      pools.push([wanted[index] - k * gap]);
+      while (pools.length > 1 && mean(pools.at(-2)) >= mean(pools.at(-1))) pools.push([...pools.pop(), ...pools.pop()]);
+    });
+    const last = high - gap * (wanted.length - 1);
+    const places = [];
+    pools.flatMap((pool) => pool.map(() => mean(pool))).forEach((level, k) => {
+      places[order[k]] = Math.max(low, Math.min(last, level)) + k * gap;
+    });
+    return places;
   };
 
   class Panel {
@@ -78,7 +112,7 @@
       this.box = element(parent, "div", { class: "panel" });
       if (spec.title) element(this.box, "h3", {}, spec.title);
       this.plot = element(this.box, "svg", {
-        class: "plot", height: HEIGHT, tabindex: 0, role: "application",
+        class: "plot", height: this.height, tabindex: 0, role: "application",
         "aria-label": `${chart.y_label} over ${chart.x_label}${spec.title ? `, ${spec.title}` : ""}. `
           + "Left and right move the reading line, shift with arrows moves the view, plus and minus zoom, 0 shows all.",
       });
@@ -87,7 +121,7 @@
       this.scale = chart.factors ? (value) => Math.log10(Math.max(value, spec.frame[0] / 1e3)) : (value) => value;
       const places = spec.lines.flatMap((line) => line.points.map((point) => point[0]));
       const [low, high] = [Math.min(...places), Math.max(...places)];
-      const room = (high - low) * 0.02 || 0.5;
+      const room = (high - low) * 0.02 || low * 0.1 || 0.5; // around a single evaluation, a tenth of its place
       this.home = [low - room, high + room, ...spec.frame.map(this.scale)];
       this.places = [...new Set(places)].sort((one, other) => one - other);
       this.view = [...this.home];
@@ -97,7 +131,8 @@
     }
 
     get width() { return Math.max(200, this.box.clientWidth); }
-    get inner() { return { w: this.width - MARGIN.left - MARGIN.right, h: HEIGHT - MARGIN.top - MARGIN.bottom }; }
+    get height() { return Math.max(HEIGHT, this.spec.lines.length * LABEL + MARGIN.top + MARGIN.bottom); }
+    get inner() { return { w: this.width - MARGIN.left - this.right, h: this.height - MARGIN.top - MARGIN.bottom }; }
     x(value) { return MARGIN.left + ((value - this.view[0]) / (this.view[1] - this.view[0])) * this.inner.w; }
     y(value) { return MARGIN.top + (1 - (value - this.view[2]) / (this.view[3] - this.view[2])) * this.inner.h; }
     valueX(pixel) { return this.view[0] + ((pixel - MARGIN.left) / this.inner.w) * (this.view[1] - this.view[0]); }
@@ -107,25 +142,25 @@
 
     draw() {
       const { plot, width } = this;
+      // Room for the names of the lines, where they leave most of the width to the lines.
+      const room = Math.max(...this.spec.lines.map((line) => widthOf(line.row))) + LEADER;
+      this.right = room < width * 0.38 ? room + 4 : MARGIN.right;
       const { w, h } = this.inner;
       plot.replaceChildren();
-      plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+      plot.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
       const clip = `clip-${this.chart.name}-${this.chart.panels.indexOf(this.spec)}`;
       element(element(plot, "clipPath", { id: clip }), "rect", { x: MARGIN.left, y: MARGIN.top, width: w, height: h });
-      const [below, stepX] = ticks(this.view[0], this.view[1], Math.max(3, Math.min(6, w / 48)));
-      for (const value of below) {
-        if (this.chart.whole && !Number.isInteger(value)) continue;
+      for (const [value, text] of ticks(this.view[0], this.view[1], Math.max(3, Math.min(6, w / 48)), 1)) {
         element(plot, "line", { class: "grid", x1: this.x(value), x2: this.x(value), y1: MARGIN.top, y2: MARGIN.top + h });
-        element(plot, "text", { x: this.x(value), y: MARGIN.top + h + 16, "text-anchor": "middle" }, inShort(value, stepX));
+        element(plot, "text", { x: this.x(value), y: MARGIN.top + h + 16, "text-anchor": "middle" }, text);
       }
-      const [beside, stepY] = ticks(this.view[2], this.view[3], 6);
-      for (const value of beside) {
+      const beside = this.chart.factors ? factors(this.view[2], this.view[3]) : ticks(this.view[2], this.view[3], 6);
+      for (const [value, text] of beside) {
         element(plot, "line", { class: "grid", x1: MARGIN.left, x2: MARGIN.left + w, y1: this.y(value), y2: this.y(value) });
-        element(plot, "text", { x: MARGIN.left - 6, y: this.y(value) + 4, "text-anchor": "end" },
-          this.chart.factors ? inFactors(value) : value.toFixed(decimalsOf(stepY)));
+        element(plot, "text", { x: MARGIN.left - 6, y: this.y(value) + 4, "text-anchor": "end" }, text);
       }
       element(plot, "path", { class: "axis", d: `M${MARGIN.left},${MARGIN.top}v${h}h${w}` });
-      element(plot, "text", { x: MARGIN.left + w / 2, y: HEIGHT - 6, "text-anchor": "middle" }, this.chart.x_label);
+      element(plot, "text", { x: MARGIN.left + w / 2, y: this.height - 6, "text-anchor": "middle" }, this.chart.x_label);
       element(plot, "text", {
         transform: `translate(11 ${MARGIN.top + h / 2}) rotate(-90)`, "text-anchor": "middle",
       }, this.chart.y_label);
@@ -134,23 +169,49 @@
         const { color, dash } = data.looks[row];
         const at = (index) => (point) => `${this.x(point[0]).toFixed(1)},${this.y(this.scale(point[index])).toFixed(1)}`;
         const band = [...points.map(at(2)), ...[...points].reverse().map(at(3))];
-        element(inside, "path", { d: `M${band.join("L")}Z`, fill: color, "fill-opacity": 0.14, stroke: "none" });
+        const isAlone = points.length === 1; // a marker with a bar, where there is no line and no band
+        element(inside, "path", {
+          d: `M${band.join("L")}Z`, fill: color, "fill-opacity": 0.14, stroke: isAlone ? color : "none", "stroke-opacity": 0.4,
+        });
         element(inside, "path", {
           d: `M${points.map(at(1)).join("L")}`, fill: "none", stroke: color, "stroke-width": 1.8,
           "stroke-dasharray": dash, "stroke-linejoin": "round",
         });
-        if (this.chart.whole) {
+        if (this.chart.whole || isAlone) {
           for (const point of points) {
-            element(inside, "circle", { cx: this.x(point[0]), cy: this.y(this.scale(point[1])), r: 2.4, fill: color });
+            const [cx, cy] = [this.x(point[0]), this.y(this.scale(point[1]))];
+            element(inside, "circle", { cx, cy, r: isAlone ? 4 : 2.4, fill: color });
           }
         }
       }
+      if (this.right > MARGIN.right) this.nameLines();
       if (this.cursor !== null) {
         const x = this.x(this.cursor);
         element(inside, "line", { class: "axis", x1: x, x2: x, y1: MARGIN.top, y2: MARGIN.top + h, "stroke-dasharray": "3 3" });
       }
       if (this.marquee) element(plot, "rect", { class: "marquee", ...this.marquee });
       this.read();
+    }
+
+    nameLines() {
+      const [x0, x1, y0, y1] = this.view;
+      const ends = this.shown.flatMap(({ row, points }) => {
+        const end = points.findLast((point) => point[0] >= x0 && point[0] <= x1);
+        const value = end && this.scale(end[1]);
+        return end && value >= y0 && value <= y1 ? [{ row, x: this.x(end[0]), y: this.y(value) }] : [];
+      });
+      const [top, bottom] = [MARGIN.top + LABEL / 2, this.height - MARGIN.bottom - LABEL / 2];
+      const places = spread(ends.map((end) => end.y), LABEL, top, bottom);
+      const left = this.width - this.right + LEADER;
+      ends.forEach(({ row, x, y }, index) => {
+        const { color, dash } = data.looks[row];
+        const isEarly = x < MARGIN.left + 0.9 * this.inner.w; // a leader across the plot must not look like its line
+        element(this.plot, "path", {
+          class: "leader", d: `M${x},${y}L${left - 3},${places[index]}`, stroke: color,
+          "stroke-dasharray": isEarly ? "1 4" : dash,
+        });
+        element(this.plot, "text", { class: "name", x: left, y: places[index] + 4 }, row);
+      });
     }
 
     read() {
@@ -173,7 +234,7 @@
       // Away from the line that is read, so that it hides nothing of interest.
       const left = this.x(this.cursor) > this.width / 2;
       this.readout.style.left = left ? `${MARGIN.left + 6}px` : "auto";
-      this.readout.style.right = left ? "auto" : `${MARGIN.right}px`;
+      this.readout.style.right = left ? "auto" : `${this.right}px`;
     }
 
     show(view) {
@@ -206,7 +267,7 @@
       const { plot } = this;
       const at = (event) => {
         const frame = plot.getBoundingClientRect();
-        return [(event.clientX - frame.left) * (this.width / frame.width), (event.clientY - frame.top) * (HEIGHT / frame.height)];
+        return [(event.clientX - frame.left) * (this.width / frame.width), (event.clientY - frame.top) * (this.height / frame.height)];
       };
       let start = null;
       const hover = (x) => {
@@ -279,7 +340,8 @@
   const replaceDrawing = (name) => {
     const figure = document.getElementById(`figure-${name}`);
     const stage = element(null, "div", { class: "stage" });
-    figure.querySelector(".drawing").replaceWith(stage);
+    figure.querySelector(".drawing").after(stage); // the drawing stays for print
+    figure.classList.add("live");
     return stage;
   };
 
@@ -308,8 +370,10 @@
       element(zooms, "button", { type: "button", "aria-label": label }, text)
         .addEventListener("click", () => panels.forEach(act));
     }
-    element(stage, "p", { class: "hint" }, "Drag a box to zoom, double-click to see all; click a plot and turn the wheel, "
-      + "or use + − 0, arrows, and shift with arrows. The legend hides and shows lines.");
+    if (chart === data.charts[0]) {
+      element(stage, "p", { class: "hint" }, "Drag a box to zoom into a chart, and double-click to see all of it. Click a chart "
+        + "to zoom with the wheel, or with + − 0, the arrows, and shift with the arrows. The legend hides and shows lines.");
+    }
   }
 
   // --- attention maps ----------------------------------------------------------------------------------------------

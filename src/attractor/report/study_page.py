@@ -14,25 +14,31 @@ from typing import Any
 
 from markupsafe import Markup
 
-from attractor.evidence.configuration import dotted_fields
-from attractor.evidence.study import BUDGETS, StudyRecord
+from attractor.evidence.configuration import config_differences, dotted_fields, named
+from attractor.evidence.study import BUDGETS
+from attractor.evidence.verdicts import corpus_of
 from attractor.files import plain
+from attractor.numerals import with_prefix
 from attractor.report.canvas import INK, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import Judged
-from attractor.report.page import fill, is_setting, show, verbatim
+from attractor.report.page import fill, show, verbatim
 from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
 from attractor.report.table import UNKNOWN
 
+Presets = Mapping[str, Mapping[str, Any]]  # mechanisms as data, by name
+Place = tuple[str, str]  # a row and a column
+NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run, and no settings of a study
 
-def render(judged: Judged, pictures: Sequence[Picture]) -> str:
+
+def render(judged: Judged, pictures: Sequence[Picture], presets: Presets | None = None) -> str:
     design, record = judged.design, judged.record
     script = verbatim("study_page.js")
     verdict = judged.verdict()
     maps = heatmaps(judged)
-    different = record.differing
+    different, shared = _configuration(judged, presets or {})
     return fill(
         "study_page.html.j2",
         policy=_policy(script),
@@ -45,8 +51,8 @@ def render(judged: Judged, pictures: Sequence[Picture]) -> str:
         judged_in=judged.judged_in,
         tables=tables(judged),
         pictures=pictures,
-        different={name: _places(judged, name) for name in different if is_setting(name)},
-        shared=_shared(record, different),
+        different=different,
+        shared=shared,
         environments=record.environments,
         csv=_as_address("text/csv", _values(judged)),
         record=_as_address("application/json", json.dumps(plain(record.to_dict()))),
@@ -62,47 +68,97 @@ def _policy(script: str) -> str:
 
 
 def _facts(judged: Judged) -> dict[str, str]:
-    design = judged.design
+    """What a reader must know before the verdict: on what data, of what size, for how long and when."""
+    design, record = judged.design, judged.record
     n_runs = len(design.rows) * len(design.columns) * len(design.seeds)
+    configs = [cell.config for cell in record.cells]
+    is_text = any((config.get("task") or {}).get("corpus") for config in configs)
     facts = {
-        "runs": f"{judged.record.finished} of {n_runs} finished",
+        "corpus" if is_text else "task": corpus_of(record),
+        "model": ", ".join(filter(None, (_range(_summaries(judged, "n_parameters"), "parameters"), _shape(configs)))),
+        "training": ", ".join(
+            filter(None, (_range(_summaries(judged, field), field) for field in ("steps", "tokens")))
+        ),
+        "runs": f"{record.finished} of {n_runs} finished",
         "seeds": ", ".join(map(str, design.seeds)),
         "baseline": design.baseline,
         "control": design.control or "",
         "budget": BUDGETS[design.budget],
         "claims": ", ".join(design.claims),
+        "date": " to ".join(dict.fromkeys(time[:10] for time in record.environments.get("time", ()))),
     }
     return {name: value for name, value in facts.items() if value}
 
 
-def _places(judged: Judged, field: str) -> list[tuple[str, str]]:
-    """The values of a field, each with the cells that have it: rows or columns where these alone decide."""
-    values = {
-        (cell.row, cell.column): show(fields[field]) if field in fields else UNKNOWN
+def _summaries(judged: Judged, field: str) -> list[int]:
+    return [o.summary[field] for cell in judged.record.cells for o in cell.outcomes if o.summary.get(field)]
+
+
+def _range(counts: Sequence[int], noun: str) -> str:
+    """Return `819k tokens`, or `111k to 135k parameters` where runs differ."""
+    ends = dict.fromkeys(map(with_prefix, (min(counts), max(counts)))) if counts else {}
+    return f"{' to '.join(ends)} {noun}" if ends else ""
+
+
+def _shape(configs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the depth and the width of the models, with every value that occurs."""
+    sizes = []
+    for field, noun in (("n_layers", "layer"), ("n_slow", "slow block"), ("n_iterations", "iteration")):
+        counts = _values_of(configs, field)
+        if counts:
+            sizes.append(f"{' or '.join(counts)} {noun}{'' if counts == ['1'] else 's'}")
+    widths = _values_of(configs, "d_model")
+    return ", ".join([*sizes, *([f"width {' or '.join(widths)}"] if widths else [])])
+
+
+def _values_of(configs: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+    values = {value for config in configs if (value := (config.get("model") or {}).get(field)) is not None}
+    return list(map(str, sorted(values)))
+
+
+def _configuration(judged: Judged, presets: Presets) -> tuple[dict[str, list[tuple[str, str]]], dict[str, str]]:
+    """Return the fields in which cells differ, each value with the cells that have it, and the fields that all share.
+
+    A mechanism is compared as one value: the name of its preset, with the fields that were changed.
+    """
+    fields = {
+        (cell.row, cell.column): {
+            name: show(value)
+            for name, value in dotted_fields(named(cell.config, presets)).items()
+            if name not in NOT_COMPARED and not name.endswith("seed")
+        }
         for cell in judged.record.cells
-        if (fields := dotted_fields(cell.config))
+        if cell.config
     }
+    different = config_differences({" · ".join(place): of_cell for place, of_cell in fields.items()})
+    first = next(iter(fields.values()), {})
+    return (
+        {name: _places({place: of_cell.get(name, UNKNOWN) for place, of_cell in fields.items()}) for name in different},
+        {name: value for name, value in first.items() if name not in different},
+    )
+
+
+def _places(values: Mapping[Place, str]) -> list[tuple[str, str]]:
+    """Return the values of a field, each with the cells that have it: rows or columns where these alone decide."""
     for axis in (0, 1):
         by_label: dict[str, set[str]] = {}
         for place, value in values.items():
             by_label.setdefault(place[axis], set()).add(value)
-        if all(len(found) == 1 for found in by_label.values()):
-            return _grouped({label: found.pop() for label, found in by_label.items()})
+        if all(len(of_label) == 1 for of_label in by_label.values()):
+            return _grouped({label: of_label.pop() for label, of_label in by_label.items()})
     return _grouped({" · ".join(filter(None, place)): value for place, value in values.items()})
 
 
 def _grouped(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return each value with the labels that have it; the value of most stands last, with all other labels."""
     labels: dict[str, list[str]] = {}
     for label, value in values.items():
         labels.setdefault(value, []).append(label)
+    commonest = max(labels, key=lambda value: len(labels[value]))
+    if len(labels[commonest]) > max(3, len(values) / 2):
+        del labels[commonest]
+        return [*((value, ", ".join(of_value)) for value, of_value in labels.items()), (commonest, "all others")]
     return [(value, ", ".join(of_value)) for value, of_value in labels.items()]
-
-
-def _shared(record: StudyRecord, different: Mapping[str, object]) -> dict[str, str]:
-    config = next((cell.config for cell in record.cells if cell.config), {})
-    return {
-        name: show(value) for name, value in dotted_fields(config).items() if name not in different and is_setting(name)
-    }
 
 
 def _values(judged: Judged) -> str:

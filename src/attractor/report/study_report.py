@@ -5,8 +5,9 @@ record.json      what all this was made of    figures/NAME.png, .pdf and .svg
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attractor.errors import unknown
 from attractor.evidence.study import StudyRecord
@@ -19,8 +20,16 @@ from attractor.report.study_page import render
 from attractor.report.study_table import markdown
 
 
-def write_report(record: StudyRecord, folder: Path, formats: Sequence[str] = ("png", "pdf", "svg")) -> Path:
-    """Write the report into `folder`, which is made where it is not there, and return the path of the page."""
+def write_report(
+    record: StudyRecord,
+    folder: Path,
+    formats: Sequence[str] = ("png", "pdf", "svg"),
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write the report into `folder`, which is made where it is not there, and return the path of the page.
+
+    `presets` are mechanisms as data, by name: a mechanism that a run spells out is shown by the nearest of them.
+    """
     for kind in formats:
         if kind not in METADATA:
             raise unknown("format of figures", kind, METADATA)
@@ -29,7 +38,7 @@ def write_report(record: StudyRecord, folder: Path, formats: Sequence[str] = ("p
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     page = folder / "report.html"
-    write_text(page, render(judged, drawn))
+    write_text(page, render(judged, drawn, presets))
     for picture in drawn:
         for kind in formats:
             write_bytes(figures / f"{picture.name}.{kind}", picture.file(kind))
