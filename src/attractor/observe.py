@@ -1,4 +1,4 @@
-"""Attention maps of a whole model, read through its taps."""
+"""Attention maps, and queries and keys, of a whole model, read through its taps."""
 
 from torch import Tensor, nn
 
@@ -16,3 +16,10 @@ def attention_maps(model: nn.Module, tokens: Tensor) -> list[Tensor]:
     if not seen["weights"]:
         raise InputError("model must have attention layers of attractor to give maps, found no tapped weights")
     return seen["weights"]
+
+
+def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The queries and keys of every layer as they were projected, before coupling and position, B H T K each."""
+    with capture("q", "k") as seen:
+        model(tokens)
+    return list(zip(seen["q"], seen["k"], strict=True))

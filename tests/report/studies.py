@@ -92,7 +92,7 @@ def cell(
         )
         for seed, loss in found.items()
     )
-    config = {"label": row, "seed": 0, "lr": rate, "model": {"attention": row, "d_model": 64}}
+    config = {"label": row, "seed": 0, "lr": rate, "model": {"attention": row, "d_model": 64}, "task": {"kind": "text"}}
     return Cell(row, column, config if found else {}, outcomes, tuple(seed for seed in seeds if seed not in found))
 
 
@@ -113,4 +113,5 @@ def summary(row: str, loss: float, tokens: int) -> dict[str, Any]:
         "tokens_per_second": 45_123.0,
         "peak_memory_bytes": 123_456_789,
         "tokens": tokens,
+        "bytes_per_token": 1.0,
     }

@@ -2,20 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.evidence.power import power_of_pairs
-from attractor.evidence.quantity import PERPLEXITY, Quantity
+from attractor.evidence.quantity import MEAN, PERPLEXITY, Quantity
 from attractor.evidence.study import StudyRecord
 from attractor.files import plain
 from attractor.report.further_seeds import MOST, further_seeds, with_seeds
 from attractor.report.judged import Judged, parameters_apart
-from attractor.report.measures import Measure
 
-FIRST = Measure(PERPLEXITY)
+FIRST = replace(PERPLEXITY, unit="nats/byte")
 
 
 def outcomes(record: StudyRecord) -> dict[str, str]:
@@ -48,21 +48,21 @@ def test_holm_is_over_the_whole_table_and_the_smallest_detectable_difference_is_
 def test_without_a_sensitive_instrument_quality_is_not_judged_and_cost_is():
     quantities = (PERPLEXITY, Quantity("loss slope", "probes.slope", "higher"))
     record = study(
-        {"standard": BASE, "uniform": shifted(0.1), "good": shifted(-0.05)},
+        {"standard": BASE, "uniform": shifted(0.002), "good": shifted(-0.05)},
         quantities=quantities,
         probes={"standard": {"slope": 1.0}, "good": {"slope": 2.0}},
     )
     judged = Judged(record)
-    assert judged.sensitivity[""].sensitive is False  # 0.1 are five standard deviations of the baseline
+    assert judged.sensitivity[""].sensitive is False  # the interval of 0.002 holds zero
     assert judged.differences["good", "", FIRST].outcome == "not judged"
     assert "not judged: not sensitive" in judged.verdict()[1].text
-    assert judged.differences["good", "", Measure(quantities[1])].outcome == "better"
+    assert judged.differences["good", "", quantities[1]].outcome == "better"
     assert not any(measure == FIRST for _, measure in judged.leaders(judged.families[0]))
 
 
 def test_sensitivity_is_found_for_each_column():
     columns = {
-        "near": {"standard": BASE, "good": shifted(-0.05), "uniform": shifted(0.1)},
+        "near": {"standard": BASE, "good": shifted(-0.05), "uniform": shifted(0.002)},
         "far": {"standard": BASE, "good": shifted(-0.05), "uniform": shifted(0.5)},
     }
     judged = Judged(study(columns=columns))
@@ -124,7 +124,7 @@ def test_the_control_never_leads_and_is_not_among_the_tests():
 def test_layers_have_measures_of_their_own_and_a_mean():
     probes = {"standard": {"entropy": [2.0, 3.0]}, "rival": {"entropy": [2.5, 3.5]}}
     judged = Judged(study({"standard": BASE, "rival": BASE}, quantities=(ENTROPY,), probes=probes, control=None))
-    mean, second = Measure(ENTROPY, None, 2), Measure(ENTROPY, 1, 2)
+    mean, second = replace(ENTROPY, layer=MEAN), ENTROPY.of_layer(1)
     assert judged.headlines == (mean,)
     assert judged.spread("standard", "", second).by_seed == pytest.approx({0: 3.0, 1: 3.0, 2: 3.0}, abs=0.07)
     assert judged.spread("rival", "", mean).mean == pytest.approx(judged.spread("standard", "", mean).mean + 0.5)
@@ -160,7 +160,7 @@ def test_costs_are_shown_and_leave_the_tests_of_quality_as_strong_as_they_are() 
         assert beside.differences[row, "", FIRST].adjusted == alone.differences[row, "", FIRST].adjusted
     assert {measure for _, _, measure in beside.differences} == {FIRST}
     of_costs = Judged(study(losses, quantities=costs))
-    assert {measure.quantity for _, _, measure in of_costs.differences} == set(costs)
+    assert {quantity for _, _, quantity in of_costs.differences} == set(costs)
 
 
 # --- what next --------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_seeds_are_planned_for_the_smallest_difference_that_matters_where_it_is_
     assert fine.further is not None
     assert fine.further.pairs is not None
     assert f"{fine.further.pairs - 3} further seeds would show one of 0.01 nats" in fine.words
-    assert "these seeds would show one of 0.1 nats with a chance of 80%" in coarse.words
+    assert "these seeds would show one of 0.1 nats/byte with a chance of 80%" in coarse.words
 
 
 def test_many_rivals_need_more_seeds_since_their_tests_are_adjusted() -> None:

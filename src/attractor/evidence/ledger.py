@@ -55,7 +55,7 @@ def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) 
     since = stored["since"] if stored.get("rule") == rule.fingerprint else ""  # a rule not yet written down is younger
     judged = [r for r in records if entry.claim.id in r.design.claims and r.design.scale == entry.verdict.scale]
     began = [(record.environments.get("time") or [""])[0] for record in judged]
-    younger = bool(judged) and (not since or min(began) < since)
+    younger = entry.verdict.status != "not run" and (not since or min(began) < since)
     return replace(entry, rule_since=since, rule_is_younger=younger)
 
 

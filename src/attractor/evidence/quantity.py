@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 from attractor.evidence.statistics import Interval
 
+MEAN = "mean"
+COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")  # how their paths end
 Number = float | None  # None: not measured; not a number: the run diverged
 IN_CONTEXT = (  # places whose numbers mean little where a model has not learned to use its context
     "metric.",
@@ -51,7 +53,7 @@ class Quantity:
     better: str | None = None  # "lower", "higher", or None where neither is
     relative_to: str | None = None  # a row: shown as the ratio to that row's mean
     unit: str = ""  # of differences; "x" and "%" say that differences are ratios
-    layer: int | None = None  # of a list with one entry for each layer; None: the mean over layers
+    layer: int | str | None = None  # of a list with one entry for each layer; MEAN, or None: the mean over layers
 
     def value(self, outcome: Outcome) -> Any:
         """Return what stands at the quantity's place, a list of layers included, or None where nothing does."""
@@ -67,7 +69,7 @@ class Quantity:
         value = self.value(outcome)
         if isinstance(value, list | tuple):
             numbers = [math.nan if entry is None else float(entry) for entry in value]
-            if self.layer is None:
+            if not isinstance(self.layer, int):
                 return sum(numbers) / len(numbers) if numbers else None
             return numbers[self.layer] if -len(numbers) <= self.layer < len(numbers) else None
         if value is None:
@@ -92,6 +94,23 @@ class Quantity:
     @property
     def as_ratio(self) -> bool:
         return self.unit in ("x", "%")
+
+    @property
+    def title(self) -> str:
+        """The name, with the layer that is meant where there are several."""
+        if self.layer is None:
+            return self.name
+        return f"{self.name}, {self.layer if self.layer == MEAN else f'layer {self.layer}'}"
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether the quantity says what a run takes, and not what comes of it."""
+        return self.path.endswith(COSTS)
+
+    @property
+    def judges_quality(self) -> bool:
+        """Whether it is measured on validation data, where only a sensitive setting tells mechanisms apart."""
+        return self.path.startswith(("metric.", "valid_loss", "loss"))
 
     @property
     def needs_context(self) -> bool:
@@ -189,6 +208,7 @@ COMPUTED: dict[str, Callable[[Outcome], Number]] = {
 
 PERPLEXITY = Quantity("perplexity", "metric.value", "lower", unit="nats")
 ACCURACY = Quantity("accuracy", "metric.value", "higher")
+LOSS_OF_VALIDATION = Quantity("validation loss", "valid_loss", "lower")  # per byte where a record knows, or per token
 CONTEXT_GAIN = Quantity("context gain", "context_gain", "higher")
 LOSS = Quantity("validation loss", "loss_per_byte", "lower", unit="nats/byte")
 MEAN_LOSS = Quantity("mean validation loss of training", "loss_of_training", "lower", unit="nats/byte")

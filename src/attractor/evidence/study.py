@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import dotted_fields
-from attractor.evidence.quantity import Quantity
+from attractor.evidence.quantity import LOSS_OF_VALIDATION, Quantity
 from attractor.evidence.run import RunFolder
 
 POOL = "runs"
@@ -118,7 +118,7 @@ class Cell:
 
     @property
     def losses(self) -> dict[int, float]:
-        return self.by_seed(Quantity("validation loss", "valid_loss"))
+        return self.by_seed(LOSS_OF_VALIDATION)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from attractor.evidence.quantity import Quantity
 from attractor.report.canvas import late_range
 from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
 from attractor.report.judged import Judged
-from attractor.report.measures import Measure, n_layers
 from attractor.report.orbits import COURSES, courses, measures_over_time, over_time
 
 Frame = tuple[float, float]
@@ -113,7 +112,7 @@ def _layered(judged: Judged) -> Iterator[Chart]:
     for headline in judged.headlines:
         panels = _by_column(judged, lambda column, of=headline: profiles(judged, of, column))  # type: ignore[misc]
         if panels:
-            name = headline.quantity.name
+            name = headline.name
             title = f"{in_capitals(name)} by layer"
             caption = f"The figure shows the {name} in each layer. {SEEDS}"
             yield Chart(f"profile-{slug(name)}", title, caption, "layer", name, panels, _whole(panels))
@@ -139,7 +138,7 @@ def _traced(judged: Judged) -> Iterator[Chart]:
 
 def _of_blocks(judged: Judged) -> Iterator[Chart]:
     for quantity in BLOCKS:
-        measure = Measure(quantity, None, n_layers(judged.record, quantity))
+        measure = judged.with_layers(quantity)
         panels = _by_column(judged, lambda column, of=measure: profiles(judged, of, column))  # type: ignore[misc]
         if panels:
             title = in_capitals(quantity.name)

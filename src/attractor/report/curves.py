@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from attractor.evidence.quantity import Quantity
 from attractor.evidence.statistics import mean_interval
 from attractor.evidence.study import Outcome
-from attractor.report.judged import Judged
-from attractor.report.measures import Measure, Spread, layers
+from attractor.report.judged import Judged, Spread
 
 Point = tuple[int, float, float, float]  # where, mean, and the ends of the band
 Curves = dict[str, list[Point]]  # by row
@@ -49,14 +49,14 @@ def trajectory(outcome: Outcome, name: str) -> list[tuple[int, Any]]:
     return [(step, abs(value) if name == "gate" else value) for step, value in looks]
 
 
-def profiles(judged: Judged, headline: Measure, column: str) -> Curves:
+def profiles(judged: Judged, headline: Quantity, column: str) -> Curves:
     """A quantity against the layers; the band goes from the lowest seed to the highest."""
     found = {row: _profile(judged, row, headline, column) for row in judged.design.rows}
     return {row: profile for row, profile in found.items() if profile}
 
 
-def _profile(judged: Judged, row: str, headline: Measure, column: str) -> list[Point]:
-    spreads: Iterable[Spread] = (judged.spread(row, column, layer) for layer in layers(headline))
+def _profile(judged: Judged, row: str, headline: Quantity, column: str) -> list[Point]:
+    spreads: Iterable[Spread] = (judged.spread(row, column, layer) for layer in judged.layers(headline))
     return [
         _extremes(layer, list(spread.by_seed.values()))
         for layer, spread in enumerate(spreads)

@@ -17,22 +17,20 @@ in that column (`evidence/sensitivity.py`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from attractor.evidence.differences import paired_t_test
 from attractor.evidence.multiplicity import holm
-from attractor.evidence.quantity import CONTEXT_GAIN, Quantity
+from attractor.evidence.quantity import CONTEXT_GAIN, LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.evidence.sensitivity import ControlGap, control_gap
-from attractor.evidence.statistics import Interval, seed_differences, smallest_detectable
+from attractor.evidence.statistics import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.evidence.study import Cell, StudyRecord
 from attractor.numerals import with_prefix
 from attractor.report.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
-from attractor.report.measures import LOSS, Measure, Spread, headlines
 
 LEVEL = 0.95
-COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")  # how their paths end
 VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "eval_batches")  # fields that decide what a loss is a mean of
 Outcome = Literal[
     "better",
@@ -58,12 +56,36 @@ REASONS: dict[Outcome, str] = {
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The numbers of one cell in one quantity, by seed."""
+
+    by_seed: Mapping[int, float]
+
+    @property
+    def n(self) -> int:
+        return len(self.by_seed)
+
+    @property
+    def summary(self) -> Summary | None:
+        """The deviation is None for one seed; with one run that diverged, both are no numbers."""
+        return summary(self.by_seed) if self.by_seed else None
+
+    @property
+    def mean(self) -> float | None:
+        return None if self.summary is None else self.summary.mean
+
+    @property
+    def sd(self) -> float | None:
+        return None if self.summary is None else self.summary.standard_deviation
+
+
+@dataclass(frozen=True)
 class Difference:
     """A row against the baseline of its column, in one measure."""
 
     row: str
     column: str
-    measure: Measure
+    measure: Quantity
     by_seed: Mapping[int, float]
     interval: Interval | None
     p: float | None
@@ -130,8 +152,8 @@ class Judged:
     def __init__(self, record: StudyRecord) -> None:
         self.record = record
         self.design = record.design
-        self.headlines = headlines(record)
-        self.tested = tuple(each for each in self.headlines if not is_cost(each.quantity)) or self.headlines
+        self.headlines = tuple(map(self.with_layers, self.design.quantities))
+        self.tested = tuple(each for each in self.headlines if not each.is_cost) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
@@ -146,7 +168,7 @@ class Judged:
         return tuple(row for row in self.design.rows if row not in (self.design.baseline, self.design.control))
 
     @property
-    def families(self) -> tuple[tuple[Measure, ...], ...]:
+    def families(self) -> tuple[tuple[Quantity, ...], ...]:
         """The measures of each table, whose tests are adjusted together: all in one, or a table of columns for each."""
         if len(self.design.columns) == 1:
             return (self.headlines,)
@@ -155,8 +177,8 @@ class Judged:
     def cell(self, row: str, column: str) -> Cell:
         return self._cells.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
 
-    def spread(self, row: str, column: str, measure: Measure) -> Spread:
-        return Spread.of(self.cell(row, column), measure)
+    def spread(self, row: str, column: str, measure: Quantity) -> Spread:
+        return Spread(self.cell(row, column).by_seed(measure))
 
     def place(self, column: str) -> str:
         """A column in a sentence: a bare number needs the name of what it is a number of."""
@@ -167,15 +189,29 @@ class Judged:
     def judged_in(self) -> str:
         """What the verdict's differences are measured in."""
         first = self.tested[0]
-        return f"{self.record.loss_unit} of validation loss" if first.in_nats else first.name
+        return f"{self.record.loss_unit} of validation loss" if first.is_loss else first.title
 
-    def is_tested(self, measure: Measure) -> bool:
-        return any(measure.quantity == tested.quantity for tested in self.tested)
+    def is_tested(self, measure: Quantity) -> bool:
+        return any(measure.path == tested.path for tested in self.tested)
+
+    def with_layers(self, quantity: Quantity) -> Quantity:
+        """The quantity in the unit of the record's losses, or as the mean over layers where runs have one for each."""
+        if quantity.is_loss:
+            return replace(quantity, unit=self.record.loss_unit)
+        return replace(quantity, layer=MEAN) if self._n_layers(quantity) else quantity
+
+    def layers(self, quantity: Quantity) -> Iterator[Quantity]:
+        """The single layers of a quantity; none where it is one number."""
+        return (replace(quantity, layer=layer) for layer in range(self._n_layers(quantity)))
+
+    def _n_layers(self, quantity: Quantity) -> int:
+        values = (quantity.value(outcome) for outcome in self.record.outcomes)
+        return max((len(value) for value in values if isinstance(value, list | tuple)), default=0)
 
     @property
     def in_one_table(self) -> bool:
         """Whether the results have room for the differences: those of one quantity, in one column."""
-        return len(self.design.columns) == len(self.tested) == 1 and not self.tested[0].n_layers
+        return len(self.design.columns) == len(self.tested) == 1 and self.tested[0].layer is None
 
     def unpaired(self, row: str, column: str) -> str:
         """Why a row of stored runs is not paired with the baseline; empty where it is, and where runs were planned."""
@@ -191,7 +227,7 @@ class Judged:
             return f"{_counted(tokens)} tokens, where the baseline saw {_counted(of_baseline)}"
         return ""
 
-    def n_tests(self, family: tuple[Measure, ...]) -> int:
+    def n_tests(self, family: tuple[Quantity, ...]) -> int:
         return sum(
             self.differences[row, column, measure].p is not None
             for row in self.rivals
@@ -200,17 +236,17 @@ class Judged:
             if self.is_tested(measure)
         )
 
-    def leaders(self, family: tuple[Measure, ...]) -> dict[tuple[str, Measure], str]:
+    def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
         """The best row by column and measure, where the test shows it to be better than the second best.
 
         Paired by seed, and adjusted by Holm's method over the columns of the table. The control does not compete.
         """
-        p_values: dict[tuple[str, Measure], float | None] = {}
-        first: dict[tuple[str, Measure], str] = {}
+        p_values: dict[tuple[str, Quantity], float | None] = {}
+        first: dict[tuple[str, Quantity], str] = {}
         for measure in family:
             for column in self.design.columns:
                 place = (column, measure)
-                better = measure.quantity.better
+                better = measure.better
                 insensitive = column in self.sensitivity and self.sensitivity[column].sensitive is False
                 if better is None or not self.is_tested(measure) or (measure.judges_quality and insensitive):
                     continue
@@ -235,19 +271,18 @@ class Judged:
     def _sensitivity(self, column: str) -> Sensitivity:
         assert self.design.control is not None
         rows = (self.design.control, self.design.baseline)
-        control, baseline = (self.cell(row, column).compared(LOSS) for row in rows)
+        control, baseline = (self.cell(row, column).compared(LOSS_OF_VALIDATION) for row in rows)
         gap = control_gap({} if self.unpaired(self.design.control, column) else control, baseline)
-        return Sensitivity(column, gap, self.spread(self.design.baseline, column, Measure(CONTEXT_GAIN)))
+        return Sensitivity(column, gap, self.spread(self.design.baseline, column, CONTEXT_GAIN))
 
-    def _compared(self, row: str, column: str, measure: Measure) -> dict[int, float]:
-        found = {outcome.seed: measure.compared(outcome) for outcome in self.cell(row, column).outcomes}
-        return {seed: value for seed, value in found.items() if value is not None}
+    def _compared(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
+        return self.cell(row, column).compared(measure)
 
-    def _p(self, row: str, other: str, column: str, measure: Measure) -> float | None:
+    def _p(self, row: str, other: str, column: str, measure: Quantity) -> float | None:
         of, against = self._compared(row, column, measure), self._compared(other, column, measure)
         return paired_t_test(seed_differences(of, against)).p if of.keys() & against.keys() else None
 
-    def _judge(self, family: tuple[Measure, ...]) -> list[Difference]:
+    def _judge(self, family: tuple[Quantity, ...]) -> list[Difference]:
         compared = [row for row in self.design.rows if row != self.design.baseline]
         measures = [measure for measure in family if self.is_tested(measure)]
         places = [(row, column, measure) for measure in measures for column in self.design.columns for row in compared]
@@ -278,13 +313,13 @@ class Judged:
             )
         return differences
 
-    def _by_seed(self, row: str, column: str, measure: Measure) -> dict[int, float]:
+    def _by_seed(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
         of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
         paired = of.keys() & against.keys() and not self.unpaired(row, column)
         return seed_differences(of, against) if paired else {}
 
     def _outcome(
-        self, row: str, column: str, measure: Measure, interval: Interval | None, adjusted: float | None
+        self, row: str, column: str, measure: Quantity, interval: Interval | None, adjusted: float | None
     ) -> Outcome:
         if not self.cell(row, column).outcomes:
             return "not run"
@@ -302,9 +337,9 @@ class Judged:
             return "not judged"
         if adjusted is None or adjusted >= 1 - LEVEL:
             return "no difference shown"
-        if measure.quantity.better is None:
+        if measure.better is None:
             return "lower" if interval.mean < 0 else "higher"
-        lower_is_better = measure.in_nats or measure.quantity.better == "lower"
+        lower_is_better = measure.is_loss or measure.better == "lower"
         return "better" if (interval.mean < 0) == lower_is_better else "worse"
 
     def _instrument(self) -> list[Line]:
@@ -340,7 +375,7 @@ class Judged:
 
     def _what_next(self) -> list[Line]:
         """How to come to a verdict where there is none yet. Stored runs stay as they are, and costs need no verdict."""
-        if self.design.budget == "stored" or is_cost(self.tested[0].quantity):
+        if self.design.budget == "stored" or self.tested[0].is_cost:
             return []
         found = [self.differences[row, column, self.tested[0]] for row in self.rivals for column in self.design.columns]
         wanted = [difference.further.pairs or 0 for difference in found if difference.further]
@@ -387,11 +422,6 @@ def _part(difference: Difference, place: str) -> Part:
     if interval is None or not math.isfinite(interval.mean):
         return Part(difference.outcome, place, difference.words)
     return Part(difference.outcome, place, difference.words, with_pairs(interval, difference.measure.unit))
-
-
-def is_cost(quantity: Quantity) -> bool:
-    """Whether a quantity says what a run takes, and not what comes of it."""
-    return quantity.path.endswith(COSTS)
 
 
 def parameters_apart(ours: int, theirs: int) -> str:

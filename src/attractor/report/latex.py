@@ -8,10 +8,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from attractor.evidence.quantity import CONTEXT_GAIN
+from attractor.evidence.quantity import CONTEXT_GAIN, Quantity
 from attractor.numerals import with_prefix
 from attractor.report.judged import Judged, decimals, shown_p
-from attractor.report.measures import Measure, layers
 from attractor.report.study_table import Entry, StudyTable, digits_of, published, shown, tables
 
 ESCAPES = {
@@ -107,14 +106,14 @@ def _numbers(judged: Judged) -> Iterator[tuple[tuple[str, ...], str]]:
     for column in design.columns:
         for row in design.rows:
             for headline in judged.headlines:
-                for measure in (headline, *layers(headline)):
+                for measure in (headline, *judged.layers(headline)):
                     for ending, value in _of_place(judged, row, column, measure):
-                        name = measure.quantity.name if measure == headline else measure.name
+                        name = measure.name if measure == headline else measure.title
                         yield (row, column, name, *ending), value
             parameters = judged.n_parameters(row, column)
             if parameters:
                 yield (row, column, "parameters"), with_prefix(parameters)
-            gain = judged.spread(row, column, Measure(CONTEXT_GAIN)).mean
+            gain = judged.spread(row, column, CONTEXT_GAIN).mean
             if judged.sensitivity and gain is not None and math.isfinite(gain):
                 yield (row, column, "context gain"), _plain(f"{gain:.3f}")
         gap = judged.sensitivity[column].gap.interval if column in judged.sensitivity else None
@@ -124,10 +123,10 @@ def _numbers(judged: Judged) -> Iterator[tuple[tuple[str, ...], str]]:
                     yield (column, "control gap", end), _plain(f"{bound:.3f}")
 
 
-def _of_place(judged: Judged, row: str, column: str, measure: Measure) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_place(judged: Judged, row: str, column: str, measure: Quantity) -> Iterator[tuple[tuple[str, ...], str]]:
     spread = judged.spread(row, column, measure)
     digits = digits_of(judged.spread(each, column, measure) for each in judged.design.rows)
-    path = measure.quantity.path
+    path = measure.path
     if spread.mean is not None and math.isfinite(spread.mean):
         yield (), _plain(shown(spread.mean, spread.mean, digits, path))
         if spread.sd is not None:

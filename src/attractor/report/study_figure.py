@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attractor.evidence.quantity import Quantity
 from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.clouds import Clouds, entropy_against_gate
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import SHOWN, Judged
-from attractor.report.measures import Measure
 from attractor.report.orbits import Portrait, portraits
 from attractor.report.panels import ACROSS, legend, lines, name_lines, panels_of, points
 
@@ -191,7 +191,7 @@ def _draw_portraits(found: Mapping[str, Portrait]) -> "Figure":
     return figure
 
 
-def _draw_differences(judged: Judged, measure: Measure) -> "Figure":
+def _draw_differences(judged: Judged, measure: Quantity) -> "Figure":
     rows = [row for row in judged.design.rows if row not in (judged.design.baseline, judged.design.control)]
     rows = rows or [row for row in judged.design.rows if row != judged.design.baseline]
     figure, panels = panels_of(dict.fromkeys(judged.design.columns), 0.8 + 0.3 * len(rows))
@@ -212,9 +212,9 @@ def _draw_differences(judged: Judged, measure: Measure) -> "Figure":
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=4)
     unit = f" ({measure.unit})" if measure.unit else ""
-    lower = measure.in_nats or measure.quantity.better == "lower"
-    side = "; left is better" if lower else "; right is better" if measure.quantity.better else ""
-    quantity = "validation loss" if measure.in_nats else measure.name
+    lower = measure.is_loss or measure.better == "lower"
+    side = "; left is better" if lower else "; right is better" if measure.better else ""
+    quantity = "validation loss" if measure.is_loss else measure.title
     figure.supxlabel(f"{quantity} minus that of '{judged.design.baseline}'{unit}{side}", fontsize=10, color=INK)
     return figure
 

@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attractor.evidence.configuration import config_differences, dotted_fields, named
+from attractor.evidence.quantity import MEAN
 from attractor.evidence.study import BUDGETS
 from attractor.evidence.verdicts import corpus_of
 from attractor.files import plain
@@ -168,10 +169,10 @@ def _values(judged: Judged) -> str:
     for cell in judged.record.cells:
         for outcome in cell.outcomes:
             for headline in judged.headlines:
-                value = headline.quantity.value(outcome)
+                value = headline.value(outcome)
                 values = value if isinstance(value, list | tuple) else [value]
                 for layer, each in enumerate(values):
-                    name = headline.quantity.name + (f", layer {layer}" if headline.n_layers else "")
+                    name = headline.name + (f", layer {layer}" if headline.layer == MEAN else "")
                     table.writerow([cell.row, cell.column, outcome.seed, outcome.key, name, plain(each)])
     return file.getvalue()
 

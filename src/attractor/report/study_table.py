@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from attractor.evidence.quantity import CONTEXT_GAIN
+from attractor.evidence.quantity import CONTEXT_GAIN, Quantity
 from attractor.evidence.study import BUDGETS, Published
 from attractor.numerals import in_bytes, with_prefix
-from attractor.report.judged import LEVEL, SHOWN, Difference, Judged, decimals, shown_p, signed
-from attractor.report.measures import Measure, Spread, layers
+from attractor.report.judged import LEVEL, SHOWN, Difference, Judged, Spread, decimals, shown_p, signed
 from attractor.report.table import UNKNOWN, InConsole, in_markdown
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
@@ -68,7 +67,7 @@ def console_tables(judged: Judged) -> list[StudyTable]:
     return [results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
 
 
-def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
+def results(judged: Judged, family: tuple[Quantity, ...]) -> StudyTable:
     design = judged.design
     columns = [Column(design.rows_name, Entry), Column("seeds", lambda row: Entry(_seeds(judged, row)))]
     if _budgets_differ(judged):
@@ -88,7 +87,7 @@ def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     first = family[0]
     title = design.title
     if len(design.columns) > 1:
-        title += f": {first.name}{ARROWS[first.quantity.better]} by {design.columns_name}"
+        title += f": {first.title}{ARROWS[first.better]} by {design.columns_name}"
     return StudyTable(
         name=_slug("results", judged, family),
         title=title,
@@ -99,7 +98,7 @@ def results(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     )
 
 
-def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
+def differences(judged: Judged, family: tuple[Quantity, ...]) -> StudyTable:
     design = judged.design
     tested = [measure for measure in family if judged.is_tested(measure)]
     found = [
@@ -117,13 +116,13 @@ def differences(judged: Judged, family: tuple[Measure, ...]) -> StudyTable:
     headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", "p (Holm)", "outcome", "detectable"]
     rows = []
     for each in found:
-        of_measure = f"{each.measure.name}{f' ({each.measure.unit})' if each.measure.unit else ''}"
+        of_measure = f"{each.measure.title}{f' ({each.measure.unit})' if each.measure.unit else ''}"
         words = [each.row] + [each.column] * several_columns + [of_measure] * several_measures
         rows.append((*map(Entry, words), *_difference(each, is_control=each.row == design.control)))
     n_tests = judged.n_tests(family)
     caption = [
         f"Each row minus '{design.baseline}', paired by seed"
-        + (", in nats of validation loss where the quantity is a perplexity" if any(m.in_nats for m in tested) else "")
+        + (", in nats of validation loss where the quantity is a perplexity" if any(m.is_loss for m in tested) else "")
         + f". Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
         f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
@@ -199,36 +198,34 @@ def digits_of(spreads: Iterable[Spread]) -> int:
     return next(digits for digits, end in ((3, 10), (2, 100), (1, 1000), (0, math.inf)) if largest < end)
 
 
-def published(judged: Judged, row: str, column: str, measure: Measure) -> Published | None:
+def published(judged: Judged, row: str, column: str, measure: Quantity) -> Published | None:
     return next((each for each in _published_of(judged, column, measure) if each.row == row), None)
 
 
-def _published_of(judged: Judged, column: str, measure: Measure) -> list[Published]:
+def _published_of(judged: Judged, column: str, measure: Quantity) -> list[Published]:
     """A paper's figure for a quantity with layers is its mean over them."""
-    if measure.n_layers and measure.layer is not None:
+    if isinstance(measure.layer, int):
         return []
     first = judged.design.quantities[0].name
     return [
-        each
-        for each in judged.design.published
-        if each.column == column and (each.quantity or first) == measure.quantity.name
+        each for each in judged.design.published if each.column == column and (each.quantity or first) == measure.name
     ]
 
 
 def _columns_of(
-    judged: Judged, headline: Measure, column: str, leaders: dict[tuple[str, Measure], str]
+    judged: Judged, headline: Quantity, column: str, leaders: dict[tuple[str, Quantity], str]
 ) -> list[Column]:
     """What one quantity takes in one column of the design: values, layers, the ratio, the published figure."""
-    design, quantity = judged.design, headline.quantity
+    design, quantity = judged.design, headline
     alone = len(design.columns) == 1
-    heading = f"{headline.name}{ARROWS[quantity.better]}" if alone else column
+    heading = f"{headline.title}{ARROWS[quantity.better]}" if alone else column
     footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
     columns = [replace(_values(judged, headline, column, leaders), heading=heading, footer=footer)]
     if judged.in_one_table and judged.is_tested(headline):
         unit = f" ({headline.unit})" if headline.unit else ""
         columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, headline)))
     if alone:
-        columns += [_values(judged, layer, column, leaders) for layer in layers(headline)]
+        columns += [_values(judged, layer, column, leaders) for layer in judged.layers(headline)]
     reference = quantity.relative_to
     if reference is not None:
         columns.append(
@@ -244,7 +241,7 @@ def _columns_of(
     return columns
 
 
-def _values(judged: Judged, measure: Measure, column: str, leaders: dict[tuple[str, Measure], str]) -> Column:
+def _values(judged: Judged, measure: Quantity, column: str, leaders: dict[tuple[str, Quantity], str]) -> Column:
     digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
 
     def entry(row: str) -> Entry:
@@ -253,10 +250,10 @@ def _values(judged: Judged, measure: Measure, column: str, leaders: dict[tuple[s
         is_shown = difference is not None and difference.outcome in SHOWN and row != judged.design.control
         return replace(_value(judged, row, column, measure, digits, "*" if is_shown else ""), bold=bold)
 
-    return Column(measure.name if measure.layer is None else f"layer {measure.layer}", entry)
+    return Column(f"layer {measure.layer}" if isinstance(measure.layer, int) else measure.title, entry)
 
 
-def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int, mark: str = "") -> Entry:
+def _value(judged: Judged, row: str, column: str, measure: Quantity, digits: int, mark: str = "") -> Entry:
     n_finished = len(judged.cell(row, column).outcomes)
     if not n_finished:
         return Entry(NOT_RUN)
@@ -266,7 +263,7 @@ def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int,
     if not math.isfinite(spread.mean):
         lost = sum(not math.isfinite(value) for value in spread.by_seed.values())
         return Entry(f"diverged ({lost} of {spread.n})")
-    path = measure.quantity.path
+    path = measure.path
     text = shown(spread.mean, spread.mean, digits, path)
     if not judged.is_tested(measure):
         return Entry(text, spread.mean)
@@ -276,7 +273,7 @@ def _value(judged: Judged, row: str, column: str, measure: Measure, digits: int,
     return Entry(text + mark + (f" (n={spread.n})" if spread.n != n_told else ""), spread.mean)
 
 
-def _ratio(judged: Judged, measure: Measure, row: str, reference: str, column: str) -> Entry:
+def _ratio(judged: Judged, measure: Quantity, row: str, reference: str, column: str) -> Entry:
     ours, theirs = (judged.spread(name, column, measure).mean for name in (row, reference))
     if ours is None or not theirs or not math.isfinite(ours / theirs):
         return Entry(UNKNOWN)
@@ -293,12 +290,12 @@ def _as_published(figure: Published | None, path: str) -> Entry:
 
 
 def _context_gain(judged: Judged, column: str) -> Column:
-    measure = Measure(CONTEXT_GAIN)
+    measure = CONTEXT_GAIN
     digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
     return Column("gain", lambda row: _value(judged, row, column, measure, digits))
 
 
-def _in_results(judged: Judged, row: str, column: str, measure: Measure) -> Entry:
+def _in_results(judged: Judged, row: str, column: str, measure: Quantity) -> Entry:
     """The difference from the baseline with its interval."""
     if row == judged.design.baseline:
         return Entry("baseline")
@@ -308,7 +305,7 @@ def _in_results(judged: Judged, row: str, column: str, measure: Measure) -> Entr
     return Entry(signed(difference.interval), difference.interval.mean, kind=difference.outcome)
 
 
-def _has_footer(judged: Judged, first: Measure) -> bool:
+def _has_footer(judged: Judged, first: Quantity) -> bool:
     """The control's gap needs no line of its own where it stands in the control's row."""
     return bool(judged.sensitivity) and first == judged.headlines[0] and not judged.in_one_table
 
@@ -391,7 +388,7 @@ def _budgets_differ(judged: Judged) -> bool:
     return len(_tokens(judged)) > 1
 
 
-def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[str, Measure], str]) -> Iterable[str]:
+def _caption(judged: Judged, family: tuple[Quantity, ...], leaders: dict[tuple[str, Quantity], str]) -> Iterable[str]:
     design = judged.design
     n_seeds = len(design.seeds)
     one = n_seeds == 1
@@ -407,9 +404,9 @@ def _caption(judged: Judged, family: tuple[Measure, ...], leaders: dict[tuple[st
     if judged.in_one_table and design.rows != (design.baseline,):
         yield (
             f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
-            + (", in nats of validation loss." if family[0].in_nats else ".")
+            + (", in nats of validation loss." if family[0].is_loss else ".")
         )
-    costs = [measure.name for measure in family if not judged.is_tested(measure)]
+    costs = [measure.title for measure in family if not judged.is_tested(measure)]
     if costs:
         yield f"Costs are means over seeds, shown and not tested: params, {', '.join(costs)}."
     if _has_footer(judged, family[0]):
@@ -446,6 +443,6 @@ def _name(row: str, column: str) -> str:
     return f"'{row}'" + (f" in {column}" if column else "")
 
 
-def _slug(what: str, judged: Judged, family: tuple[Measure, ...]) -> str:
+def _slug(what: str, judged: Judged, family: tuple[Quantity, ...]) -> str:
     number = judged.families.index(family)
     return what if number == 0 else f"{what}-{number + 1}"

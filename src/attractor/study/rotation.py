@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.models.language_model import LanguageModel
-from attractor.tap import capture
+from attractor.observe import queries_and_keys
 from attractor.train.config import TrainConfig
 from attractor.train.hardware import on_device
 
@@ -22,12 +22,8 @@ N_SEQUENCES = 2
 def rotation_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     (batch,) = config.build_task().valid_batches(N_SEQUENCES, 1)
     tokens, _, _ = on_device(batch, model.device)
-    with capture("q", "k") as seen:
-        model(tokens)
-    couplings = [block.attention.couple for block in model.layers]
-    changes = [
-        change(couple, q.float(), k.float()) for couple, q, k in zip(couplings, seen["q"], seen["k"], strict=True)
-    ]
+    layers = zip(model.layers, queries_and_keys(model, tokens), strict=True)
+    changes = [change(block.attention.couple, q.float(), k.float()) for block, (q, k) in layers]
     return {"rotation": {"change": max(changes)}}
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash, dotted_fields
-from attractor.evidence.quantity import Quantity
+from attractor.evidence.quantity import LOSS_OF_VALIDATION
 from attractor.evidence.run import RunFolder
 from attractor.evidence.study import STUDY_FILE, Design, StudyRecord, pool_of, study_as_dict
 from attractor.files import write_json
 from attractor.study.compare import MEMORY, SCALE, SPEED, headline
 from attractor.study.study import CONTROL
 
-LOSS = Quantity("validation loss", "valid_loss", "lower")
 Runs = Sequence[RunFolder]
 
 
@@ -49,7 +48,7 @@ def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tu
         baseline=baseline,
         control=None if control == baseline else control,
         budget="stored",
-        quantities=(headline(metrics.pop()) if len(metrics) == 1 else LOSS, SPEED, MEMORY),
+        quantities=(headline(metrics.pop()) if len(metrics) == 1 else LOSS_OF_VALIDATION, SPEED, MEMORY),
         command=command,
     )
     pool = pool_of(folder)

@@ -9,7 +9,7 @@ declared.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
@@ -17,8 +17,7 @@ from attractor.attention.couple.phase import Phase
 from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
 
-if TYPE_CHECKING:
-    from attractor.train.config import TrainConfig
+Config = Any  # a TrainConfig, which asks this module for the versions of what it computes
 
 
 @dataclass(frozen=True)
@@ -26,18 +25,18 @@ class Formula:
     """`used` says whether a run of this configuration computes it."""
 
     version: int
-    used: Callable[["TrainConfig"], bool]
+    used: Callable[[Config], bool]
 
 
-def _couples(*kinds: type) -> Callable[["TrainConfig"], bool]:
+def _couples(*kinds: type) -> Callable[[Config], bool]:
     return lambda config: any(isinstance(mechanism.couple, kinds) for mechanism in config.model.mechanisms)
 
 
-def _scores(kind: type) -> Callable[["TrainConfig"], bool]:
+def _scores(kind: type) -> Callable[[Config], bool]:
     return lambda config: any(isinstance(mechanism.score, kind) for mechanism in config.model.mechanisms)
 
 
-def _every_run(config: "TrainConfig") -> bool:
+def _every_run(config: Config) -> bool:
     return True
 
 
@@ -60,6 +59,6 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
-def formulas_of(config: "TrainConfig") -> dict[str, Any]:
+def formulas_of(config: Config) -> dict[str, Any]:
     """Return the versions of what the run computes, without those that are still the first."""
     return {name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)}
