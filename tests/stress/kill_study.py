@@ -53,6 +53,8 @@ def held_by(folder: Path) -> list[int]:
     held = {}
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
+        if fields[1] == "->":  # it waits for a lock
+            continue
         held[int(fields[5].rsplit(":", 1)[1])] = int(fields[4])  # by inode
     locks = [path / HOLD for path in runs_of(folder).values()]
     return [held[lock.stat().st_ino] for lock in locks if lock.exists() and lock.stat().st_ino in held]

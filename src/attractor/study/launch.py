@@ -26,12 +26,13 @@ from attractor.train.checkpoint import list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.distributed import World
-from attractor.train.interrupt import StopRequest
+from attractor.train.interrupt import SIGNALS, StopRequest
 from attractor.train.process import begin, fresh_processes, save_and_end
 
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
 POLL_SECONDS = 0.25
+STOPPED_BY = {128 + number: number for number in SIGNALS}  # exit codes of runs that saved when a signal asked them to
 IN_USE = 75  # the exit code of a run that another process carries out: nothing may be written into its folder
 
 
@@ -59,6 +60,8 @@ class Job:
     def failure(self, exit_code: int | None) -> str:
         if exit_code == IN_USE:
             return f"another process carries out the run in '{self.path}'; wait until it ends, then repeat the command"
+        if exit_code in STOPPED_BY:
+            return f"signal {STOPPED_BY[exit_code]} stopped it; it is saved, the same command goes on from there"
         if exit_code is not None and exit_code < 0:
             return f"signal {-exit_code} ended its process; what it saved is kept, the same command goes on from there"
         written = self.path / FAILURE
@@ -111,6 +114,10 @@ class Pool(Protocol):
     def failures(self) -> dict[str, str]:
         """Why jobs failed that have ended, by name."""
 
+    @property
+    def interrupted(self) -> list[Job]:
+        """Of the jobs that have ended, those that a signal stopped which was not sent by this pool."""
+
     def __enter__(self) -> Any: ...
 
     def __exit__(self, *exception: Any) -> None: ...
@@ -144,7 +151,9 @@ def supervise(jobs: Sequence[Job], batches: Sequence[Sequence[Job]], pool: Pool,
         ended += pool.stop()
     watch([], ended)
     if stop.signal_number is not None:
-        halted = [job for job in under_way if job not in ended]
+        # A signal to all processes may have ended runs before this process heard of it.
+        ended = [job for job in ended if job not in pool.interrupted]
+        halted = [job for job in [*pool.interrupted, *under_way] if job not in ended]
         raise RunInterrupted(
             f"interrupted: {len(ended)} of {len(jobs)} runs ended; under way: {len(halted)}, of these with a "
             f"checkpoint: {sum(job.has_checkpoint for job in halted)}. "
@@ -182,6 +191,7 @@ class Processes:
         self.n_at_once, self.process_of, self.set_aside = n_at_once, process_of, set_aside
         self.batches: dict[OfABatch, Sequence[Job]] = {}
         self.failures: dict[str, str] = {}
+        self.interrupted: list[Job] = []
 
     def __enter__(self) -> None: ...
 
@@ -205,9 +215,13 @@ class Processes:
         for process in [process for process in self.batches if not process.is_alive()]:
             process.join()
             batch = self.batches.pop(process)
-            if not self.set_aside(batch, process.exitcode):
-                ended += batch
-                self.failures |= {job.name: job.failure(process.exitcode) for job in batch if not job.finished}
+            if self.set_aside(batch, process.exitcode):
+                continue
+            ended += batch
+            unfinished = [job for job in batch if not job.finished]
+            self.failures |= {job.name: job.failure(process.exitcode) for job in unfinished}
+            if process.exitcode in STOPPED_BY or -(process.exitcode or 0) in SIGNALS:
+                self.interrupted += unfinished
         return ended
 
     def stop(self) -> list[Job]:

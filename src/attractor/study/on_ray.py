@@ -29,7 +29,17 @@ from attractor.attention.stage import require
 from attractor.errors import InputError
 from attractor.evidence.lock import RunInUseError
 from attractor.files import write_text
-from attractor.study.launch import FAILURE, IN_USE, POLL_SECONDS, Job, Watch, attempt, supervise, train_one
+from attractor.study.launch import (
+    FAILURE,
+    IN_USE,
+    POLL_SECONDS,
+    STOPPED_BY,
+    Job,
+    Watch,
+    attempt,
+    supervise,
+    train_one,
+)
 from attractor.study.parcel import pack, pack_progress, unpack
 from attractor.train.config import Runtime
 from attractor.train.interrupt import StopRequest
@@ -249,6 +259,7 @@ class Errands:
         self.news = self.mailbox.take.remote()
         self.tasks: dict[Any, Job] = {}
         self.failures: dict[str, str] = {}
+        self.interrupted: list[Job] = []  # such runs are taken up again
         self.attempts: Counter[Job] = Counter()
         self.stopping = False
         self.name = secrets.token_hex(8)
@@ -420,7 +431,7 @@ def _train(job: Job, runtime: Runtime) -> Outcome:
         write_text(job.path / FAILURE, why + "\n")
     if exit_code == IN_USE:
         why = job.failure(IN_USE)
-    return Outcome(failure=why, interrupted=exit_code > 128)
+    return Outcome(failure=why, interrupted=exit_code in STOPPED_BY)
 
 
 @contextmanager

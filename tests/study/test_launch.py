@@ -1,0 +1,51 @@
+"""What the loop of all launchers makes of signals that do not come from it."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from attractor.errors import RunInterrupted
+from attractor.evidence.run import RunFolder
+from attractor.study.launch import Job, launch
+from attractor.train.config import Runtime, TrainConfig
+
+RUNTIME = Runtime(device="cpu", threads=1, log_every=1)
+
+
+class StopTheRun:
+    """A `watch` that stops the run by a signal, and perhaps the launcher once the run has ended."""
+
+    def __init__(self, job: Job, launcher_too: bool) -> None:
+        self.job, self.launcher_too = job, launcher_too
+        self.stopped = False
+
+    def __call__(self, running: Sequence[Job], ended: Sequence[Job]) -> None:
+        metrics = self.job.path / "metrics.jsonl"
+        if not self.stopped and metrics.exists() and RunFolder.open(self.job.path).metrics():
+            self.stopped = True
+            os.kill(int((self.job.path / ".run.lock").read_text()), signal.SIGTERM)
+        elif self.launcher_too and ended:
+            self.launcher_too = False
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_that_somebody_stops_is_told_as_saved_and_the_others_go_on(base: TrainConfig, tmp_path: Path) -> None:
+    jobs = [Job(base.replace(n_steps=4000, eval_every=4000), tmp_path / "long"), Job(base, tmp_path / "short", "short")]
+    failures = launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=False))
+    why = f"signal {int(signal.SIGTERM)} stopped it; it is saved, the same command goes on from there"
+    assert failures == {jobs[0].name: why}
+    assert jobs[0].has_checkpoint
+    assert jobs[1].finished
+
+
+def test_of_a_signal_to_all_the_runs_may_hear_before_the_launcher(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: a run that the signal has ended before the launcher hears it counts as under way, since the same
+    command goes on with it; not as ended, which it would be for a failure of its own."""
+    long = base.replace(n_steps=100_000, eval_every=100_000)
+    jobs = [Job(long, tmp_path / "first"), Job(long, tmp_path / "second", "second")]
+    with pytest.raises(RunInterrupted, match=r"0 of 2 runs ended; under way: 2, of these with a checkpoint: [12]\."):
+        launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=True))
+    assert jobs[0].has_checkpoint
