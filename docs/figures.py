@@ -15,9 +15,9 @@ from attractor import analysis
 from attractor.attention import Cache, build
 from attractor.attention.stage import HeadLayout
 from attractor.bench.figure import figure_of
-from attractor.evidence.ledger import read_record
 from attractor.models import SIZES
 from attractor.models.timescales import Aligned
+from attractor.papers.ledger import read_record
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
 from attractor.report.judged import Judged
 from attractor.report.study_figure import pictures

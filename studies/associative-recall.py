@@ -6,8 +6,8 @@ one in four, on the easy level: standard attention after 1,000 steps, coupled at
 attention stays there for 1,000 steps, at 3e-4 for 3,000 (LOG.md).
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import ACCURACY, Axis, Scale, Study, axis, mechanisms
 from attractor.train.config import RECIPES
 

@@ -3,7 +3,7 @@
 The runs are those of coupling-ablation.py: whichever of the two studies is run first trains them.
 """
 
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
 from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
 
 RANK = "effective rank"

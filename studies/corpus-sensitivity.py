@@ -4,8 +4,8 @@ Encyclopedic, scientific and heterogeneous text stand where the paper has WikiTe
 figures are shown beside ours, and were measured on other text.
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
 
 KINDS = ("encyclopedic", "scientific", "heterogeneous")

@@ -6,8 +6,8 @@ seeds, so that C3 and C5 can be tested.
 """
 
 from attractor.attention.presets import preset
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
 
 ROWS = Axis(

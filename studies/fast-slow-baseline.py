@@ -4,9 +4,9 @@ The frozen model holds 779,777 parameters as the coupled one does, and uses 402,
 nor learns. "Trained" counts what learns. The paper's figures are of one seed, and on a text of its own.
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import fast_slow
 from attractor.models import SIZES
+from attractor.papers import fast_slow
+from attractor.papers.claim import published
 from attractor.study import Axis, Study
 from attractor.study.fast_slow import GATE, LOSS, TRAINED, UNINFORMATIVE, scales
 

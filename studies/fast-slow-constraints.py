@@ -4,7 +4,7 @@ Under a linear phi the sphere changes nothing but rounding, since the norm behin
 state; so it is tried before a projector, too.
 """
 
-from attractor.evidence.papers.fast_slow import CONSTRAINED
+from attractor.papers.fast_slow import CONSTRAINED
 from attractor.study import Axis, Study
 from attractor.study.fast_slow import CONSTRAINTS, LOSS, UNINFORMATIVE, WORTH, open_scales
 

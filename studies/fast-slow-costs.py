@@ -8,9 +8,9 @@ the sweep against L_eq and against FLOPs.
 from itertools import product
 from typing import Any
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import fast_slow
 from attractor.models import SIZES, FastSlowConfig
+from attractor.papers import fast_slow
+from attractor.papers.claim import published
 from attractor.study import Axis, Quantity, Scale, Study
 from attractor.train.config import RECIPES
 

@@ -5,7 +5,7 @@ never has less than P. What collapsed was, as we read it, a variant without pool
 decay started; it is tried from 256 and from 16 positions.
 """
 
-from attractor.evidence.papers.fast_slow import SHORTEST_MEMORY
+from attractor.papers.fast_slow import SHORTEST_MEMORY
 from attractor.study import Axis, Quantity, Study
 from attractor.study.fast_slow import LOSS, SLOW_PATHS, WORTH, open_scales
 

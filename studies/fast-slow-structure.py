@@ -3,7 +3,7 @@
 Every kind of FastSlow that other studies train; the runs are theirs.
 """
 
-from attractor.evidence.papers.fast_slow import BUILT
+from attractor.papers.fast_slow import BUILT
 from attractor.study import Axis, Quantity, Study
 from attractor.study.fast_slow import CONSTRAINTS, EQUILIBRIA, LOSS, SLOW_PATHS, open_scales
 

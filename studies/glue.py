@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import ACCURACY, Axis, Scale, Study, load_study, mechanisms
 from attractor.tasks.glue import PAPER_RECIPES
 from attractor.train.config import RECIPES

@@ -1,8 +1,8 @@
 """CoupledQK, table 2: does the number of integration steps matter?"""
 
 from attractor.attention.presets import preset
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
 
 LEAPFROG = preset("coupled-hamiltonian")

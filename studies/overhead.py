@@ -4,7 +4,7 @@ The paper's card is an RTX 2080 Ti with fp16; integrators take three steps there
 """
 
 from attractor.attention.presets import preset
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
 from attractor.study import Axis, Published, Quantity, Scale, Study, mechanisms
 from attractor.train.config import RECIPES
 

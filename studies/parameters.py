@@ -4,9 +4,9 @@ Our counts are exact; the paper's 144.4M for the medium GQA model, and "~350M" f
 reached by any reading of its tables (docs/attention.md).
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
 from attractor.models import SIZES
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Quantity, Scale, Study, mechanisms
 from attractor.train.config import RECIPES
 

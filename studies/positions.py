@@ -1,7 +1,7 @@
 """CoupledQK, table 13: does coupling compose with rotary positions?"""
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
 
 STUDY = Study(

@@ -8,7 +8,7 @@ do.
 from attractor.attention.config import AttentionConfig
 from attractor.attention.output.plain import Plain
 from attractor.attention.project.shared import Shared
-from attractor.evidence.papers.psiqrh import RATES, ROTATION
+from attractor.papers.psiqrh import RATES, ROTATION
 from attractor.study import PERPLEXITY, Axis, Quantity, Scale, Study, language
 from attractor.train.config import RECIPES
 

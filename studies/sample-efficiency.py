@@ -6,8 +6,8 @@ matched budget is 1.22 times. Both are here, and budgets differ by design.
 
 from dataclasses import replace
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Quantity, Scale, Study, language, laptop, mechanisms
 from attractor.study.scales import longer
 from attractor.train.config import TrainConfig

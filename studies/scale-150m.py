@@ -3,8 +3,8 @@
 The paper's GQA figure of 144.4M parameters is not reached with any whole number of key heads: ours has 141.6M.
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, language, mechanisms
 from attractor.train.config import RECIPES
 

@@ -3,8 +3,8 @@
 The model as specified has 454.7M parameters, not the "~350M" of the table's title.
 """
 
-from attractor.evidence.claim import published
-from attractor.evidence.papers import coupled_qk
+from attractor.papers import coupled_qk
+from attractor.papers.claim import published
 from attractor.study import Axis, Scale, Study, language, mechanisms
 from attractor.train.config import RECIPES
 

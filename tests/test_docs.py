@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attractor.evidence.ledger import read_record
+from attractor.papers.ledger import read_record
 from attractor.report.judged import Judged, signed
 from in_process import command_in_process
 

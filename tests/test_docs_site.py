@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from attractor.evidence.papers import CLAIMS
+from attractor.papers import CLAIMS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -12,8 +12,14 @@ import pytest
 from claimed import losses, record
 
 from attractor.errors import InputError
-from attractor.evidence.claim import BYTES_PER_TOKEN, Claim
-from attractor.evidence.ledger import (
+from attractor.evidence.readings import Control, Pair
+from attractor.evidence.rules import Costs, Counts, OfTheBest, Reaches, StableAtMore, Stays, Steadier
+from attractor.evidence.study import StudyRecord
+from attractor.papers import CLAIMS
+from attractor.papers.claim import BYTES_PER_TOKEN, Claim
+from attractor.papers.coupled_qk import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
+from attractor.papers.fast_slow import TWO_TIMESCALES
+from attractor.papers.ledger import (
     SCALES,
     Entry,
     RuleDates,
@@ -22,12 +28,6 @@ from attractor.evidence.ledger import (
     read_rule_dates,
     renewed_rule_dates,
 )
-from attractor.evidence.papers import CLAIMS
-from attractor.evidence.papers.coupled_qk import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
-from attractor.evidence.papers.fast_slow import TWO_TIMESCALES
-from attractor.evidence.readings import Control, Pair
-from attractor.evidence.rules import Costs, Counts, OfTheBest, Reaches, StableAtMore, Stays, Steadier
-from attractor.evidence.study import StudyRecord
 from attractor.study.study import Study, load_study
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from claimed import OWN, SHARED, losses, record
 
-from attractor.evidence.papers import CLAIMS
-from attractor.evidence.papers.fast_slow import BUILT, CONSTRAINTS, FIDELITY, TWO_TIMESCALES
 from attractor.evidence.study import StudyRecord
 from attractor.evidence.verdicts import Rule, Verdict
+from attractor.papers import CLAIMS
+from attractor.papers.fast_slow import BUILT, CONSTRAINTS, FIDELITY, TWO_TIMESCALES
 
 RULES = {claim.id: claim.rule for claim in CLAIMS if claim.id.startswith("F") and claim.rule is not None}
 Runs = list[dict[str, Any]]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from claimed import record
 
-from attractor.evidence.claim import BYTES_PER_TOKEN
-from attractor.evidence.papers import CLAIMS
 from attractor.evidence.planning import chances, of_losses, pairs_of, seeds_to_decide, spreads_of
 from attractor.evidence.quantity import INSTABILITIES
 from attractor.evidence.readings import Pair
 from attractor.evidence.rules import Differs, Equivalent, Stays
 from attractor.evidence.verdicts import AllOf
+from attractor.papers import CLAIMS
+from attractor.papers.claim import BYTES_PER_TOKEN
 
 RULES = {claim.id: rule for claim in CLAIMS if claim.rule is not None and (rule := of_losses(claim.rule)) is not None}
 PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims of losses with a published effect

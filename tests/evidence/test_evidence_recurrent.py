@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from claimed import OWN, record
 
-from attractor.evidence.papers import CLAIMS
-from attractor.evidence.papers.jacobians import RECURRENT
 from attractor.evidence.study import StudyRecord
 from attractor.evidence.verdicts import Rule, Verdict
+from attractor.papers import CLAIMS
+from attractor.papers.jacobians import RECURRENT
 
 RULES = {claim.id: claim.rule for claim in CLAIMS if claim.id.startswith("J")}
 Runs = list[dict[str, Any]]

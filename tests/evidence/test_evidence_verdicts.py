@@ -13,10 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import fdtri
 
-from attractor.evidence.claim import BYTES_PER_TOKEN
-from attractor.evidence.papers import CLAIMS
-from attractor.evidence.papers.coupled_qk import SMALL
-from attractor.evidence.papers.logit_control import FIRST_ORDER
 from attractor.evidence.power import pairs_needed
 from attractor.evidence.quantity import ACCURACY, MEAN_LOSS, MEMORY, SPEED, effective_rank
 from attractor.evidence.readings import Pair
@@ -36,6 +32,10 @@ from attractor.evidence.rules import (
 )
 from attractor.evidence.study import StudyRecord
 from attractor.evidence.verdicts import AllOf, conjunction
+from attractor.papers import CLAIMS
+from attractor.papers.claim import BYTES_PER_TOKEN
+from attractor.papers.coupled_qk import SMALL
+from attractor.papers.logit_control import FIRST_ORDER
 
 LEAD = Pair("coupled", "standard", effect=-0.08, margin=0.02)
 RULES = {claim.id: claim.rule for claim in CLAIMS if claim.rule is not None}

@@ -10,10 +10,10 @@ from rich.console import Console
 from studies import study
 
 from attractor.errors import InputError
-from attractor.evidence.ledger import Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
-from attractor.evidence.papers import CLAIMS, PAPERS
-from attractor.evidence.papers.coupled_qk import COUPLED
 from attractor.evidence.verdicts import Verdict
+from attractor.papers import CLAIMS, PAPERS
+from attractor.papers.coupled_qk import COUPLED
+from attractor.papers.ledger import Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
 from attractor.report.ledger import cells, console_table, markdown, print_ledger, shortened, write_ledger
 
 ROOT = Path(__file__).parents[2]

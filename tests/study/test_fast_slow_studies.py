@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attractor.evidence.papers.fast_slow import BUILT
 from attractor.models import SIZES, FastSlow, FastSlowConfig
 from attractor.models.timescales import Aligned, BlockMemory, causal_upsample
+from attractor.papers.fast_slow import BUILT
 from attractor.study import load_study, structure
 from attractor.study.coupling import coupling_of_run, gate_at
 from attractor.study.equations import equations_of_run

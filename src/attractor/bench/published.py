@@ -8,8 +8,8 @@ same numbers; here they stand beside any machine's.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from attractor.evidence.papers import coupled_qk
 from attractor.models import SIZES
+from attractor.papers import coupled_qk
 from attractor.train.parts import parameters_by_part, without_data
 
 

@@ -64,9 +64,9 @@ class Advise:
 
 def report(args: Report, console: Console) -> None:
     from attractor.attention.presets import presets_as_data
-    from attractor.evidence.ledger import read_record
     from attractor.evidence.study import StudyRecord
     from attractor.files import plain, write_text
+    from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
 
@@ -85,7 +85,7 @@ def report(args: Report, console: Console) -> None:
 
 
 def claims(args: Claims, console: Console) -> None:
-    from attractor.evidence.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
+    from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
     dates = read_rule_dates(args.results)

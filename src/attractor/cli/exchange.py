@@ -44,8 +44,8 @@ def export(args: Export, console: Console) -> None:
     import torch
 
     from attractor.files import refuse_inhabited
+    from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
-    from attractor.report.card import Exported, model_card
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
 

@@ -118,9 +118,9 @@ def study_plan(args: StudyPlan, console: Console) -> None:
 
 def print_chances(design: Any, results: Path, console: Console) -> None:
     """Say of every claim of the study whether this scale and these seeds can decide it."""
-    from attractor.evidence.ledger import find_records
-    from attractor.evidence.papers import CLAIMS
     from attractor.evidence.planning import of_losses, what_it_can_decide
+    from attractor.papers import CLAIMS
+    from attractor.papers.ledger import find_records
     from attractor.train.console import print_line
 
     rules = {

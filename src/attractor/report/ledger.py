@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attractor.errors import unknown
-from attractor.evidence.ledger import Entry
-from attractor.evidence.papers import PAPERS
 from attractor.evidence.verdicts import Verdict
 from attractor.files import write_text
 from attractor.numerals import with_prefix
+from attractor.papers import PAPERS
+from attractor.papers.ledger import Entry
 from attractor.report.table import UNKNOWN, in_markdown
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")

@@ -5,7 +5,6 @@ The tables are as the paper prints them: a mean, its standard deviation and the 
 
 from math import log
 
-from attractor.evidence.claim import Claim, Paper, better, by_perplexity, pair
 from attractor.evidence.quantity import ACCURACY, MEMORY, SPEED, effective_rank
 from attractor.evidence.readings import Pair
 from attractor.evidence.rules import (
@@ -20,6 +19,7 @@ from attractor.evidence.rules import (
     Steadier,
 )
 from attractor.evidence.verdicts import AllOf
+from attractor.papers.claim import Claim, Figures, Paper, better, by_perplexity, pair
 
 STANDARD, HAMILTONIAN, DIFFERENTIAL = (24.22, 0.12, 3), (22.62, 0.04, 3), (23.92, 0.12, 3)
 SMALL = {  # table 1: perplexity at 60M parameters
@@ -137,6 +137,21 @@ SPEED_RATIO, MEMORY_RATIO = (
 )
 
 
+def printed(figures: Figures) -> str:
+    """The figures of a table in a line."""
+    return ", ".join(f"{row} = {mean:.10g}" for row, (mean, *_) in figures.items())
+
+
+def relative_spread(row: str) -> float:
+    mean, sd, _ = SMALL[row]
+    return sd / mean
+
+
+def change(figures: Figures) -> float:
+    """By what share coupling changes the perplexity of standard attention."""
+    return figures["coupled-hamiltonian"][0] / figures["standard"][0] - 1
+
+
 def alike(of: str, against: str) -> Pair:
     """Two variants of coupling that the paper finds equal, to within a quarter of what coupling itself is worth."""
     return Pair(of, against, 0.0, MARGIN)
@@ -152,14 +167,14 @@ CLAIMS = (
     Claim(
         "C1",
         "coupled beats every uncoupled variant (60M, WikiText-103, perplexity)",
-        "Euler 22.55, Hamiltonian 22.62; MLP-only 23.81, differential 23.92, standard 24.22, GQA 24.66",
+        printed(SMALL),
         "coupling-ablation",
         Differs(by_perplexity(SMALL, COUPLED, ("mlp-only", "differential", "standard", "gqa"))),
     ),
     Claim(
         "C2",
         "Euler equals Hamiltonian: symplecticity is irrelevant",
-        "22.55 ± .04 vs 22.62 ± .04 (its Hamiltonian variant is not symplectic; ours has a row that is)",
+        f"{printed({row: SMALL[row] for row in COUPLED})} (neither is symplectic; a row of ours is)",
         "coupling-ablation",
         Equivalent(
             (alike(*COUPLED), alike("coupled-symplectic", "coupled-hamiltonian")),
@@ -171,12 +186,12 @@ CLAIMS = (
         "coupling shrinks seed variance",
         "std .04 vs .31 for MLP-only over 10 seeds (8x)",
         "coupling-ablation",
-        Steadier(COUPLED, "mlp-only", published=(0.04 / 22.62) / (0.31 / 23.81)),
+        Steadier(COUPLED, "mlp-only", published=relative_spread("coupled-hamiltonian") / relative_spread("mlp-only")),
     ),
     Claim(
         "C4",
         "step count is irrelevant",
-        "n = 1, 3, 5, 7: 22.58, 22.62, 22.56, 22.61",
+        printed(STEPS),
         "integration-steps",
         Equivalent(
             tuple(alike(f"leapfrog, n = {n}", "leapfrog, n = 3") for n in (1, 5, 7)),
@@ -193,14 +208,14 @@ CLAIMS = (
     Claim(
         "C6",
         "the lead holds at 150M",
-        "coupled 20.12, differential 21.11, standard 21.57, GQA 21.87",
+        printed(MEDIUM),
         "scale-150m",
         Differs(by_perplexity(MEDIUM, LEAPFROG, ("differential", "standard", "gqa"))),
     ),
     Claim(
         "C7",
         'differential overtakes at "350M"',
-        "18.93 vs coupled 19.35 vs standard 19.55",
+        printed(LARGE),
         "scale-350m",
         AllOf(
             (
@@ -212,7 +227,7 @@ CLAIMS = (
     Claim(
         "C8",
         "the benefit depends on the corpus",
-        "WikiText -6.6%, PubMed -4.5%, OpenWebText +10.3%",
+        ", ".join(f"{corpus} {change(table):+.1%}" for corpus, table in CORPORA.items()),
         "corpus-sensitivity",
         Differs(
             tuple(
@@ -225,7 +240,7 @@ CLAIMS = (
     Claim(
         "C9",
         "coupled solves MQAR easy and medium",
-        "1.000, 1.000, hard .142 vs standard .667, .930, .173",
+        "; ".join(f"{level}: {printed(table)}" for level, table in RECALL.items()),
         "associative-recall",
         AllOf(
             (
@@ -259,7 +274,7 @@ CLAIMS = (
     Claim(
         "C11",
         "coupling is sample efficiency",
-        "standard at 72K steps 22.58 = coupled at 30K (by throughput alone the matched budget is 36.6K: both)",
+        f"{printed(MATCHED_IN_TIME)} at 72K steps, like coupled at 30K (by throughput alone, 36.6K are matched)",
         "sample-efficiency",
         AllOf(
             (
@@ -296,7 +311,7 @@ CLAIMS = (
     Claim(
         "C14",
         "coupling mitigates the entropy dip at layer 2",
-        "about 2.5 nats vs 1.95 standard, 1.65 GQA",
+        "about " + ", ".join(f"{row} {entropy}" for row, entropy in DIP.items()) + " nats",
         "attention-maps",
         AtDip(
             pair("coupled-hamiltonian", "standard", DIP["coupled-hamiltonian"] - DIP["standard"]),
@@ -318,7 +333,7 @@ CLAIMS = (
     Claim(
         "C16",
         "composes with RoPE",
-        "learned 24.22 -> 22.62; RoPE 25.84 -> 24.00",
+        "; ".join(f"{positions}: {printed(table)}" for positions, table in POSITIONS.items()),
         "positions",
         Differs(
             tuple(

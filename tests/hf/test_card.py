@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from attractor.evidence.run import RunFolder
 from attractor.evidence.statistics import mean_interval
-from attractor.report.card import Exported, escaped, model_card, plain
+from attractor.hf.card import Exported, escaped, model_card, plain
 
 TEXT = Exported("a-model", step=10, has_tokenizer=True)
 

@@ -3,11 +3,11 @@
 The paper prints approximate accuracies out of distribution: ItrSA 75%, with 64 iterations 85%; with energies 50%.
 """
 
-from attractor.evidence.claim import Claim, Paper, pair
 from attractor.evidence.quantity import Quantity
 from attractor.evidence.readings import Pair
 from attractor.evidence.rules import SHARE, Differs, OfTheBest, Reaches, Stays
 from attractor.evidence.verdicts import AllOf
+from attractor.papers.claim import Claim, Paper, pair
 
 
 def of_dynamics(name: str, path: str) -> Quantity:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attractor.errors import InputError
-from attractor.evidence.claim import Claim
-from attractor.evidence.papers import CLAIMS
 from attractor.evidence.study import STUDY_FILE, StudyRecord
 from attractor.evidence.verdicts import Verdict
+from attractor.papers import CLAIMS
+from attractor.papers.claim import Claim
 
 SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
 RECORDS = "study-*.json"

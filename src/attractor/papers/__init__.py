@@ -1,10 +1,11 @@
 """The five papers, one file each: title, authors, printed tables, claims and the rules that judge them.
 
-C is CoupledQK, F FastSlow, L LogitControl (QuacK), J Jacobians and P PsiQRH.
+C is CoupledQK, F FastSlow, L LogitControl (QuacK), J Jacobians and P PsiQRH. `claim.py` says what a claim is, and
+`ledger.py` holds every claim against the records of runs.
 """
 
-from attractor.evidence.claim import Claim, Paper
-from attractor.evidence.papers import coupled_qk, fast_slow, jacobians, logit_control, psiqrh
+from attractor.papers import coupled_qk, fast_slow, jacobians, logit_control, psiqrh
+from attractor.papers.claim import Claim, Paper
 
 PAPERS: tuple[Paper, ...] = tuple(module.PAPER for module in (coupled_qk, fast_slow, logit_control, jacobians, psiqrh))
 CLAIMS: tuple[Claim, ...] = tuple(claim for paper in PAPERS for claim in paper.claims)
