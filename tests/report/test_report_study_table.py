@@ -65,7 +65,7 @@ def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():
     assert row["seeds"] == "3"
     assert row["entropy, mean"].startswith("3.0")
     assert row["× standard"] == "1.000"  # noqa: RUF001
-    assert texts(table)["twin gap (nats)"]["perplexity ↓"] == "+0.5000 [+0.4975, +0.5025]"
+    assert texts(table)["control gap (nats/byte)"]["perplexity ↓"] == "+0.5000 [+0.4975, +0.5025]"
 
 
 def test_several_columns_give_rows_by_columns_of_each_quantity():

@@ -93,7 +93,7 @@ def results(judged: Judged, family: tuple[Quantity, ...]) -> StudyTable:
         title=title,
         headings=tuple(column.heading for column in columns),
         rows=tuple(tuple(column.entry(row) for column in columns) for row in design.rows),
-        footer=_footer(columns) if _has_footer(judged, first) else (),
+        footer=_footer(judged, columns) if _has_footer(judged, first) else (),
         caption=tuple(_caption(judged, family, leaders)),
     )
 
@@ -333,8 +333,8 @@ def _gain_of_baseline(judged: Judged, column: str) -> Entry:
     return Entry(UNKNOWN) if gain is None or not math.isfinite(gain) else Entry(f"{gain:.3f}", gain)
 
 
-def _footer(columns: Sequence[Column]) -> tuple[Row, ...]:
-    names = ("twin gap (nats)", "context gain (nats)")
+def _footer(judged: Judged, columns: Sequence[Column]) -> tuple[Row, ...]:
+    names = (f"control gap ({judged.record.loss_unit})", "context gain (nats)")
     return tuple(
         (Entry(name), *(column.footer[number] if column.footer else Entry("") for column in columns[1:]))
         for number, name in enumerate(names)
