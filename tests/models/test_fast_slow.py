@@ -12,7 +12,7 @@ from attractor.attention.presets import PRESETS
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlow, FastSlowConfig, TransformerConfig
 from attractor.models.families import model_config
-from attractor.models.timescales import causal_pool, causal_upsample
+from attractor.models.timescales import Aligned, causal_pool, causal_upsample
 
 SMALL = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24, pool_factor=3, max_seq_len=64)
 METHODS: dict[str, dict[str, Any]] = {
@@ -342,3 +342,37 @@ def test_what_is_stored_is_what_was_said() -> None:
 def test_bad_input_names_field_rule_and_value(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         SMALL.replace(**changes)
+
+
+# --- the control of claims about the slow path ----------------------------------------------------------------------
+
+
+def test_a_slow_path_that_knows_nothing_has_all_parameters_and_reads_no_text() -> None:
+    """Criterion: with an open gate, what the slow path injects is the same for any text, and the rest is as it was."""
+    informed, blind = (built(config, gate=0.9) for config in (SMALL, SMALL.replace(slow_input="constant")))
+    assert informed.state_dict().keys() == blind.state_dict().keys()
+
+    def injected(model: FastSlow, seed: int) -> Tensor:
+        x = torch.randn(1, 11, SMALL.d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        with torch.no_grad():
+            return model.injected(x, Aligned(SMALL.pool_factor, 11, x.device), None, None)[0]
+
+    assert torch.equal(injected(blind, 0), injected(blind, 1))
+    assert not torch.allclose(injected(informed, 0), injected(informed, 1))
+    assert injected(blind, 0).abs().max() > 0.01
+    with pytest.raises(InputError, match="slow_input must be text or constant"):
+        SMALL.replace(slow_input="shuffled")
+
+
+def test_the_control_decodes_with_a_cache_as_it_is_trained() -> None:
+    model = built(SMALL.replace(slow_input="constant"), gate=0.7)
+    text = tokens(length=13)
+    cache = model.empty_cache()
+    steps = [logits(model, text[:, n : n + 1], cache=cache) for n in range(13)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), logits(model, text))
+
+
+def test_a_config_without_the_control_is_stored_as_before() -> None:
+    assert "slow_input" not in SMALL.to_dict()
+    blind = SMALL.replace(slow_input="constant")
+    assert model_config(blind.to_dict()) == blind

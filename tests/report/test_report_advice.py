@@ -62,7 +62,7 @@ def test_a_rival_that_is_better_is_recommended_with_its_interval_and_its_price()
     assert interval.high is not None
     (answer,) = said(found, "answer: ")
     assert answer == (
-        f"answer: use 'coupled-euler': better than 'standard' by {-interval.mean:.4f} nats "
+        f"answer: use 'coupled-euler': better than 'standard' by {-interval.mean:.4f} nats/byte "
         f"[{-interval.high:.4f}, {-interval.low:.4f}], {1 - math.exp(interval.mean):.1%} of the perplexity; "
         "at 0.90 of its speed, 1.02 of its memory, 1.01 of its parameters"
     )
@@ -117,7 +117,7 @@ def test_what_is_open_says_how_many_pairs_would_settle_it() -> None:
     assert finding.sd is not None
     needed = pairs_needed(finding.sd, 0.01, 0.8, 0.05 / 2)
     (line,) = said(found, "undecided: 'coupled-euler' and 'standard': ")
-    assert f"about {needed} pairs would show a difference of 0.01 nats with a chance of 80%" in line
+    assert f"about {needed} pairs would show a difference of 0.01 nats/byte with a chance of 80%" in line
     assert "'coupled-euler' may still be better" in found.words()[0]
 
 

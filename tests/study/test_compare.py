@@ -66,7 +66,7 @@ def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line
     assert page == out / "report.html"
     assert page.read_text().startswith("<!doctype html>")
     heading = next(i for i, line in enumerate(lines) if line.startswith("attention "))
-    for name in ("perplexity", "difference (nats)", "params", "tok/s", "memory"):
+    for name in ("perplexity", "difference (nats/byte)", "params", "tok/s", "memory"):
         assert name in lines[heading]
     rows = lines[heading + 2 : heading + 5]
     assert [line.split()[:2] for line in rows] == [[name, "2"] for name in ("standard", "coupled-euler", "uniform")]

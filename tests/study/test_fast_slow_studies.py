@@ -11,7 +11,7 @@ from attractor.models import SIZES, FastSlow, FastSlowConfig
 from attractor.models.timescales import Aligned, BlockMemory, causal_upsample
 from attractor.papers.fast_slow import BUILT
 from attractor.study import load_study, structure
-from attractor.study.coupling import coupling_of_run, gate_at
+from attractor.study.coupling import constrained, coupling_of_run, gate_at
 from attractor.study.equations import equations_of_run
 from attractor.study.fast_slow import CONSTRAINTS, EQUILIBRIA, SLOW_PATHS
 from attractor.study.structure import structure_of_run
@@ -135,8 +135,44 @@ def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: Train
     assert found["error"] < 1e-12
     assert found["residual"] < 1e-12
     assert found["growth"] < 0
-    assert found["conserved"] < 1e-14 < 0.01 < found["lost"]
+    assert found["conserved"] < 1e-14 < 0.5 < found["lost_share"]
     assert found["projector"] < 0.05
+
+
+# --- what a constraint of norm changes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["4 streams", "unit slow state", "both", "projector and unit slow state"])
+def test_taking_a_constraint_away_leaves_the_model_as_it_was(small: TrainConfig, kind: str) -> None:
+    config = small.replace(**KINDS[kind])
+    model = grown(config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert "constrained" in coupling_of_run(model, config)["coupling"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.injection.on_sphere == config.model.unit_slow_state  # type: ignore[attr-defined]
+
+
+def test_streams_that_were_written_to_alike_change_nothing_and_others_do(small: TrainConfig) -> None:
+    config = small.replace(streams=4)
+    model = grown(config)
+    assert constrained(model, config) < 1e-6
+    with torch.no_grad():
+        for name in config.model.mixing:  # type: ignore[attr-defined]
+            if name.endswith("write_weights"):
+                model.get_parameter(name)[0] += 3.0
+    assert constrained(model, config) > 1e-3
+
+
+def test_the_sphere_changes_what_a_projector_reads_and_a_linear_map_does_not_notice(small: TrainConfig) -> None:
+    """Under a linear phi the norm behind it takes the size away: the constraint is neutral for an empty reason."""
+    of_projector = small.replace(**KINDS["projector and unit slow state"])
+    of_linear = small.replace(**KINDS["unit slow state"])
+    assert constrained(grown(of_projector), of_projector) > 1e-3
+    assert constrained(grown(of_linear), of_linear) < 1e-4
+
+
+def test_models_without_a_constraint_have_none_to_take_away(small: TrainConfig) -> None:
+    assert "constrained" not in coupling_of_run(grown(small), small)["coupling"]
 
 
 # --- the studies ----------------------------------------------------------------------------------------------------

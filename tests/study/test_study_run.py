@@ -160,7 +160,7 @@ def test_costs_are_counted_without_data_or_training(tmp_path):
         control=False, kind="counts", quantities=(Quantity("parameters", "n_parameters"),), name="counted",
     )  # fmt: skip
     record, _, _ = carried_out(counted, tmp_path)
-    found = {cell.row: cell.outcomes[0].value(record.design.quantities[0]) for cell in record.cells}
+    found = {cell.row: record.design.quantities[0].value(cell.outcomes[0]) for cell in record.cells}
     assert found == {
         name: sum(p.numel() for p in BASE.replace(attention=name).model.build(0).parameters()) for name in found
     }

@@ -97,3 +97,18 @@ def test_the_gate_of_a_frozen_model_stays_shut(fast_slow: TrainConfig, tmp_path:
     model = config.model.build(0)
     assert not any(p.requires_grad for name, p in model.named_parameters() if name.startswith(("slow", "injection")))
     assert torch.equal(model.get_parameter("injection.gate"), torch.zeros(1))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_weights_that_mix_streams_learn_at_the_rate_of_the_gate(fast_slow: TrainConfig, optimizer: str) -> None:
+    """At the rate of matrices they hardly leave their start, so that no study of them could find anything."""
+    config = fast_slow.replace(streams=4, optimizer=optimizer, gate_lr=0.05)
+    model = config.model.build(0)
+    mixing = {id(p) for name, p in model.named_parameters() if "_mixing." in name}
+    assert len(mixing) == 3 * 2 * 4  # kinds of weights, branches, blocks
+    built = build_optimizer(model, config)
+    set_rate(built, 1e-3)
+    own = {id(p): group["lr"] for group in built.param_groups for p in group["params"] if group["lr"] != 1e-3}
+    assert mixing | {id(model.get_parameter("injection.gate"))} == own.keys()
+    assert list(own.values()) == pytest.approx([0.05] * len(own))
+    assert sum(len(group["params"]) for group in built.param_groups) == len(list(model.parameters()))

@@ -4,12 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from attractor.train.interrupt import SIGNALS, StopRequest
 
 REPEATABLE = [number for number in SIGNALS if number != signal.SIGINT]
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_as_at_a_terminal() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_signals_that_end_jobs_are_heard() -> None:

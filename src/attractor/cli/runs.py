@@ -94,6 +94,7 @@ def folder_of(args: Any, config: TrainConfig) -> Path:
 
 
 def train(args: Any, console: Console) -> None:
+    from attractor.evidence.quantity import stored_loss_unit
     from attractor.train.console import LiveConsole, print_line, shown
     from attractor.train.hardware import resolve_device
     from attractor.train.loop import train as carry_out
@@ -112,7 +113,9 @@ def train(args: Any, console: Console) -> None:
         raise
     metric = summary["metric"]
     loss = summary["valid_loss"]
-    console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} nats", highlight=False)
+    console.print(
+        f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {stored_loss_unit(summary)}", highlight=False
+    )
     write_page(path, console, runtime.device)
     if isinstance(config.task, Text):
         console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)

@@ -204,6 +204,14 @@ COMPUTED: dict[str, Callable[[Outcome], Number]] = {
     "distance_from_criticality": _magnitude("probes.dynamics.exponents.largest"),
 }
 
+
+def stored_loss_unit(summary: Mapping[str, Any]) -> str:
+    """Return the unit in which a run stores its losses: of text per token, which may be a byte."""
+    if "bytes_per_token" not in summary:
+        return "nats"
+    return "nats/byte" if summary["bytes_per_token"] == 1 else "nats/token"
+
+
 # --- the quantities that tables and claims share ----------------------------------------------------------------------
 
 PERPLEXITY = Quantity("perplexity", "metric.value", "lower", unit="nats")

@@ -12,6 +12,7 @@ from typing import Any
 from attractor.evidence.pilot import Finding, Judgement, Losses, Pilot
 from attractor.evidence.power import pairs_needed
 from attractor.evidence.statistics import Interval
+from attractor.evidence.study import BYTE_VOCABULARY
 from attractor.files import in_json, write_text
 from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.papers import coupled_qk
@@ -66,6 +67,11 @@ class Advice:
     failures: Mapping[str, str]
     command: str
     path: Path
+
+    @property
+    def unit(self) -> str:
+        """The unit of losses: the corpus is read in bytes, or in the tokens that it was prepared in."""
+        return "nats/byte" if self.setting.vocab_size == BYTE_VOCABULARY else "nats/token"
 
     @property
     def recommended(self) -> str:
@@ -141,8 +147,8 @@ class Advice:
         advantage = self._advantage(chosen)
         gain = 1 - math.exp(advantage.mean)
         return [
-            f"answer: use '{chosen}': better than '{baseline}' by {_size(advantage)}, {gain:.1%} of the perplexity"
-            f"{self._price(chosen)}"
+            f"answer: use '{chosen}': better than '{baseline}' by {_size(advantage, self.unit)}, {gain:.1%} of the "
+            f"perplexity{self._price(chosen)}"
         ]
 
     def _instrument(self) -> str:
@@ -155,7 +161,7 @@ class Advice:
             why = "no finite loss" if lost else "fewer than two seeds in common with the baseline"
             return f"instrument: sensitivity unknown: {what} has {why}"
         shown = "is worse" if gap.sensitive else "is not shown to be worse"
-        measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval, 'nats')}"
+        measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval, self.unit)}"
         return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
 
     def _against_baseline(self, finding: Finding) -> str:
@@ -166,7 +172,7 @@ class Advice:
             return f"{label}: no verdict: the budget ended before its first pair"
         if finding.outcome == "not finite":
             return f"{label}: no verdict: a run of it or of '{finding.against}' ended without a finite loss"
-        measured = with_pairs(finding.interval, "nats")
+        measured = with_pairs(finding.interval, self.unit)
         if not self.judgement.sensitive:
             return f"{label}: not judged: {measured}"
         return f"{label}: {self._outcome(finding)}: {measured}{self._price(label)}"
@@ -174,13 +180,15 @@ class Advice:
     def _between_rivals(self, duel: Finding) -> str:
         if duel.interval is None or duel.outcome in ("failed", "not finite"):
             return f"{duel.of} and {duel.against}: no verdict: further runs of one of them failed or diverged"
-        return f"{duel.of} and {duel.against}: {self._outcome(duel)}: {with_pairs(duel.interval, 'nats')}"
+        return f"{duel.of} and {duel.against}: {self._outcome(duel)}: {with_pairs(duel.interval, self.unit)}"
 
     def _outcome(self, finding: Finding) -> str:
         if _shown(finding):
             return f"{finding.outcome} than '{finding.against}', decided"
         if finding.outcome == "no relevant difference":
-            return f"no relevant difference from '{finding.against}' (within {self.pilot.margin:g} nats), decided"
+            return (
+                f"no relevant difference from '{finding.against}' (within {self.pilot.margin:g} {self.unit}), decided"
+            )
         ended = "at the end of the budget" if finding.open else "after all pairs that were planned"
         return f"not decided {ended}"
 
@@ -219,12 +227,11 @@ class Advice:
         needed = pairs_needed(finding.sd, self.pilot.margin, POWER, 1 - self.pilot.rival_level)
         assert needed is not None
         who = f"'{finding.of}' and '{finding.against}'"
+        margin = f"{self.pilot.margin:g} {self.unit}"
         if needed > MANY_PAIRS:
-            return (
-                f"undecided: {who}: more than {MANY_PAIRS} pairs to see {self.pilot.margin:g} nats: take a wider margin"
-            )
+            return f"undecided: {who}: more than {MANY_PAIRS} pairs to see {margin}: take a wider margin"
         return (
-            f"undecided: {who}: about {needed} pairs would show a difference of {self.pilot.margin:g} nats with a "
+            f"undecided: {who}: about {needed} pairs would show a difference of {margin} with a "
             f"chance of {POWER:.0%}, if they scatter as these {finding.n} do; "
             f"here about {in_time(needed * self.setting.pair_seconds)}"
         )
@@ -257,13 +264,13 @@ class Advice:
             if finding.undecided:
                 bound = max(abs(interval.low), abs(interval.high))
                 texts.append(
-                    f"a wider margin: '{finding.of}' shows no difference of {bound:.3f} nats or more, so if "
+                    f"a wider margin: '{finding.of}' shows no difference of {bound:.3f} {self.unit} or more, so if "
                     "smaller ones do not matter, take the cheaper"
                 )
             elif finding.outcome == "better" and -interval.high < self.pilot.margin:
                 texts.append(
-                    f"the margin: '{finding.of}' is better, but by how much is open down to {-interval.high:.4f} nats, "
-                    f"less than the {self.pilot.margin:g} that matter to you"
+                    f"the margin: '{finding.of}' is better, but by how much is open down to {-interval.high:.4f} "
+                    f"{self.unit}, less than the {self.pilot.margin:g} that matter to you"
                 )
         return texts
 
@@ -297,7 +304,8 @@ def in_markdown(advice: Advice) -> str:
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     words = "\n".join(f"- {line}" for line in advice.words())
     return (
-        f"# Which attention for {advice.setting.corpus}\n\n{words}\n\nValidation loss in nats, by seed:\n\n{table}\n\n"
+        f"# Which attention for {advice.setting.corpus}\n\n{words}\n\n"
+        f"Validation loss in {advice.unit}, by seed:\n\n{table}\n\n"
         f"`{advice.command}`\n"
     )
 
@@ -306,11 +314,11 @@ def _shown(finding: Finding) -> bool:
     return finding.outcome in ("better", "worse")
 
 
-def _size(interval: Interval) -> str:
+def _size(interval: Interval, unit: str) -> str:
     """An improvement without its sign."""
     assert interval.low is not None
     assert interval.high is not None
-    return f"{-interval.mean:.4f} nats [{-interval.high:.4f}, {-interval.low:.4f}]"
+    return f"{-interval.mean:.4f} {unit} [{-interval.high:.4f}, {-interval.low:.4f}]"
 
 
 def _listed(labels: list[str]) -> str:

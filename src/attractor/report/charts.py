@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 
-from attractor.evidence.quantity import Quantity
+from attractor.evidence.quantity import Quantity, stored_loss_unit
 from attractor.report.canvas import late_range
 from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
 from attractor.report.judged import Judged
@@ -95,6 +95,7 @@ def in_capitals(name: str) -> str:
 
 def _losses(judged: Judged) -> Iterator[Chart]:
     panels = _by_column(judged, lambda column: loss_curves(judged, column))
+    units = {stored_loss_unit(outcome.summary) for outcome in judged.record.outcomes}
     if panels:
         yield Chart(
             "curves",
@@ -102,7 +103,7 @@ def _losses(judged: Judged) -> Iterator[Chart]:
             f"The figure shows the validation loss against the tokens seen. {SEEDS} The vertical range is that of the "
             "last two thirds of training.",
             "tokens",
-            "validation loss (nats)",
+            f"validation loss ({units.pop() if len(units) == 1 else 'nats'})",
             panels,
             {column: late_range(curves.values()) for column, curves in panels.items()},
         )

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attractor.evidence.configuration import dotted_fields
+from attractor.evidence.quantity import stored_loss_unit
 from attractor.evidence.run import RunFolder
 from attractor.files import write_text
 from attractor.numerals import in_bytes, in_time
@@ -21,7 +22,7 @@ from attractor.report.page import fill, show, verbatim
 Record = Mapping[str, Any]
 Lines = dict[str, list[tuple[int, float]]]  # steps and values, by label
 TITLES = {  # with the unit; other numbers are titled by their names
-    "loss": ("Loss", "nats per token"),
+    "loss": ("Loss", "nats"),
     "gain": ("Context gain", "nats"),
     "lr": ("Learning rate", ""),
     "grad_norm": ("Gradient norm before clipping", ""),
@@ -99,6 +100,7 @@ def _facts(run: RunFolder, config: Record, records: Sequence[Record], summary: R
         "parameters": _in_digits(summary.get("n_parameters", "")),
         "steps": f"{step:,} of {_in_digits(config.get('n_steps', '?'))}",
         "tokens": _in_digits(tokens),
+        "losses in": stored_loss_unit(summary) if summary else "",
         "seed": _in_digits(config.get("seed", "")),
         "date": environment.get("time", "")[:10],
         "machine": " · ".join(show(environment[name]) for name in ("processor", "platform") if name in environment),
