@@ -5,10 +5,12 @@ symplectic, since its force is no gradient; `coupled-symplectic` is, so that C2 
 seeds, so that C3 and C5 can be tested.
 """
 
+from dataclasses import replace
+
 from attractor.attention.presets import preset
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, desk, language, laptop, mechanisms
 
 ROWS = Axis(
     "attention",
@@ -27,6 +29,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(8),
+        "desk": replace(desk(8), rows=Axis("attention", dict(ROWS.values) | mechanisms("gated"))),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=tuple(range(10))),
     },

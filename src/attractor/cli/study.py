@@ -36,7 +36,7 @@ class StudyPlan:
     """Show every run of a study on one scale, what is finished, and which claims these seeds could decide."""
 
     file: Annotated[Positional[Path], arg(help="a study file, as in studies/; it is Python and is executed")]
-    scale: Annotated[str, arg(help="smoke, laptop, bench or paper")] = "smoke"
+    scale: Annotated[str, arg(help="smoke, laptop, desk, bench or paper")] = "smoke"
     root: Annotated[Path, arg(help="where runs and reports lie")] = Path("runs")
     seeds: Annotated[tuple[int, ...] | None, arg(help="in place of the scale's")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device

@@ -122,7 +122,11 @@ def differences(judged: Judged, family: tuple[Quantity, ...]) -> StudyTable:
     n_tests = judged.n_tests(family)
     caption = [
         f"Each row minus '{design.baseline}', paired by seed"
-        + (", in nats of validation loss where the quantity is a perplexity" if any(m.is_loss for m in tested) else "")
+        + (
+            f", in {judged.record.loss_unit} of validation loss where the quantity is a perplexity"
+            if any(m.is_loss for m in tested)
+            else ""
+        )
         + f". Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
         f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
@@ -404,7 +408,7 @@ def _caption(judged: Judged, family: tuple[Quantity, ...], leaders: dict[tuple[s
     if judged.in_one_table and design.rows != (design.baseline,):
         yield (
             f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
-            + (", in nats of validation loss." if family[0].is_loss else ".")
+            + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
     costs = [measure.title for measure in family if not judged.is_tested(measure)]
     if costs:

@@ -3,7 +3,7 @@
 from attractor.evidence.quantity import ACCURACY, PERPLEXITY, Quantity
 from attractor.evidence.study import Published
 from attractor.study.budget import match_parameters
-from attractor.study.scales import language, laptop, mechanisms
+from attractor.study.scales import desk, language, laptop, mechanisms
 from attractor.study.study import Axis, Scale, Study, axis, load_study
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Scale",
     "Study",
     "axis",
+    "desk",
     "language",
     "laptop",
     "load_study",

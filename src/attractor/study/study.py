@@ -34,7 +34,8 @@ PROBES = (
     "iteration-maps",
     "rotation",
 )
-SCALES = ("smoke", "laptop", "bench", "paper", "own")  # own: a setting of a person's choice, which decides no claim
+# "own" is a setting of a person's choice, which decides no claim.
+SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
 
 
 @dataclass(frozen=True)
