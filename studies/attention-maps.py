@@ -4,7 +4,7 @@ The runs are those of coupling-ablation.py: whichever of the two studies is run 
 """
 
 from attractor.papers import coupled_qk
-from attractor.study import Axis, Published, Quantity, Scale, Study, language, laptop, mechanisms
+from attractor.study import Axis, Published, Quantity, Scale, Study, desk, language, laptop, mechanisms
 
 RANK = "effective rank"
 
@@ -25,6 +25,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(8),
+        "desk": desk(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

@@ -6,7 +6,7 @@ figures are shown beside ours, and were measured on other text.
 
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, axis, desk, language, laptop, mechanisms
 
 KINDS = ("encyclopedic", "scientific", "heterogeneous")
 
@@ -20,6 +20,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1), columns=axis("corpus", "stdlib-code", "stdlib-docs")),
         "laptop": laptop(5),
+        "desk": desk(8),
         "bench": Scale(
             language("bench"),
             seeds=(0, 1),

@@ -3,7 +3,7 @@
 from attractor.attention.presets import preset
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, desk, language, laptop, mechanisms
 
 LEAPFROG = preset("coupled-hamiltonian")
 
@@ -21,6 +21,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(4),
+        "desk": desk(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

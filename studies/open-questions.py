@@ -1,7 +1,7 @@
 """What CoupledQK leaves open (its future work): linear coupling, coupling with differential attention. And the rival
 that an engineer would choose today, gated attention, with and without coupling."""
 
-from attractor.study import Axis, Scale, Study, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, desk, language, laptop, mechanisms
 
 STUDY = Study(
     title="Coupling made simpler, and combined",
@@ -23,6 +23,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(5),
+        "desk": desk(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

