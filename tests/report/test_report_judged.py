@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
+from attractor.evidence.further_seeds import MOST, further_seeds, with_seeds
 from attractor.evidence.power import power_of_pairs
 from attractor.evidence.quantity import MEAN, PERPLEXITY, Quantity
 from attractor.evidence.study import StudyRecord
 from attractor.files import plain
-from attractor.report.further_seeds import MOST, further_seeds, with_seeds
 from attractor.report.judged import Judged, parameters_apart
 
 FIRST = replace(PERPLEXITY, unit="nats/byte")

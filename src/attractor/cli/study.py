@@ -77,6 +77,9 @@ def study_run(args: StudyRun, console: Console) -> None:
         gpus_per_run=args.gpus_per_run,
     )
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
+    if args.scale != "smoke":
+        seeds = args.seeds or study.on(args.scale).seeds
+        print_chances(study.design(args.scale, seeds, command), args.results, console)
     record, failures = run_study(study, conduct, runtime, console)
     end_with(record, conduct.folder_of(study), failures, console)
 

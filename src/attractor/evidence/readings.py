@@ -63,6 +63,7 @@ class Compared:
 
     differences: Mapping[int, float] = field(default_factory=dict)
     obstacle: Obstacle | None = None
+    rates: tuple[float, ...] = ()  # the learning rates of both rows, where they differ
 
     @property
     def testable(self) -> bool:
@@ -86,7 +87,15 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
         )
     )
     rows = [(pair.of, of), (pair.against, against)]
-    return Compared(differences, blind or _too_little(rows, differences) or unknown)
+    rates = [_learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
+    differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
+    return Compared(differences, blind or _too_little(rows, differences) or unknown, differing)
+
+
+def _learning_rate(record: StudyRecord, row: str, column: str) -> float | None:
+    cell = cell_of(record, row, column)
+    rate = cell.config.get("lr") if cell else None
+    return None if rate is None else float(rate)
 
 
 def values(record: StudyRecord, quantity: Quantity, row: str, column: str) -> dict[int, float] | Obstacle:

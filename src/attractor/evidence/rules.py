@@ -501,6 +501,8 @@ def deepest_dip(profile: list[float]) -> int | None:
 
 def _measured(statement: str, found: Compared, quantity: Quantity) -> Part:
     """What was measured, as unclear as it stands, or with the obstacle's status."""
+    if len(found.rates) == 2:  # each row has the rate that a pilot found for it
+        statement += f" (learning rates {found.rates[0]:g} and {found.rates[1]:g})"
     part = Part(statement, "unclear", unit=quantity.unit, n=len(found.differences))
     if found.differences and all(map(math.isfinite, found.differences.values())):
         interval = quantity.shown(mean_interval(found.differences))

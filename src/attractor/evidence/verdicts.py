@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from attractor.evidence.further_seeds import MOST, with_seeds
 from attractor.evidence.statistics import Interval
 from attractor.evidence.study import StudyRecord
 
@@ -82,7 +83,8 @@ class Rule(ABC):
         deciding = [part for part in parts if part.status is not None]
         status = conjunction(part.status for part in deciding)
         part = _telling(status, deciding)
-        reason = "; ".join(filter(None, (_reason(status, part, deciding), *_asides(parts))))
+        further = _command(deciding, record) if status == "unclear" else ""
+        reason = "; ".join(filter(None, (_reason(status, part, deciding), further, *_asides(parts))))
         if record.design.scale == "smoke" and status != "not run":
             status, reason = "unclear", "smoke scale: these runs only show that all works; a larger scale would decide"
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
@@ -146,6 +148,22 @@ def _what_would_decide(parts: Sequence[Part]) -> list[str]:
     known = [(goal, [n for n in counts if n is not None]) for goal, counts in wanted]
     texts = [f"{max(counts)} pairs would {goal}" for goal, counts in known if counts]
     return [" and ".join(texts) + " (power 80%, at the spread observed)"] if texts else []
+
+
+def _command(parts: Sequence[Part], record: StudyRecord) -> str:
+    """The command that runs the seeds asked for, where they are few enough for anybody to run them."""
+    wanted = [
+        n for part in parts for n in (part.to_show, part.to_exclude) if n is not None and part.status == "unclear"
+    ]
+    seeds = record.design.seeds
+    enough = [n for n in wanted if len(seeds) < n <= MOST]
+    if not wanted or not record.design.command:
+        return ""
+    if not enough:
+        return (
+            f"more than {MOST} seeds are not worth running: a setting with less noise is" if min(wanted) > MOST else ""
+        )
+    return f"run: {with_seeds(record.design.command, seeds, max(enough))}"
 
 
 def _asides(parts: Sequence[Part]) -> list[str]:

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attractor.evidence.differences import paired_t_test
+from attractor.evidence.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 from attractor.evidence.multiplicity import holm
 from attractor.evidence.quantity import CONTEXT_GAIN, LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.evidence.sensitivity import ControlGap, control_gap
 from attractor.evidence.statistics import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.evidence.study import Cell, StudyRecord
 from attractor.numerals import with_prefix
-from attractor.report.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 
 LEVEL = 0.95
 VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "eval_batches")  # fields that decide what a loss is a mean of

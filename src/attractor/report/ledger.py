@@ -136,7 +136,12 @@ def markdown(entries: Sequence[Entry]) -> str:
         parts += [f"## {paper.key}\n", f"{paper.citation} {paper.says}\n"]
         parts += [in_markdown(HEADINGS, [cells(entry) for entry in chosen], n_texts=len(HEADINGS))]
         reasons = [f"- {e.claim.id} {_safe(reason(e))}\n" for e in chosen if e.verdict.status != "not run"]
-        rules = [f"- {e.claim.id}: {_safe(e.claim.rule.words)}\n" for e in chosen if e.claim.rule is not None]
+        rules = [
+            f"- {e.claim.id} (rule {e.claim.rule.fingerprint}, since {e.rule_since or 'today'}): "
+            f"{_safe(e.claim.rule.words)}\n"
+            for e in chosen
+            if e.claim.rule is not None
+        ]
         parts += ["Why:\n", "".join(reasons)] if reasons else []
         parts += ["What is tested:\n", "".join(rules)] if rules else []
     return "\n".join(parts)
