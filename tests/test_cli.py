@@ -288,7 +288,7 @@ def test_training_ends_with_its_measure_the_next_command_and_its_folder(attracto
     said = attractor(*asked)
     assert (said.code, said.err) == (0, "")
     *_, measure, page, following, folder = said.out.splitlines()
-    assert re.fullmatch(r"perplexity [\d.]+, loss [\d.]+ nats", measure)
+    assert re.fullmatch(r"perplexity [\d.]+, loss [\d.]+ nats/byte", measure)
     assert page == f"page: {folder}/report.html"
     assert "Samples" in Path(folder, "report.html").read_text()
     assert following == f"generate: attractor generate {folder}"

@@ -51,6 +51,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that a killed process left in a folder which nobody else is writing to."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
 def refuse_inhabited(out: Path) -> None:
     """A folder that is to be written whole must be new, or empty."""
     if out.is_file():

@@ -146,6 +146,21 @@ def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(source: Path, tmp_pat
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
+def test_what_a_kill_left_of_a_manifest_is_removed(source: Path, tmp_path: Path) -> None:
+    """A process that is killed between writing a file and renaming it leaves the file under its temporary name."""
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(wanted, interrupted)
+    (tmp_path / "out" / ".manifest.json.11489-1398.tmp").write_text("{")
+    prepare(wanted)
+    prepare(Preparation(str(source), tmp_path / "whole", max_bad=0.05))
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def interrupted(progress: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_repeated_when_all_is_done_it_changes_nothing(source: Path, tmp_path: Path) -> None:
     wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
     prepare(wanted)

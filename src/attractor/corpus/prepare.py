@@ -37,7 +37,7 @@ from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, toke
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
 from attractor.corpus.work import LOCK, N_SAMPLES, Part, Work, held
 from attractor.errors import InputError
-from attractor.files import write_json, write_text
+from attractor.files import remove_leftovers, write_json, write_text
 
 COMMIT_SECONDS = 5.0
 PEEKED_RECORDS = 1000
@@ -121,6 +121,7 @@ def prepare(wanted: Preparation, watch: Watch = lambda progress: None) -> Prepar
         shutil.rmtree(folder, ignore_errors=True)
         return PreparedCorpus.open(wanted.out)
     with held(folder):
+        remove_leftovers(wanted.out)
         write_json(folder / PLAN, plan)
         split = _split(source, wanted.valid_share)
         tokenizer = given or _trained(source, split, folder / TOKENIZER, wanted, watch)
