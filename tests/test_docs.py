@@ -98,7 +98,7 @@ def test_the_readmes_table_is_the_stored_result() -> None:
     }
     for row in judged.design.rows:
         assert row in lines, f"the README's table lacks {row}"
-        _, seeds, metric, difference, *_ = lines[row]
+        _, seeds, _, metric, difference, *_ = lines[row]
         spread = judged.spread(row, "", perplexity)
         assert int(seeds) == spread.n
         assert [float(number.strip("*\\")) for number in metric.split(" ± ")] == [
