@@ -15,6 +15,7 @@ from attractor.train.checkpoint import list_checkpoints
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
 N_STEPS = 500  # so many that a run is still under way when it is seen to have begun
+on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
 
 
 @pytest.mark.slow
@@ -52,8 +53,23 @@ def steps_of(run: Path) -> list[int]:
     return [record["step"] for record in RunFolder.open(run).metrics()]
 
 
+def wait_until_trained(process: subprocess.Popen[bytes], folder: Path, n_runs: int) -> None:
+    """Until so many runs have taken steps."""
+    deadline = time.monotonic() + 120
+    while sum(bool(steps_of(run)) for run in runs_of(folder).values()) < n_runs:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_saved(run: Path) -> bool:
+    """Whether there is a checkpoint of the last step that was recorded."""
+    checkpoints = list_checkpoints(run / "checkpoints")
+    return bool(checkpoints) and int(checkpoints[-1].name.removeprefix("step-")) >= max(steps_of(run))
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
+@on_linux
 @pytest.mark.parametrize(
     ("number", "options", "n_at_once"),
     [
@@ -70,11 +86,7 @@ def test_a_signal_to_every_process_of_a_study_saves_every_run(
     message says how many have one; and the same command carries the study to its end."""
     process = study_run(tmp_path, options)
     try:
-        deadline = time.monotonic() + 120
-        while sum(bool(steps_of(run)) for run in runs_of(tmp_path).values()) < n_at_once:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until_trained(process, tmp_path, n_at_once)
         members = with_all_below(process.pid)
         assert len(members) > 2, "a launcher, a server that forks, and a run"
         for member in sorted(members, reverse=True):  # runs first: their launcher asks them to stop once more
@@ -88,9 +100,27 @@ def test_a_signal_to_every_process_of_a_study_saves_every_run(
     assert len(under_way) == n_at_once
     for run in under_way:
         assert not RunFolder.open(run).finished
-        newest = int(list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step-"))
-        assert newest >= max(steps_of(run))
+        assert is_saved(run)
     state = f"runs ended; under way: {n_at_once}, of these with a checkpoint: {n_at_once}."
     assert state in said.splitlines()[-1]
     finish(study_run(tmp_path, options))
     assert all(RunFolder.open(run).finished for run in runs_of(tmp_path).values())
+
+
+@pytest.mark.slow
+@on_linux
+def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path: Path) -> None:
+    process = study_run(tmp_path, "--launcher=torchrun --workers=2 --seeds 0")
+    try:
+        wait_until_trained(process, tmp_path, 1)
+        members = with_all_below(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 120
+    while any(with_all_below(member) for member in members):
+        assert time.monotonic() < deadline, "a rank outlived its launcher"
+        time.sleep(0.01)
+    (run,) = runs_of(tmp_path).values()
+    assert is_saved(run)
+    assert not RunFolder.open(run).finished
