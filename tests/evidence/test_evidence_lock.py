@@ -1,7 +1,6 @@
 """Several processes at once: a run has one owner, and what they write side by side arrives whole."""
 
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -12,15 +11,15 @@ import pytest
 from attractor.evidence.lock import RunInUseError, hold
 from attractor.evidence.run import RunFolder, find_runs
 from attractor.files import write_json
+from attractor.train.process import fresh_processes
 
 CONFIG = {"label": "standard", "seed": 0}
-FRESH = multiprocessing.get_context("forkserver")  # a fork would inherit locks
-FRESH.set_forkserver_preload(["attractor.train.loop"])  # as `launch` does: one server serves all tests of a worker
 N_PROCESSES, N_RECORDS = 4, 150
 
 
 def side_by_side(work: Callable[..., None], *arguments: object) -> None:
-    processes = [FRESH.Process(target=work, args=(number, *arguments)) for number in range(N_PROCESSES)]
+    context = fresh_processes()  # a fork would inherit locks
+    processes = [context.Process(target=work, args=(number, *arguments)) for number in range(N_PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
@@ -94,8 +93,9 @@ def hold_until_killed(path: Path, ready: object) -> None:
 
 def test_a_second_process_is_refused_until_the_first_is_gone_even_by_kill_9(tmp_path):
     """Criterion: one line with folder, process and next step; the kernel frees what a killed process held."""
-    ready = FRESH.Event()
-    process = FRESH.Process(target=hold_until_killed, args=(tmp_path, ready))
+    context = fresh_processes()
+    ready = context.Event()
+    process = context.Process(target=hold_until_killed, args=(tmp_path, ready))
     process.start()
     assert ready.wait(60)
     with pytest.raises(RunInUseError) as caught, hold(tmp_path):
