@@ -18,7 +18,7 @@ from attractor.attention import PRESETS, Attention, AttentionConfig, Rope, build
 from attractor.attention.config import STAGES
 from attractor.attention.score.differential import Differential
 from attractor.errors import InputError
-from attractor.tap import TAPS, capture
+from attractor.taps import TAPS, capture
 
 WIDTH, HEADS, LENGTH = 16, 4, 6
 OPTIONS: dict[str, Any] = {

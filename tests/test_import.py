@@ -20,6 +20,22 @@ def modules_after(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+def test_the_package_alone_loads_nothing_heavy_and_shows_its_public_names() -> None:
+    """Criterion: `import attractor` loads no torch; `dir(attractor)` is what DESIGN promises, and nothing else."""
+    assert modules_after("import attractor; dir(attractor)").isdisjoint({"torch", "numpy", *HEAVY})
+    assert set(dir(attractor)) == {*attractor.__all__, "__version__"}
+
+
+def test_names_stay_what_they_are_when_all_rooms_are_loaded() -> None:
+    """Criterion: no module takes the place of a function of the same name."""
+    for name in attractor.__all__:
+        if name != "hf":
+            getattr(attractor, name)
+    assert callable(attractor.tap)
+    assert callable(attractor.capture)
+    assert callable(attractor.attention_maps)
+
+
 def test_a_layer_for_ones_own_model_costs_no_more_than_torch() -> None:
     """Criterion: neither the console, nor reports, nor statistics, nor Hugging Face are loaded with the package."""
     loaded = modules_after("import attractor; attractor.attention.build('gated', d_model=16, n_heads=2)")
@@ -62,7 +78,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_the_public_names_are_these() -> None:
     """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
-    assert attractor.__all__ == ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
+    rooms = "analysis attention control equilibrium evidence hf models report scoring solving study tasks train"
+    assert set(attractor.__all__) == {*rooms.split(), "attention_maps", "capture", "tap"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
     assert models.__all__ == [
         "FAMILIES",

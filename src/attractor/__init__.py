@@ -4,24 +4,59 @@
     attractor.models.SIZES["small"].replace(attention="gated").build()      a language model on any mechanism
     with attractor.capture("weights") as seen: ...                          what happens inside
 
-Rooms that need more than torch are imported when they are first named.
+Everything is imported when it is first named, so that `import attractor` takes no time.
 """
 
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from attractor import analysis, attention, models
-from attractor.observe import attention_maps
-from attractor.tap import capture, tap
+if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
+    from attractor import analysis as analysis
+    from attractor import attention as attention
+    from attractor import control as control
+    from attractor import equilibrium as equilibrium
+    from attractor import evidence as evidence
+    from attractor import hf as hf
+    from attractor import models as models
+    from attractor import report as report
+    from attractor import scoring as scoring
+    from attractor import solving as solving
+    from attractor import study as study
+    from attractor import tasks as tasks
+    from attractor import train as train
+    from attractor.observe import attention_maps as attention_maps
+    from attractor.taps import capture as capture
+    from attractor.taps import tap as tap
 
-__all__ = ["analysis", "attention", "attention_maps", "capture", "models", "tap"]
+_ROOMS = (
+    "analysis",
+    "attention",
+    "control",
+    "equilibrium",
+    "evidence",
+    "hf",
+    "models",
+    "report",
+    "scoring",
+    "solving",
+    "study",
+    "tasks",
+    "train",
+)
+_MODULE_OF = {"attention_maps": "attractor.observe", "capture": "attractor.taps", "tap": "attractor.taps"}
+
+__all__ = sorted((*_ROOMS, *_MODULE_OF))
 __version__ = version("attractor")
 
-_ON_DEMAND = ("control", "equilibrium", "evidence", "hf", "report", "scoring", "solving", "study", "tasks", "train")
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _ON_DEMAND:
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
         return import_module(f"attractor.{name}")
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'attractor' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

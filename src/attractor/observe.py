@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from attractor.errors import InputError
-from attractor.tap import capture
+from attractor.taps import capture
 
 
 def attention_maps(model: nn.Module, tokens: Tensor) -> list[Tensor]:

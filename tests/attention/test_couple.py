@@ -19,7 +19,7 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase, PhaseActivation
 from attractor.attention.stage import HeadLayout
 from attractor.kernels.coupling import FORCE
-from attractor.tap import capture
+from attractor.taps import capture
 
 K = 4  # the head width of every coupling built here
 INTEGRATORS = sorted(Dynamics.kinds().values(), key=lambda kind: kind.__name__)

@@ -15,7 +15,7 @@ from attractor.attention.score.decayed import Decayed, log_survival
 from attractor.control.heads import heads_found, view_of_ours
 from attractor.errors import InputError
 from attractor.kernels.decay import PIECE
-from attractor.tap import capture
+from attractor.taps import capture
 
 WIDTH, H, B, T = 16, 4, 2, 9
 K = WIDTH // H

@@ -11,7 +11,7 @@ from attractor.attention.mask import resolve_mask
 from attractor.attention.score.differential import FORMS, Differential
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
-from attractor.tap import capture
+from attractor.taps import capture
 from attractor.train.stacked_loop import _cannot_be_vmapped
 
 T, H, WIDTH = 6, 4, 16

@@ -13,7 +13,7 @@ from attractor.attention.score.differential import FORMS, Differential
 from attractor.attention.score.softmax import Softmax, attend, attention_logits, attention_weights, weigh
 from attractor.attention.score.uniform import Uniform
 from attractor.attention.stage import Scoring
-from attractor.tap import capture
+from attractor.taps import capture
 
 T, H, WIDTH = 5, 4, 16
 

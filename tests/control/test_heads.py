@@ -12,7 +12,7 @@ from attractor.attention.score.differential import Differential
 from attractor.control.heads import query_key_heads, view_of_ours
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError
-from attractor.tap import capture
+from attractor.taps import capture
 
 WIDTH, HEADS, LENGTH = 16, 4, 6
 TOKEN = Differential(form="token")

@@ -17,7 +17,7 @@ from attractor.hf.model_registered import AttractorForCausalLM, AttractorForSequ
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
-from attractor.tap import capture
+from attractor.taps import capture
 
 transformers.utils.logging.disable_progress_bar()
 

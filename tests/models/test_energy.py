@@ -18,7 +18,7 @@ from attractor.models.energy import (
     symmetric,
     violation_rate,
 )
-from attractor.tap import capture
+from attractor.taps import capture
 
 KINDS = {"single": 1, "multi": 4}  # heads
 D = 16

@@ -7,7 +7,7 @@ from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
 from attractor.models.generate import sample
-from attractor.tap import capture
+from attractor.taps import capture
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attractor.attention import PRESETS, Cache
 from attractor.models import Transformer, TransformerConfig
 from attractor.models.plain_step import plain_parts, plain_step
-from attractor.tap import capture
+from attractor.taps import capture
 
 PLAIN: dict[str, dict[str, Any]] = {
     "rope": {},

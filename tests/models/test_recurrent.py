@@ -19,7 +19,7 @@ from attractor.errors import InputError
 from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
 from attractor.models.families import model_config
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
-from attractor.tap import capture
+from attractor.taps import capture
 
 SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}
 CONFIGS: dict[str, RecurrentConfig[Any]] = {

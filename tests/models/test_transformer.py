@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from attractor.attention import PRESETS, Cache, build
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
-from attractor.tap import capture
+from attractor.taps import capture
 
 SMALL = TransformerConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40)
 

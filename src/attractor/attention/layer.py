@@ -23,7 +23,7 @@ from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape, require
 from attractor.errors import InputError
-from attractor.tap import tap
+from attractor.taps import tap
 
 
 def build(

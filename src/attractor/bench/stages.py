@@ -24,7 +24,7 @@ from attractor.bench.stopwatch import Stopwatch
 from attractor.bench.trial import on_device
 from attractor.bench.work import coupling_flops, n_numbers, n_trained, readout_flops, scoring_flops, work_of
 from attractor.kernels.cross_entropy import linear_cross_entropy
-from attractor.tap import capture
+from attractor.taps import capture
 
 N_ROUNDS = 7
 BRIEF = 0.01  # seconds: what is shorter is called several times in a row

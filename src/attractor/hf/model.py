@@ -23,7 +23,7 @@ from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
-from attractor.tap import capture
+from attractor.taps import capture
 
 
 class AttractorPreTrainedModel(PreTrainedModel):

@@ -32,7 +32,7 @@ from attractor.attention.project.heads import split_heads
 from attractor.attention.score.softmax import SoftmaxScore, attention_logits
 from attractor.attention.stage import require
 from attractor.kernels.precision import without_autocast
-from attractor.tap import tap
+from attractor.taps import tap
 
 
 class Maps(NamedTuple):

@@ -30,7 +30,7 @@ from attractor.models.language_model import LanguageModel, ModelCache, Place
 from attractor.models.mlp import PlainMLP
 from attractor.models.streams import StreamedBlock
 from attractor.models.timescales import Aligned, BlockMemory, Blocks, Continued, Next
-from attractor.tap import listening, tap
+from attractor.taps import listening, tap
 
 KV_HEADS = 2  # the paper's, of four
 

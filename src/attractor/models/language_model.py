@@ -25,7 +25,7 @@ from attractor.kernels.cross_entropy import linear_cross_entropy, position_losse
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
 from attractor.models.generate import generate
-from attractor.tap import listening
+from attractor.taps import listening
 
 
 class ModelCache:

@@ -24,7 +24,7 @@ from attractor.attention.project.heads import HeadProjection
 from attractor.attention.score.softmax import SoftmaxScore
 from attractor.models.block import Block
 from attractor.models.mlp import GatedMLP
-from attractor.tap import listening
+from attractor.taps import listening
 
 Parts = tuple[Any, ...]  # the modules of one block, in the order of KINDS
 KINDS = (

@@ -32,7 +32,7 @@ from attractor.analysis.memory import decay_length, effective_memory, mean_dista
 from attractor.attention import Rotation
 from attractor.equilibrium.fixed_point import Step, growth_rate
 from attractor.models.fast_slow import FastSlow
-from attractor.tap import Seen, capture
+from attractor.taps import Seen, capture
 
 Record = dict[str, Any]
 

@@ -13,7 +13,7 @@ from attractor.attention.couple import fused as dispatch
 from attractor.attention.couple.finish import Finishing
 from attractor.kernels.fallback import transformed
 from attractor.kernels.side_by_side import attention_side_by_side
-from attractor.tap import capture
+from attractor.taps import capture
 
 D_MODEL, N_HEADS = 64, 4
 COUPLED = [name for name in PRESETS if isinstance(build(name, D_MODEL, N_HEADS).couple, Finishing)]

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import HeadLayout, Shape, require
 from attractor.kernels.precision import without_autocast
-from attractor.tap import tap
+from attractor.taps import tap
 
 
 @dataclass(frozen=True)

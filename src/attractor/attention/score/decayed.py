@@ -41,7 +41,7 @@ from attractor.attention.score.softmax import attention_logits, weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import InputError
 from attractor.kernels.decay import decayed_attention, sums_behind
-from attractor.tap import listening, tap
+from attractor.taps import listening, tap
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from attractor.kernels.differential import (
     differential_attention_of_pairs,
     maps_of_pairs,
 )
-from attractor.tap import listening
+from attractor.taps import listening
 
 FORMS = ("scalar", "vectors", "token")
 

@@ -24,7 +24,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.stage import HeadLayout, Scoring, Shape, require
 from attractor.fields import later
 from attractor.kernels.logsumexp import attention_logsumexp
-from attractor.tap import listening, tap
+from attractor.taps import listening, tap
 
 
 @dataclass(frozen=True)

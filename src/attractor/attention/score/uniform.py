@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attractor.attention.mask import Mask
 from attractor.attention.score.softmax import weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
-from attractor.tap import listening, tap
+from attractor.taps import listening, tap
 
 
 @dataclass(frozen=True)

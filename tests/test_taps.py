@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attractor.errors import InputError
-from attractor.tap import TAPS, capture, listening, tap
+from attractor.taps import TAPS, capture, listening, tap
 
 
 def test_tap_returns_the_very_tensor() -> None:
@@ -76,7 +76,7 @@ def test_listening_ends_with_an_error() -> None:
 
 
 def test_unknown_tap_is_refused_and_leaves_nobody_listening() -> None:
-    message = re.escape("unknown tap 'weight'; did you mean 'weights'? (attractor.tap.TAPS describes all)")
+    message = re.escape("unknown tap 'weight'; did you mean 'weights'? (attractor.taps.TAPS describes all)")
     with pytest.raises(InputError, match=f"^{message}$"), capture("q", "weight"):
         pass
     assert not listening()

@@ -49,7 +49,7 @@ def capture(*names: str) -> Iterator[Seen]:
     """Record every tensor that passes the named taps while the block runs."""
     for name in names:
         if name not in TAPS:
-            raise unknown("tap", name, TAPS, see="attractor.tap.TAPS describes all")
+            raise unknown("tap", name, TAPS, see="attractor.taps.TAPS describes all")
     seen: Seen = {name: [] for name in names}
     _listeners.append(seen)
     try:
