@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich import box
 from rich.console import Console
@@ -15,6 +15,9 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.ending import end_with
 from attractor.train.config import Runtime
+
+if TYPE_CHECKING:
+    from attractor.evidence.study import Design
 
 STUDIES, RESULTS = Path("studies"), Path("results")
 
@@ -61,6 +64,7 @@ class StudyRun(StudyPlan):
 
 
 def study_run(args: StudyRun, console: Console) -> None:
+    from attractor.evidence.study import STUDY_FILE
     from attractor.study.run import Conduct, run_study
     from attractor.study.study import load_study
 
@@ -77,7 +81,7 @@ def study_run(args: StudyRun, console: Console) -> None:
         gpus_per_run=args.gpus_per_run,
     )
     runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
-    if args.scale != "smoke":
+    if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
         print_chances(study.design(args.scale, seeds, command), args.results, console)
     record, failures = run_study(study, conduct, runtime, console)
@@ -119,7 +123,7 @@ def study_plan(args: StudyPlan, console: Console) -> None:
     print_chances(planned.design, args.results, console)
 
 
-def print_chances(design: Any, results: Path, console: Console) -> None:
+def print_chances(design: "Design", results: Path, console: Console) -> None:
     """Say of every claim of the study whether this scale and these seeds can decide it."""
     from attractor.evidence.planning import of_losses, what_it_can_decide
     from attractor.papers import CLAIMS

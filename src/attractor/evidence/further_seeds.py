@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attractor.evidence.power import pairs_needed, power_of_pairs
+from attractor.evidence.power import POWER, pairs_needed, power_of_pairs
 from attractor.evidence.statistics import Values, summary
 
-POWER = 0.8
 MOST = 64  # seeds: beyond these, another setting is the better way to an answer
 FEWEST = 4  # what a comparison has by default
 
@@ -42,7 +41,7 @@ def further_seeds(differences: Values, margin: float | None, level: float) -> Fu
         return None
     goal = abs(margin or observed.mean)
     power = power_of_pairs(spread, goal, MOST, level) or 0.0
-    return FurtherSeeds(pairs_needed(spread, goal, POWER, level) if power >= POWER else None, observed.n, margin)
+    return FurtherSeeds(pairs_needed(spread, goal, level=level) if power >= POWER else None, observed.n, margin)
 
 
 def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:

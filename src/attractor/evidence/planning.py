@@ -17,23 +17,23 @@ levels are the least-squares solution of all differences of a column:
 The control is worse by far. Parts of a rule that are not about losses (a gate, a cost) are not drawn.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
+from attractor.evidence.power import POWER
 from attractor.evidence.quantity import LOSS, MEAN_LOSS, PERPLEXITY
 from attractor.evidence.readings import Control, Obstacle, Pair, values
-from attractor.evidence.rules import POWER, Differs, Equivalent
+from attractor.evidence.rules import Differs, Equivalent
 from attractor.evidence.study import Cell, Design, Outcome, StudyRecord
 from attractor.evidence.verdicts import AllOf, Rule
 
 Place = tuple[str, str]  # row and column
 N_STUDIES = 500
 FEWEST_SEEDS = 3  # from which a row's noise is estimated
-ANYWHERE: Place = ("", "")
 SEEDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BASELINE, CONTROL = "baseline of drawn runs", "control of drawn runs"
 SHARED_SPREAD, WORSE = 0.01, 10.0  # of seeds in (1), which cancels in pairs; of the control, whose gap is no question
@@ -92,17 +92,18 @@ def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
 
 def chances(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int = N_STUDIES) -> Chances:
     """Try the rule on drawn studies; a row without a spread of its own has the largest of the others."""
-    return Chances(*(_verdicts(rule, n_seeds, _key(spreads), n_studies, claimed) for claimed in (True, False)))
+    return Chances(*(_verdicts(rule, n_seeds, spreads, n_studies, claimed) for claimed in (True, False)))
 
 
 def seeds_to_decide(rule: Rule, spreads: Spreads | float) -> int | None:
     """Return the fewest seeds of SEEDS with which the rule can decide; None where even the most cannot."""
     n_studies = N_STUDIES // 5
 
-    def decide(n_seeds: int) -> bool:
-        return _verdicts(rule, n_seeds, _key(spreads), n_studies, True)["holds"] >= POWER * n_studies
+    def decides(n_seeds: int) -> bool:
+        return _verdicts(rule, n_seeds, spreads, n_studies, claimed=True)["holds"] >= POWER * n_studies
 
-    return next(filter(decide, SEEDS)) if decide(SEEDS[-1]) else None
+    first = bisect_left(SEEDS, True, key=decides)  # more seeds never decide less
+    return SEEDS[first] if first < len(SEEDS) else None
 
 
 def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]) -> str:
@@ -146,17 +147,10 @@ def _controls(rule: Rule) -> Iterator[Control]:
         yield rule.control
 
 
-Key = frozenset[tuple[Place, float]]
-
-
-def _key(spreads: Spreads | float) -> Key:
-    return frozenset({ANYWHERE: spreads}.items() if isinstance(spreads, float) else spreads.items())
-
-
-@cache
-def _verdicts(rule: Rule, n_seeds: int, spreads: Key, n_studies: int, claimed: bool) -> Counter[str]:
+def _verdicts(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int, claimed: bool) -> Counter[str]:
     levels = _levels(rule, claimed)
-    sds, largest = dict(spreads), max(sd for _, sd in spreads)
+    sds = spreads if isinstance(spreads, Mapping) else {}
+    largest = max(sds.values()) if isinstance(spreads, Mapping) else spreads
     rng = np.random.default_rng(n_seeds)
     places = list(levels)
     own_sd = np.array([[sds.get(place, largest)] for place in places])

@@ -12,6 +12,8 @@ import math
 
 from attractor.errors import InputError
 
+POWER = 0.8  # the chance of a true difference to be shown, which plans aim at
+
 
 def power_of_pairs(sd: float, difference: float, n: int, level: float = 0.05) -> float | None:
     """The probability that n pairs show this true difference; None for one pair, which shows nothing."""
@@ -22,7 +24,7 @@ def power_of_pairs(sd: float, difference: float, n: int, level: float = 0.05) ->
     return _power(abs(difference) / sd * math.sqrt(n), n, level)
 
 
-def detectable_with_power(sd: float, n: int, power: float = 0.8, level: float = 0.05) -> float | None:
+def detectable_with_power(sd: float, n: int, power: float = POWER, level: float = 0.05) -> float | None:
     """The true difference that a paired t test of n pairs finds with probability `power`; None for one pair.
 
     It is larger than `smallest_detectable`, which speaks of a measured difference: at a power of 0.8 and
@@ -41,7 +43,7 @@ def detectable_with_power(sd: float, n: int, power: float = 0.8, level: float = 
     return float(brentq(lambda centre: _power(centre, n, level) - power, 0.0, far, xtol=1e-10)) * sd / math.sqrt(n)
 
 
-def pairs_needed(sd: float, difference: float, power: float = 0.8, level: float = 0.05) -> int | None:
+def pairs_needed(sd: float, difference: float, power: float = POWER, level: float = 0.05) -> int | None:
     """The fewest pairs that find this true difference with probability `power`; None where the spread is no number."""
     require_error_rate(level)
     _require_power(power, level)

@@ -26,7 +26,7 @@ from statistics import fmean
 from attractor.evidence.differences import paired_t_test
 from attractor.evidence.equivalence import paired_equivalence
 from attractor.evidence.multiplicity import holm
-from attractor.evidence.power import pairs_needed
+from attractor.evidence.power import POWER, pairs_needed
 from attractor.evidence.quantity import INSTABILITIES, LOSS, Quantity, entropy
 from attractor.evidence.readings import (
     Compared,
@@ -45,7 +45,6 @@ from attractor.evidence.study import Cell, Outcome, StudyRecord
 from attractor.evidence.verdicts import Part, Rule, Status, figure
 
 LEVEL = 0.05
-POWER = 0.8
 SHARE = 1 / 4  # of a published effect: the margin, below which a lead is not the one that was claimed
 FEWEST_LAYERS = 4  # of a profile with a layer 2 that has neighbours on both sides
 TOLERANCE = 0.1  # by which the loss of a stable run may exceed the row's best over all rates, as a share of it
@@ -532,7 +531,7 @@ def _p(p: float) -> str:
 
 def _pairs_to_show(differences: Mapping[int, float], effect: float, level: float) -> int | None:
     spread = summary(differences).standard_deviation
-    return pairs_needed(spread, effect, POWER, level) if spread else None
+    return pairs_needed(spread, effect, level=level) if spread else None
 
 
 def _pairs_to_exclude(differences: Mapping[int, float], margin: float, level: float) -> int | None:

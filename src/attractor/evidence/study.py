@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from os.path import normpath
 from pathlib import Path
 from typing import Any, Self
@@ -170,7 +171,7 @@ class StudyRecord:
     def finished(self) -> int:
         return sum(1 for _ in self.outcomes)
 
-    @property
+    @cached_property
     def loss_unit(self) -> str:
         """The unit in which the record's losses are compared (`evidence/quantity.py`)."""
         if not any((cell.config.get("task") or {}).get("kind") == "text" for cell in self.cells):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attractor.evidence.pilot import Finding, Judgement, Losses, Pilot
-from attractor.evidence.power import pairs_needed
+from attractor.evidence.power import POWER, pairs_needed
 from attractor.evidence.statistics import Interval
 from attractor.evidence.study import BYTE_VOCABULARY
 from attractor.files import in_json, write_text
@@ -18,7 +18,6 @@ from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.papers import coupled_qk
 from attractor.report.judged import with_pairs
 
-POWER = 0.8
 MANY_PAIRS = 1000  # more than anybody will run: then the exact number says nothing
 LARGE_VOCABULARY = 1_000
 # C1, C6, C7 and C8 of CoupledQK.
@@ -224,7 +223,7 @@ class Advice:
         """For the difference that matters; empty where there is no spread to reckon with."""
         if not finding.sd or not math.isfinite(finding.sd):
             return ""
-        needed = pairs_needed(finding.sd, self.pilot.margin, POWER, 1 - self.pilot.rival_level)
+        needed = pairs_needed(finding.sd, self.pilot.margin, level=1 - self.pilot.rival_level)
         assert needed is not None
         who = f"'{finding.of}' and '{finding.against}'"
         margin = f"{self.pilot.margin:g} {self.unit}"
