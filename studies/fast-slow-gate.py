@@ -5,26 +5,32 @@ be no finding about slow paths; a gate that opens may be none either, since nois
 the slow path is worth to the model is measured, too.
 """
 
+from dataclasses import replace
+from typing import Any
+
 from attractor.study import Axis, Study
-from attractor.study.fast_slow import GATE, LARGEST_GATE, LOSS, OPEN_RATE, WORTH, scales
+from attractor.study.fast_slow import GATE, LARGEST_GATE, LOSS, WORTH, base, scales
+
+SCALES = scales()
+
+
+def gates(scale: str) -> Axis:
+    """Return the rows of a scale; a gate at the rate of the run has none of its own."""
+    rate = base(scale).lr
+    rows: dict[str, dict[str, Any]] = {
+        f"gate {own}": {} if float(own) == rate else {"gate_lr": float(own)} for own in ("1e-4", "1e-3", "1e-2", "1e-1")
+    }
+    return Axis("gate", {"frozen": {"frozen": True}} | rows)
+
 
 STUDY = Study(
     title="The rate of the gate",
     question="Does the gate stay closed because the slow path is of no use, or because it learns too slowly?",
     source="FastSlow, section 9 and the abstract's closed gate",
-    rows=Axis(
-        "gate",
-        {
-            "frozen": {"frozen": True},
-            "gate 1e-4": {},
-            "gate 1e-3": {"gate_lr": 1e-3},
-            "gate 1e-2": {"gate_lr": OPEN_RATE},
-            "gate 1e-1": {"gate_lr": 1e-1},
-        },
-    ),
+    rows=gates("paper"),
     baseline="frozen",
     quantities=(LOSS, GATE, LARGEST_GATE, WORTH),
     probes=("coupling",),
-    scales=scales(),
+    scales=SCALES | {"desk": replace(SCALES["desk"], rows=gates("desk"))},
     claims=("F12",),
 )
