@@ -1,4 +1,4 @@
-"""CoupledQK, table 3 and figure 2: does the lead hold in a larger model?
+"""CoupledQK, table 3 and figures 2 and 3 (right): does the lead hold in a larger model?
 
 The paper's GQA figure of 144.4M parameters is not reached with any whole number of key heads: ours has 141.6M.
 """
@@ -16,6 +16,7 @@ STUDY = Study(
     source="CoupledQK, table 3 and figure 2",
     rows=Axis("attention", mechanisms("standard", "gqa", "differential", "coupled-hamiltonian")),
     baseline="standard",
+    probes=("attention maps",),
     scales={
         "smoke": Scale(language("smoke", **WIDER), seeds=(0, 1)),
         "laptop": Scale(language("laptop", **WIDER), seeds=(0, 1, 2)),

@@ -5,13 +5,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.evidence.quantity import PERPLEXITY, Quantity
-from attractor.evidence.study import StudyRecord
+from attractor.evidence.study import StudyRecord, training_curve
 from attractor.study import Axis, Scale, Study, axis
 from attractor.study.run import Conduct, key_of, plan_study, run_study
 from attractor.train.config import Runtime, TrainConfig
@@ -142,7 +143,30 @@ def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
     stored = StudyRecord.from_dict(json.loads(json.dumps(record.to_dict())))
     assert StudyRecord.from_dict(stored.to_dict()) == stored
     assert losses(stored) == losses(record)
-    assert all("heatmaps" not in outcome.probes for cell in stored.cells for outcome in cell.outcomes)
+    for cell in stored.cells:
+        maps = np.asarray(cell.outcomes[0].probes["heatmaps"]["maps"])
+        kept = np.asarray(record.cell(cell.row).outcomes[0].probes["heatmaps"]["maps"])[:, :2, :32, :32]
+        assert maps.shape == kept.shape
+        assert np.abs(maps - kept).max() <= 0.0051
+        assert stored.cell(cell.row).outcomes[0].training == record.cell(cell.row).outcomes[0].training != ()
+
+
+def test_a_record_keeps_the_maps_of_one_seed_of_a_row(corpus, tmp_path):
+    probed = study(corpus, "standard", seeds=(0, 1), probes=("attention maps",))
+    record, _, _ = carried_out(probed, tmp_path)
+    stored = StudyRecord.from_dict(record.to_dict())
+    assert ["heatmaps" in outcome.probes for outcome in record.cell("standard").outcomes] == [True, True]
+    assert ["heatmaps" in outcome.probes for outcome in stored.cell("standard").outcomes] == [True, False]
+
+
+def test_the_training_curve_has_the_mean_loss_between_evaluations():
+    """Criterion: steps after the last evaluation, and losses that are no number, count nowhere."""
+    records = [
+        *({"tokens": tokens, "loss": loss} for tokens, loss in ((1, 4.0), (2, 2.0), (3, 1.0), (4, None), (5, 9.0))),
+        {"tokens": 2, "valid_loss": 3.0},
+        {"tokens": 4, "valid_loss": 2.0},
+    ]
+    assert training_curve(records, {2, 4}) == ((2, 3.0), (4, 1.0))
 
 
 def test_wall_clock_is_measured_once_so_that_a_study_resumed_is_the_same(corpus, tmp_path):

@@ -12,11 +12,13 @@ A comparison that was given a folder of its own keeps its pool inside that folde
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from os.path import normpath
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 from attractor.errors import InputError
@@ -26,6 +28,7 @@ from attractor.evidence.run import RunFolder
 
 POOL = "runs"
 STUDY_FILE = "study.json"
+HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
 PROBES_FILE = "probes.json"
 FORMAT = 1
 CORPUS_SIZES = re.compile(r"([\d,]+) bytes; ([\d,]+) training and ([\d,]+) validation tokens")  # `tasks/text.py`
@@ -97,6 +100,7 @@ class Outcome:
     summary: dict[str, Any]
     probes: dict[str, Any]
     curve: tuple[tuple[int, float], ...]  # tokens and validation loss
+    training: tuple[tuple[int, float], ...] = ()  # tokens and the mean training loss since the evaluation before
 
 
 @dataclass(frozen=True)
@@ -207,10 +211,14 @@ class StudyRecord:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the pictured maps, which would outweigh everything else: they stay with their runs."""
+        """Return everything, with the pictured attention maps thinned, which would outweigh all the rest."""
         cells = [asdict(cell) for cell in self.cells]
-        for stored in (each for cell in cells for each in cell["outcomes"]):
-            stored["probes"].pop("heatmaps", None)
+        for cell in cells:
+            pictured = [probes for stored in cell["outcomes"] if HEATMAPS in (probes := stored["probes"])]
+            for n_before, probes in enumerate(pictured):
+                heatmaps = probes.pop(HEATMAPS)
+                if n_before == 0:  # one seed's are enough for a picture
+                    probes[HEATMAPS] = thinned(heatmaps)
         environments = self.environments
         return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
 
@@ -230,6 +238,7 @@ class StudyRecord:
                         with_bytes_per_token(stored["summary"], cell["config"]),
                         stored["probes"],
                         tuple((tokens, loss) for tokens, loss in stored["curve"]),
+                        tuple((tokens, loss) for tokens, loss in stored.get("training", ())),
                     )
                     for stored in cell["outcomes"]
                 ),
@@ -281,9 +290,36 @@ def finished(path: Path) -> RunFolder | None:
 def outcome(seed: int, run: RunFolder) -> Outcome:
     probes_file = run.path / PROBES_FILE
     probes = json.loads(probes_file.read_text(encoding="utf-8")) if probes_file.exists() else {}
-    curve = {r["tokens"]: r["valid_loss"] for r in run.metrics() if r.get("valid_loss") is not None}
+    records = run.metrics()
+    curve = {r["tokens"]: r["valid_loss"] for r in records if r.get("valid_loss") is not None}
     summary = with_bytes_per_token(run.summary() or {}, run.config)
-    return Outcome(seed, run.path.name, summary, probes, tuple(sorted(curve.items())))
+    curve_by_tokens = tuple(sorted(curve.items()))
+    return Outcome(seed, run.path.name, summary, probes, curve_by_tokens, training_curve(records, curve))
+
+
+def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[int]) -> tuple[tuple[int, float], ...]:
+    """Return for every evaluation, given by its tokens, the mean training loss of the steps logged since the one
+    before. Single steps would be noise, and ten times as many numbers."""
+    losses = {r["tokens"]: r["loss"] for r in records if r.get("loss") is not None}
+    means = []
+    for start, end in pairwise((-1, *sorted(evaluated))):
+        between = [loss for tokens, loss in losses.items() if start < tokens <= end]
+        if between:
+            means.append((end, fmean(between)))
+    return tuple(means)
+
+
+def thinned(heatmaps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two heads and 32 positions of the pictured attention maps, to two digits."""
+    heads, length = slice(0, 2), slice(0, 32)
+    maps = [
+        [[[round(weight, 2) for weight in row[length]] for row in head[length]] for head in layer[heads]]
+        for layer in heatmaps["maps"]
+    ]
+    kept = {"heads": heatmaps["heads"][heads], "maps": maps}
+    if tokens := heatmaps.get("tokens"):
+        kept["tokens"] = tokens[length]
+    return {**heatmaps, **kept}
 
 
 def in_one_unit(cells: Iterable[Cell]) -> tuple[Cell, ...]:

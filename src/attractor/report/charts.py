@@ -13,7 +13,7 @@ from math import isfinite
 
 from attractor.evidence.quantity import Quantity, stored_loss_unit
 from attractor.report.canvas import late_range
-from attractor.report.curves import Curves, loss_curves, profiles, trajectories, trajectory
+from attractor.report.curves import Curves, loss_curves, profiles, training_curves, trajectories, trajectory
 from attractor.report.judged import Judged
 from attractor.report.orbits import COURSES, courses, measures_over_time, over_time
 
@@ -94,19 +94,24 @@ def in_capitals(name: str) -> str:
 
 
 def _losses(judged: Judged) -> Iterator[Chart]:
-    panels = _by_column(judged, lambda column: loss_curves(judged, column))
     units = {stored_loss_unit(outcome.summary) for outcome in judged.record.outcomes}
-    if panels:
-        yield Chart(
-            "curves",
-            "Validation loss",
-            f"The figure shows the validation loss against the tokens seen. {SEEDS} The vertical range is that of the "
-            "last two thirds of training.",
-            "tokens",
-            f"validation loss ({units.pop() if len(units) == 1 else 'nats'})",
-            panels,
-            {column: late_range(curves.values()) for column, curves in panels.items()},
-        )
+    unit = units.pop() if len(units) == 1 else "nats"
+    for name, kind, curves_of, averaged in (
+        ("curves", "validation", loss_curves, ""),
+        ("training-curves", "training", training_curves, ", as means between evaluations"),
+    ):
+        panels = _by_column(judged, lambda column, of=curves_of: of(judged, column))  # type: ignore[misc]
+        if panels:
+            yield Chart(
+                name,
+                f"{in_capitals(kind)} loss",
+                f"The figure shows the {kind} loss against the tokens seen{averaged}. {SEEDS} The vertical range is "
+                "that of the last two thirds of training.",
+                "tokens",
+                f"{kind} loss ({unit})",
+                panels,
+                {column: late_range(curves.values()) for column, curves in panels.items()},
+            )
 
 
 def _layered(judged: Judged) -> Iterator[Chart]:

@@ -38,6 +38,11 @@ def loss_curves(judged: Judged, column: str) -> Curves:
     return by_place(judged, column, lambda outcome: outcome.curve)
 
 
+def training_curves(judged: Judged, column: str) -> Curves:
+    """Training loss against tokens; the band goes from the lowest seed to the highest."""
+    return by_place(judged, column, lambda outcome: outcome.training)
+
+
 def trajectories(judged: Judged, name: str, column: str) -> Curves:
     """A number of the looks at a run against its steps; the band is the 95% t interval of the mean over seeds."""
     return by_place(judged, column, lambda outcome: trajectory(outcome, name), _confidence)

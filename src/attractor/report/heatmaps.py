@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from attractor.evidence.study import HEATMAPS
 from attractor.report.judged import Judged
-
-PROBE = "heatmaps"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def rival_of(judged: Judged, maps: Sequence[Heatmaps]) -> Heatmaps | None:
 
 def _of_cell(judged: Judged, row: str, column: str) -> Heatmaps | None:
     for outcome in judged.cell(row, column).outcomes:
-        stored: dict[str, Any] | None = outcome.probes.get(PROBE)
+        stored: dict[str, Any] | None = outcome.probes.get(HEATMAPS)
         if stored:
             return Heatmaps(
                 row,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.evidence.run import RunFolder
-from attractor.evidence.study import PROBES_FILE
+from attractor.evidence.study import HEATMAPS, PROBES_FILE
 from attractor.files import write_json
 from attractor.models.language_model import LanguageModel
 from attractor.observe import attention_maps
@@ -88,7 +88,7 @@ def maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
         n_batches += 1
     assert sums is not None
     means = (sums / n_batches).T.tolist()
-    return {"n_batches": n_batches, "heatmaps": pictures} | dict(zip(MEASURES, means, strict=True))
+    return {"n_batches": n_batches, HEATMAPS: pictures} | dict(zip(MEASURES, means, strict=True))
 
 
 def losses_elsewhere(model: LanguageModel, config: TrainConfig, corpora: Sequence[str]) -> dict[str, Any]:
