@@ -1,0 +1,55 @@
+"""What the studies of PsiQRH share: its rows, and its protocol at five scales.
+
+Every row's MLP is resized to PsiQRH's parameters within 0.1%. The protocol has a constant rate, no warm-up and no
+clipping.
+
+smoke   minutes on two cores; says nothing about any claim
+laptop  the studies' small model of language with an MLP of width 64
+desk    1M parameters in four layers with two heads of 32, on 8.2M bytes, each row at the rate of a pilot
+bench   the protocol's model, 5,000 of its 20,000 steps
+paper   as the protocol has it; its "~7M parameters" cannot be met with GPT-2's vocabulary
+"""
+
+from typing import Any
+
+from attractor.attention.config import AttentionConfig
+from attractor.attention.output.plain import Plain
+from attractor.attention.presets import preset
+from attractor.attention.project.shared import Shared
+from attractor.study.scales import language
+from attractor.study.study import Axis
+from attractor.train.config import RECIPES, TrainConfig
+
+WITHOUT_PHASE = AttentionConfig(project=Shared(), output=Plain(out_bias=True))
+ROWS = Axis(
+    "attention",
+    {
+        "standard": {"attention": "standard"},
+        "psiqrh": {"attention": "psiqrh"},
+        "psiqrh without phase": {"attention": WITHOUT_PHASE},
+        "psiqrh without shared latent": {"attention": "phase"},
+    },
+)
+
+WIDTH = 64  # of the model at a desk: with PsiQRH's latent of four times that, four layers have 1M parameters
+# The protocol's latent is four times as wide as the model. Where one as wide as the model does as well, width is not
+# what PsiQRH gains by.
+DESK_ROWS = Axis(
+    "attention",
+    dict(ROWS.values) | {"psiqrh with a narrow latent": {"attention": preset("psiqrh").replace(latent=WIDTH)}},
+)
+DESK_RATES: dict[str, float] = {}  # what a pilot, studies/psiqrh-rates.py, will have found
+
+_PROTOCOL: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "clip": None, "weight_decay": 0.01}
+_SMALL: dict[str, Any] = {"d_ff": 64, "lr": 1e-3, **_PROTOCOL}
+_BASES: dict[str, TrainConfig] = {
+    "smoke": language("smoke", **_SMALL),
+    "laptop": language("laptop", **_SMALL),
+    "desk": language("desk", d_model=WIDTH, n_heads=2, **_SMALL),
+    "bench": RECIPES["psiqrh"].replace(corpus="encyclopedic-gpt2", n_steps=5_000),
+    "paper": RECIPES["psiqrh"].replace(corpus="wikitext-103"),
+}
+
+
+def base(scale: str, **changes: Any) -> TrainConfig:
+    return _BASES[scale].replace(**changes)
