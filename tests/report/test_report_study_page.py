@@ -437,3 +437,18 @@ def test_it_sorts_zooms_reads_and_compares_by_keyboard(page, tmp_path, width):
     assert seen["weight"].startswith("2 “b” looks at 0 “a”: 0.33")
     assert seen["beside"] == "same: layer 1, head 1"
     assert seen["wide"]  # tables scroll inside themselves, and the page never sideways
+
+
+def test_texts_of_a_stored_record_stay_texts_in_every_file(tmp_path):
+    """Criterion: whatever a record is called, no line of LaTeX begins with its words, no cell of markdown becomes a
+    tag or a link, and a dollar sign in a label is drawn as a dollar sign."""
+    evil = "$\\foo_{$\n\\immediate\\write18{ls}\n<b>[here](javascript:x)|"
+    record = study(columns={"$\\web$": {"standard": BASE, evil: shifted(-0.05)}}, title=evil)
+    stored = StudyRecord.from_dict(record.to_dict() | {"design": record.design.to_dict() | {"name": evil}})
+    assert "\n" not in stored.design.name + stored.design.title + "".join(stored.design.rows)
+    write_report(stored, tmp_path)
+    for path in (tmp_path / "numbers.tex", tmp_path / "table.tex"):
+        assert not re.search(r"\\(immediate|write|input\{)", re.sub(r"^%.*", "", path.read_text(), flags=re.M))
+    in_markdown = (tmp_path / "table.md").read_text()
+    assert "<b>" not in in_markdown
+    assert "](" not in in_markdown

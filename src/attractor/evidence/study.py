@@ -83,12 +83,24 @@ class Design:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        values = dict(stored)
-        values["quantities"] = tuple(Quantity(**each) for each in stored["quantities"])
-        values["published"] = tuple(Published(**each) for each in stored["published"])
+        values = _in_single_lines(dict(stored))
+        values["quantities"] = tuple(Quantity(**each) for each in values["quantities"])
+        values["published"] = tuple(Published(**each) for each in values["published"])
         for name in ("rows", "columns", "seeds", "claims"):
-            values[name] = tuple(stored[name])
+            values[name] = tuple(values[name])
         return cls(**values)
+
+
+def _in_single_lines(stored: Any) -> Any:
+    """Return stored texts without line breaks and control characters: a record may come from anybody, and a text that
+    begins a new line could leave the comment or the table cell in which a report writes it."""
+    if isinstance(stored, str):
+        return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", stored).split())
+    if isinstance(stored, Mapping):
+        return {name: _in_single_lines(value) for name, value in stored.items()}
+    if isinstance(stored, list | tuple):
+        return [_in_single_lines(value) for value in stored]
+    return stored
 
 
 @dataclass(frozen=True)
@@ -228,8 +240,8 @@ class StudyRecord:
             raise InputError(f"format of a study's record must be {FORMAT}, got {stored.get('format')}")
         cells = tuple(
             Cell(
-                cell["row"],
-                cell["column"],
+                _in_single_lines(cell["row"]),
+                _in_single_lines(cell["column"]),
                 cell["config"],
                 tuple(
                     Outcome(

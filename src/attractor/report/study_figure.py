@@ -35,8 +35,11 @@ class Picture:
     @cached_property
     def figure(self) -> "Figure":
         """Laid out once, so that a file does not depend on which others were written before it."""
-        figure = self.draw()
-        figure.draw_without_rendering()
+        from matplotlib import rc_context
+
+        with rc_context({"text.parse_math": False}):  # a dollar sign in a label is a dollar sign
+            figure = self.draw()
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
         return figure
 

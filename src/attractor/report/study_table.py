@@ -15,7 +15,7 @@ from attractor.evidence.quantity import CONTEXT_GAIN, Quantity
 from attractor.evidence.study import BUDGETS, Published
 from attractor.numerals import in_bytes, with_prefix
 from attractor.report.judged import LEVEL, SHOWN, Difference, Judged, Spread, decimals, shown_p, signed
-from attractor.report.table import UNKNOWN, InConsole, in_markdown
+from attractor.report.table import UNKNOWN, InConsole, escaped_for_markdown, in_markdown
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 NOT_RUN = "not run"
@@ -147,15 +147,16 @@ def differences(judged: Judged, family: tuple[Quantity, ...]) -> StudyTable:
 def markdown(judged: Judged) -> str:
     """All tables with titles and captions, and the verdict."""
     design = judged.design
-    verdict = "".join(f"- {line.text}\n" for line in judged.verdict())
+    verdict = "".join(f"- {escaped_for_markdown(line.text)}\n" for line in judged.verdict())
     parts = [
-        f"# {design.title}\n",
-        f"{design.question}\n",
-        f"Each against '{design.baseline}', in {judged.judged_in}:\n",
+        f"# {escaped_for_markdown(design.title)}\n",
+        f"{escaped_for_markdown(design.question)}\n",
+        f"Each against '{escaped_for_markdown(design.baseline)}', in {judged.judged_in}:\n",
         verdict,
     ]
     for table in tables(judged):
-        parts += [f"## {table.title}\n", table_in_markdown(table), *(f"{_starless(line)}\n" for line in table.caption)]
+        caption = (f"{_starless(escaped_for_markdown(line))}\n" for line in table.caption)
+        parts += [f"## {escaped_for_markdown(table.title)}\n", table_in_markdown(table), *caption]
     return "\n".join(parts)
 
 

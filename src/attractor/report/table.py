@@ -57,5 +57,10 @@ def _in_console(columns: Sequence[_Column]) -> Table:
 
 def in_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1) -> str:
     rule = ["---"] * n_texts + ["---:"] * (len(headings) - n_texts)
-    escaped = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in line] for line in (headings, *rows)]
+    escaped = [[escaped_for_markdown(cell) for cell in line] for line in (headings, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:])) + "\n"
+
+
+def escaped_for_markdown(text: str) -> str:
+    """Return a text that neither ends its cell nor becomes a tag or a link."""
+    return " ".join(text.split()).replace("|", "\\|").replace("](", "]\\(").replace("<", "&lt;")
