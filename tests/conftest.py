@@ -1,12 +1,20 @@
-"""What every test stands on: one thread per worker, kernels that are interpreted, and shapes in attention's signatures
-checked at run time."""
+"""What every test stands on: one thread per worker, kernels that are interpreted, a cache folder of its own, no
+deadlines, and shapes in attention's signatures checked at run time."""
 
 import os
+import tempfile
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on a CPU; triton reads it once, when it is first imported
 
+import hypothesis
 import jaxtyping
 import torch
+
+CACHE = tempfile.TemporaryDirectory(prefix="attractor-tests-")
+os.environ["ATTRACTOR_CACHE"] = CACHE.name  # removed when the worker ends
+
+hypothesis.settings.register_profile("attractor", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("attractor")
 
 torch.set_num_threads(1)  # workers run side by side: more threads would only wait for one another
 

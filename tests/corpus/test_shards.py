@@ -1,5 +1,6 @@
 """Shards read like one array, and what is not as it was written is refused."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -78,7 +79,9 @@ def test_documents_keep_their_bounds(prepared: Path) -> None:
 def test_the_fingerprint_is_that_of_the_tokens(prepared: Path, copied: Path) -> None:
     assert PreparedCorpus.open(copied).fingerprint == PreparedCorpus.open(prepared).fingerprint
     manifest = json.loads((copied / MANIFEST).read_text())
-    manifest["valid"]["shards"][0]["sha256"] = "0" * 64
+    changed = np.fromfile(copied / "valid-00000.tokens", dtype="<u2")[::-1].tobytes()
+    (copied / "valid-00000.tokens").write_bytes(changed)
+    manifest["valid"]["shards"][0]["sha256"] = hashlib.sha256(changed).hexdigest()
     write_json(copied / MANIFEST, manifest)
     assert PreparedCorpus.open(copied).fingerprint != PreparedCorpus.open(prepared).fingerprint
 
@@ -99,9 +102,64 @@ def test_a_truncated_or_missing_file_is_refused_on_opening(copied: Path, name: s
 def test_a_changed_file_is_found_by_its_checksum(copied: Path) -> None:
     changed = bytearray((copied / "train-00002.tokens").read_bytes())
     changed[40] ^= 1
+    PreparedCorpus.open(copied)
     (copied / "train-00002.tokens").write_bytes(changed)
-    with pytest.raises(InputError, match=r"the checksum of '.*train-00002.tokens' is another"):
-        PreparedCorpus.open(copied).verify()
+    for _ in range(2):  # what was refused once is not known to be good
+        with pytest.raises(InputError, match=r"the checksum of '.*train-00002.tokens' is another"):
+            PreparedCorpus.open(copied)
+
+
+def test_a_corpus_is_read_whole_once_and_again_when_a_file_has_changed(copied: Path, monkeypatch) -> None:
+    read: list[Path] = []
+    verify = PreparedCorpus.verify
+    monkeypatch.setattr(PreparedCorpus, "verify", lambda corpus: read.append(corpus.folder) or verify(corpus))
+    for n_times in (1, 1):
+        PreparedCorpus.open(copied)
+        assert len(read) == n_times
+    (copied / "valid-00000.tokens").write_bytes((copied / "valid-00000.tokens").read_bytes())
+    PreparedCorpus.open(copied)
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "|O"}, r"dtype must be <u2 or <u4, got '\|O'"),
+        ({"dtype": ["<u2"]}, r"dtype must be <u2 or <u4"),
+        ({"file": "../secret"}, r"file must be a plain name as train-00000.tokens, got '../secret'"),
+        ({"file": "/etc/passwd"}, r"file must be a plain name"),
+        ({"file": "sub/train-00000.tokens"}, r"file must be a plain name"),
+        ({"file": 3}, r"file must be a plain name"),
+        ({"size": -2}, r"size of train-00000.tokens must be a positive multiple of 2 bytes, got -2"),
+        ({"size": 3}, r"size of train-00000.tokens must be a positive multiple of 2 bytes, got 3"),
+        ({"size": "4"}, r"size of train-00000.tokens must be a positive multiple of 2 bytes, got '4'"),
+        ({"train": {}}, r"manifest must have file, size and sha256 of every shard"),
+        ({"tokenizer": None}, r"manifest must have file, size and sha256 of every shard"),
+    ],
+)
+def test_a_manifest_from_anybody_names_files_of_its_folder_and_whole_numbers(
+    copied: Path, change: dict[str, object], message: str
+) -> None:
+    """Criterion: refused in a line before any file is mapped; `|O` would crash the interpreter."""
+    manifest = json.loads((copied / MANIFEST).read_text())
+    if change.keys() & {"file", "size"}:
+        manifest["train"]["shards"][0] |= change
+    else:
+        manifest |= change
+    write_json(copied / MANIFEST, manifest)
+    with pytest.raises(InputError, match=message):
+        PreparedCorpus.open(copied)
+
+
+@pytest.mark.parametrize("starts", [[5, 9], [0, 9, 4], [0, 10**9], []])
+def test_bounds_of_documents_that_cannot_be_are_refused(copied: Path, starts: list[int]) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    raw = np.array(starts, dtype="<u8").tobytes()
+    (copied / "train.starts").write_bytes(raw)
+    manifest["train"]["starts"] |= {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    write_json(copied / MANIFEST, manifest)
+    with pytest.raises(InputError, match=r"starts of documents must begin at 0|size of train.starts must"):
+        PreparedCorpus.open(copied)
 
 
 def test_ids_outside_the_vocabulary_are_found(copied: Path) -> None:
@@ -109,7 +167,7 @@ def test_ids_outside_the_vocabulary_are_found(copied: Path) -> None:
     manifest["tokenizer"]["vocab_size"] = 100
     write_json(copied / MANIFEST, manifest)
     with pytest.raises(InputError, match=r"token id must be below the vocabulary of 100, but '.*' has 256"):
-        PreparedCorpus.open(copied).verify()
+        PreparedCorpus.open(copied)
 
 
 def test_shards_of_another_tokenizer_are_refused(copied: Path) -> None:

@@ -11,6 +11,7 @@ valid.starts
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from attractor.corpus import verified
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError
 
@@ -32,6 +34,8 @@ WORK = "unfinished"  # what a preparation under way keeps there
 PLAN = "plan.json"  # within that: what is wanted, so that the folder is known as ours
 SIDES = ("train", "valid")
 START_TYPE = np.dtype("<u8")
+ID_TYPES = ("<u2", "<u4")
+PLAIN_NAME = re.compile(r"(train|valid)(-[0-9]{5,}\.tokens|\.starts)")
 BLOCK = 1 << 22
 
 
@@ -110,7 +114,8 @@ class PreparedCorpus:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Checks every file's size, and that the tokenizer is the one that wrote the shards; `verify` checks more."""
+        """Checks every file's size, that the tokenizer is the one that wrote the shards, and once for files as they are
+        now what `verify` checks."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         for entry in _files(manifest):
@@ -123,7 +128,12 @@ class PreparedCorpus:
                 f"its {TOKENIZER} ({wrote['name']}); put that one back, or prepare the corpus again"
             )
         tokenizer = restore(definition, wrote["name"])
-        return cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))
+        corpus = cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))
+        files = [folder / MANIFEST, *(folder / entry["file"] for entry in _files(manifest))]
+        if not verified.is_known(files):
+            corpus.verify()
+            verified.remember(files)
+        return corpus
 
     @property
     def name(self) -> str:
@@ -140,14 +150,21 @@ class PreparedCorpus:
         return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
     def verify(self) -> None:
-        """Reads everything: checksums, and ids within the vocabulary. The first flaw is an InputError."""
+        """Read everything, and refuse the first flaw: a wrong checksum, an id outside the vocabulary, or bounds of
+        documents that are out of order."""
         for entry in _files(self.manifest):
             if _checksum(self.folder / entry["file"]) != entry["sha256"]:
                 raise InputError(
                     f"file must be as it was written, but the checksum of '{self.folder / entry['file']}' is another; "
                     "copy it again, or prepare the corpus anew"
                 )
-        for side in (self.train, self.valid):
+        for name, side in zip(SIDES, (self.train, self.valid), strict=True):
+            starts = side.starts
+            if not (len(starts) and starts[0] == 0 and starts[-1] < len(side) and (starts[1:] >= starts[:-1]).all()):
+                raise InputError(
+                    f"starts of documents must begin at 0 and grow below {len(side):,}, but those of "
+                    f"'{self.folder / f'{name}.starts'}' do not; prepare the corpus anew"
+                )
             for shard in side.shards():
                 largest = max(int(shard[i : i + BLOCK].max()) for i in range(0, len(shard), BLOCK))
                 if largest >= self.vocab_size:
@@ -159,7 +176,7 @@ class PreparedCorpus:
 
 def id_type(vocab_size: int) -> np.dtype:
     """Little-endian, whatever the machine: shards are carried from one to another."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    return np.dtype(ID_TYPES[vocab_size > 2**16])
 
 
 def is_prepared(folder: str | os.PathLike[str]) -> bool:
@@ -189,7 +206,38 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     missing = [key for key in ("source", "tokenizer", "dtype", *SIDES, "plan") if key not in manifest]
     if missing:
         raise InputError(f"manifest must be whole, but '{folder / MANIFEST}' has no '{missing[0]}'; prepare it anew")
+    _require_plain(folder, manifest)
     return manifest
+
+
+def _require_plain(folder: Path, manifest: dict[str, Any]) -> None:
+    """A manifest may come from anybody: it names files of its own folder alone, and whole numbers of known width.
+    (numpy would read an array of pointers where it is told to.)"""
+    try:
+        sizes = [(entry["file"], entry["size"], entry["sha256"]) for entry in _files(manifest)]
+        vocab_size = manifest["tokenizer"]["vocab_size"]
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"manifest must have file, size and sha256 of every shard, but '{folder / MANIFEST}' does not; prepare it "
+            "anew"
+        ) from error
+    if manifest["dtype"] not in ID_TYPES or not isinstance(vocab_size, int):
+        raise InputError(
+            f"dtype must be {' or '.join(ID_TYPES)}, got {manifest['dtype']!r} in '{folder / MANIFEST}'; prepare the "
+            "corpus anew"
+        )
+    for name, size, checksum in sizes:
+        if not (isinstance(name, str) and PLAIN_NAME.fullmatch(name)):
+            raise InputError(
+                f"file must be a plain name as train-00000.tokens, got {name!r} in '{folder / MANIFEST}'; prepare the "
+                "corpus anew"
+            )
+        width = START_TYPE.itemsize if name.endswith(".starts") else np.dtype(manifest["dtype"]).itemsize
+        if not (isinstance(size, int) and size > 0 and size % width == 0 and isinstance(checksum, str)):
+            raise InputError(
+                f"size of {name} must be a positive multiple of {width} bytes, got {size!r} in '{folder / MANIFEST}'; "
+                "prepare the corpus anew"
+            )
 
 
 def write_side(
