@@ -51,6 +51,15 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files that a killed process left in a folder which nobody else is writing to."""
     for leftover in folder.glob(".*.tmp"):

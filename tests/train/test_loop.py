@@ -1,5 +1,6 @@
 """The loop: what a run computes does not depend on how often it was stopped, nor on what was not finite."""
 
+import json
 import math
 import os
 import shlex
@@ -24,6 +25,7 @@ from attractor.evidence.run import RunFolder
 from attractor.kernels.cross_entropy import IGNORED
 from attractor.models import FastSlowConfig
 from attractor.tasks import Batch
+from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Silent
 from attractor.train.loop import Run, Taken, train
@@ -92,6 +94,40 @@ def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
     assert RunFolder.open(tmp_path / "crashed").metrics()[-1]["step"] == 7
     train(config, tmp_path / "crashed", runtime)
     assert_same_run(tmp_path / "whole", tmp_path / "crashed")
+
+
+def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: whenever a checkpoint gets its name, the metrics up to its step have been flushed, so that a power cut
+    leaves both or neither."""
+    flushed: list[int] = []
+    monkeypatch.setattr(RunFolder, "flush", lambda run: flushed.append(run.metrics()[-1]["step"]))
+    save = checkpoint.save_checkpoint
+    saved = []
+
+    def note(folder: Path, weights: Any, tensors: Any, state: checkpoint.TrainState) -> Path:
+        saved.append((flushed[-1], state.step))
+        return save(folder, weights, tensors, state)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", note)
+    train(config, tmp_path, Runtime(device="cpu", log_every=1, save_every=4))
+    assert len(saved) > 2
+    assert all(in_metrics == step for in_metrics, step in saved)
+
+
+def test_a_run_whose_metrics_end_before_its_checkpoint_says_so(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime(device="cpu", log_every=1, save_every=4)
+    train(config, tmp_path, runtime)
+    (tmp_path / "summary.json").unlink()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 3))
+    notes: list[str] = []
+    monkeypatch.setattr(Silent, "note", lambda display, text: notes.append(text))
+    train(config, tmp_path, runtime)
+    assert "metrics end at step 3, before the checkpoint of step 12" in "".join(notes)
 
 
 def test_a_crash_before_the_summary_costs_nothing_but_the_summary(

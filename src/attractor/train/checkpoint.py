@@ -15,7 +15,6 @@ but out of place, and refused.
 import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder, config_hash, write_json
-from attractor.files import in_json
+from attractor.files import flush_to_disk, in_json
 from attractor.train.distributed import placed_as
 
 FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
@@ -79,11 +78,11 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
         }
         write_json(temporary / MANIFEST, sealed(manifest))
         for path in files:
-            _flush(path)
+            flush_to_disk(path)
         if target.exists():  # a resumed run may pass the same step again
             _remove(target)
         temporary.rename(target)
-        _flush(folder)
+        flush_to_disk(folder)
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
         cure = "make room" if number is None or number in FULL else "make it writable"
@@ -238,11 +237,3 @@ def _write_tensors(path: Path, tensors: dict[str, Any]) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

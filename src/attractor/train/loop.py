@@ -479,6 +479,7 @@ class Run:
         self.saved_step = self.state.step
 
     def write_checkpoint(self, weights: dict[str, Tensor], tensors: dict[str, Any]) -> None:
+        self.folder.flush()
         checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, self.state)
         checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep, self.state.step)
 
@@ -499,10 +500,16 @@ class Run:
         self.world.first_does(self.forget_what_lies_ahead)
 
     def forget_what_lies_ahead(self) -> None:
-        """What an earlier session recorded, and marked as best, after the step from which this one continues."""
+        """Drop what an earlier session recorded, and marked as best, after the step from which this one continues."""
         if self.state.best_step is not None:
             checkpoint.mark_best(self.folder.checkpoints, self.state)
         self.folder.keep_until(self.state.step)
+        last = max((record["step"] for record in self.folder.metrics()), default=0)
+        if self.state.step - last >= self.runtime.log_every:
+            self.display.note(
+                f"metrics end at step {last:,}, before the checkpoint of step {self.state.step:,} from which this run "
+                "continues: lines between the two were lost"
+            )
 
     def conclude(self) -> dict[str, Any]:
         """The summary: the last validation, what it cost, and where the best weights lie."""
