@@ -101,19 +101,19 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
 ) -> None:
     """Criterion: whenever a checkpoint gets its name, the metrics up to its step have been flushed, so that a power cut
     leaves both or neither."""
-    flushed: list[int] = []
-    monkeypatch.setattr(RunFolder, "flush", lambda run: flushed.append(run.metrics()[-1]["step"]))
-    save = checkpoint.save_checkpoint
-    saved = []
+    flushed: list[tuple[str, int]] = []
 
-    def note(folder: Path, weights: Any, tensors: Any, state: checkpoint.TrainState) -> Path:
-        saved.append((flushed[-1], state.step))
-        return save(folder, weights, tensors, state)
+    def note(path: Path) -> None:
+        flushed.append((path.name, RunFolder.open(tmp_path).metrics()[-1]["step"]))
 
-    monkeypatch.setattr(checkpoint, "save_checkpoint", note)
+    monkeypatch.setattr(checkpoint, "flush_to_disk", note)
     train(config, tmp_path, Runtime(device="cpu", log_every=1, save_every=4))
-    assert len(saved) > 2
-    assert all(in_metrics == step for in_metrics, step in saved)
+    named = [step for name, step in flushed if name == "checkpoints"]
+    in_metrics = [step for name, step in flushed if name == "metrics.jsonl"]
+    assert in_metrics == named
+    assert set(named) >= {4, 8, 12}
+    order = [name for name, _ in flushed if name in ("checkpoints", "metrics.jsonl")]
+    assert order == ["metrics.jsonl", "checkpoints"] * len(named)
 
 
 def test_a_run_whose_metrics_end_before_its_checkpoint_says_so(

@@ -25,7 +25,7 @@ from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash
 from attractor.evidence.lock import hold, turn
 from attractor.evidence.machine import environment
-from attractor.files import flush_to_disk, plain, write_json, write_text
+from attractor.files import plain, write_json, write_text
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
 
@@ -92,11 +92,6 @@ class RunFolder:
             raise InputError(
                 f"could not write to '{self._metrics}': {error.strerror}; make room or make it writable, then resume"
             ) from error
-
-    def flush(self) -> None:
-        """Wait until the metrics are on disk, so that no checkpoint survives a power cut that they do not survive."""
-        if self._metrics.exists():
-            flush_to_disk(self._metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records in order. A last line without its end was torn by a crash and is ignored; nothing else is."""

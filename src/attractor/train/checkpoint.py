@@ -33,6 +33,7 @@ from attractor.files import flush_to_disk, in_json
 from attractor.train.distributed import placed_as
 
 FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
+METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 BEST = "best.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -77,7 +78,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
             "sha256": {path.name: _sha256(path) for path in files},
         }
         write_json(temporary / MANIFEST, sealed(manifest))
-        for path in files:
+        for path in (*folder.parent.glob(METRICS), *files):  # after a power cut no checkpoint is without its metrics
             flush_to_disk(path)
         if target.exists():  # a resumed run may pass the same step again
             _remove(target)

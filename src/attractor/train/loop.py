@@ -479,7 +479,6 @@ class Run:
         self.saved_step = self.state.step
 
     def write_checkpoint(self, weights: dict[str, Tensor], tensors: dict[str, Any]) -> None:
-        self.folder.flush()
         checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, self.state)
         checkpoint.drop_old(self.folder.checkpoints, self.runtime.keep, self.state.step)
 
