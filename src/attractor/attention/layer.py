@@ -84,6 +84,7 @@ class Attention(nn.Module):
         if head_dim is None:
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
             head_dim = d_model // n_heads
+        require(head_dim >= 1, "head_dim", "at least 1", head_dim)
         self.config = config
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)

@@ -38,7 +38,8 @@ class Dynamics(Coupling):
         require(
             isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps
         )
-        require(self.dt > 0, "dt", "positive", self.dt)
+        is_number = isinstance(self.dt, int | float)
+        require(is_number and 0 < self.dt < math.inf, "dt", "positive and finite", self.dt)
         if self.force not in FORCES:
             raise unknown("force", self.force, FORCES)
 
