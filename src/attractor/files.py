@@ -10,7 +10,6 @@ from typing import Any
 
 from attractor.errors import InputError
 
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEXT_STEPS = {
     **dict.fromkeys(FULL, "make room there or choose another place"),

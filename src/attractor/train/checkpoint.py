@@ -12,7 +12,6 @@ back: a damaged one is named and the one before it is used. One of another confi
 but out of place, and refused.
 """
 
-import errno
 import hashlib
 import json
 import os

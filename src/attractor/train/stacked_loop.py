@@ -29,7 +29,6 @@ from attractor.train.hardware import PeakMemory, on_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
-from attractor.train.optimizer import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.schedule import learning_rate
 from attractor.train.stacked import FOUND, Stack
