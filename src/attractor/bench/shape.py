@@ -65,7 +65,8 @@ def config_of(name: str, shape: BenchShape) -> TransformerConfig:
         return _config_of(mechanism, shape, changes)
     except TypeError as error:  # a word in place of a number
         raise InputError(
-            f"preset '{name}' must give its fields values of their kind, and does not: {error}; mend it"
+            f"fields of a preset must have values of their kind, got '{name}'; write a number, or True or False, where "
+            "the field has one"
         ) from error
 
 
