@@ -22,6 +22,7 @@ from torch import Tensor
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import write_json
 from attractor.models.language_model import LanguageModel
+from attractor.parameters import parameter_groups
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
