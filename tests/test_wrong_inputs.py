@@ -150,7 +150,7 @@ report prepared
 report several
 claims => study-*.json
 claims C1 => study-*.json
-claims NOPE --results={ROOT}/results
+claims NOPE
 claims --results=nope
 claims --results=text.txt
 claims --results=empty

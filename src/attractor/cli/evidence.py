@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.errors import InputError
+from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_json
 from attractor.train.config import Runtime
 
@@ -105,9 +105,14 @@ def folder_around(source: Path) -> Path:
 
 
 def claims(args: Claims, console: Console) -> None:
+    from attractor.papers import CLAIMS
     from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
+    known = {claim.id for claim in CLAIMS}
+    for name in args.ids:
+        if name not in known:
+            raise unknown("claim", name, known)
     records = find_records(args.results, args.root)
     if not records:
         raise InputError(

@@ -217,8 +217,8 @@ def load_study(path: str | Path) -> Study:
     path = Path(path)
     if not path.is_file() or path.suffix != ".py":
         raise InputError(
-            f"study must be a Python file, whose name ends in .py, got '{path}'; 'attractor study list' shows those "
-            "in studies/"
+            f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as "
+            "'attractor study list' shows those in studies/"
         )
     study = getattr(_executed(path), "STUDY", None)
     if not isinstance(study, Study):
