@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "numerals": set(),
     "files": set(),
     "taps": set(),
+    "parameters": set(),
     "kernels": set(),
     "analysis": set(),
     "equilibrium": set(),
@@ -59,6 +60,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "train": {
         "models",
         "attention",
+        "parameters",
         "tasks",
         "corpus",
         "evidence",

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import PRESETS, Attention, AttentionConfig, Rope, build
+from attractor.attention import PRESETS, Attention, AttentionConfig, Rope, Rotation, build
 from attractor.attention.config import STAGES
 from attractor.attention.score.differential import Differential
 from attractor.errors import InputError
@@ -353,12 +353,42 @@ def test_mask_of_wrong_kind_is_refused(name: str) -> None:
     """Criterion: an InputError that names the field, the shape it must have, and the dtype and shape it has."""
     layer, x = layer_of(name), inputs()
     right = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
-    wrong = [right.float(), right[:, 1:], right[None], right.expand(2, HEADS, -1, -1)]
-    for mask in wrong:
+    wrong = {
+        "of an additive mask give `mask == 0`": right.float(),
+        "a mask of keys alone": right[:, 1:],
+        "T=": right[None],
+        "all heads share one mask": right.expand(2, HEADS, -1, -1),
+    }
+    for reason, mask in wrong.items():
         with pytest.raises(InputError, match=r"^causal_mask must be boolean .*T S or B 1 T S") as error:
             layer(x, mask)
         assert f"got {mask.dtype} of shape {tuple(mask.shape)}" in str(error.value)
         assert f"T={LENGTH}, S={LENGTH}" in str(error.value)
+        assert reason in str(error.value)
+
+
+@every_preset
+def test_a_mask_of_each_sequence_is_taken_with_and_without_a_dimension_for_heads(name: str) -> None:
+    layer, x = layer_of(name), inputs(batch=2)
+    mask = torch.ones(2, LENGTH, LENGTH, dtype=torch.bool).tril()
+    mask[1, :, 0] = False
+    mask[1, 0, 0] = True
+    torch.testing.assert_close(layer(x, mask)[0], layer(x, mask[:, None])[0])
+
+
+def test_what_is_no_mask_and_no_rope_is_refused_with_what_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: also where no checker stands behind the signatures, as in a user's process."""
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    layer, x = layer_of("standard"), inputs()
+    with pytest.raises(InputError, match=r"^causal_mask must be True, False or a boolean tensor, got NoneType; "):
+        layer(x, None)
+    half = torch.arange(LENGTH)[:, None] * torch.ones(layer.rope_width // 2)
+    cos, sin = (torch.cat([x, x], -1) for x in (half.cos(), half.sin()))
+    with pytest.raises(InputError, match=r"^rope must be a Rope or a Rotation, got tuple; .*Rotation\(") as error:
+        layer(x, rope=(cos, sin))
+    assert "x[..., : x.shape[-1] // 2]" in str(error.value)
+    rotation = Rotation(*(x[..., : x.shape[-1] // 2] for x in (cos, sin)))
+    assert layer(x, rope=rotation)[0].isfinite().all()
 
 
 @every_preset

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import tasks as tasks
     from attractor import train as train
     from attractor.observe import attention_maps as attention_maps
+    from attractor.parameters import parameter_groups as parameter_groups
     from attractor.taps import capture as capture
     from attractor.taps import tap as tap
 
@@ -44,7 +45,12 @@ _ROOMS = (
     "tasks",
     "train",
 )
-_MODULE_OF = {"attention_maps": "attractor.observe", "capture": "attractor.taps", "tap": "attractor.taps"}
+_MODULE_OF = {
+    "attention_maps": "attractor.observe",
+    "capture": "attractor.taps",
+    "parameter_groups": "attractor.parameters",
+    "tap": "attractor.taps",
+}
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
 __version__ = version("attractor")

@@ -1,6 +1,6 @@
 """Errors for users: one line that names the field, the rule, the value and the next step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -8,15 +8,31 @@ class InputError(ValueError):
     """Something a user gave cannot be used. The command line prints it as one line and exits with code 2."""
 
 
+class WritingError(InputError):
+    """A file of a run could not be written, as on a full disk. What was written before is intact."""
+
+
+NEAR = 0.65  # likeness above which a known name is suggested: a slip of the finger, and no other word
+
+
 def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> InputError:
-    """The error for a name that is not in a table: offers the nearest one, and where to see them all."""
+    """Return the error for a name that is not in a table: it suggests a name that is near, or lists all names."""
     names = sorted(known)
-    # A part of a name finds it, too: 'eular' means 'coupled-euler', not 'mla'.
+    near = nearest(str(name), names)
+    guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names)}"
+    return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """Return the known name that was probably meant, or None where no name is near enough.
+
+    A part of a name finds that name, too: 'eular' means 'coupled-euler', not 'mla'. So does its beginning: 'diff'.
+    """
     parts = {part: known_name for known_name in reversed(names) for part in known_name.split("-")}
     parts |= {known_name: known_name for known_name in names}
-    near = get_close_matches(str(name), parts, n=1, cutoff=0.5)
-    guess = f"; did you mean '{parts[near[0]]}'?" if near else f"; known: {', '.join(names)}"
-    return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
+    alike = get_close_matches(name, parts, n=1, cutoff=NEAR)
+    begun = [known_name for known_name in names if len(name) >= 3 and known_name.startswith(name)]
+    return parts[alike[0]] if alike else begun[0] if begun else None
 
 
 class RunStopped(RuntimeError):  # noqa: N818

@@ -1,5 +1,6 @@
 """Files that are either old or new, never half of each: a run may be killed at any moment."""
 
+import errno
 import json
 import math
 import os
@@ -8,6 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NEXT_STEPS = {
+    **dict.fromkeys(FULL, "make room there or choose another place"),
+    errno.EROFS: "that file system cannot be written; choose another place",
+    errno.EACCES: "change its permissions or choose another place",
+    errno.EPERM: "change its permissions or choose another place",
+    errno.ENOENT: "check the path, of which a part does not exist",
+    errno.EISDIR: "give the path of a file, since this is a folder",
+    errno.ENOTDIR: "choose another place, since a part of that path is a file",
+    errno.EEXIST: "choose another name",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+
+
+def next_step(error: OSError) -> str:
+    """Return what a person can do about an error of the operating system."""
+    return NEXT_STEPS.get(error.errno or 0, "choose another place")
 
 
 def plain(value: Any) -> Any:
@@ -41,12 +61,16 @@ def write_bytes(path: Path, content: bytes) -> None:
     the disk before the rename so that a power cut cannot leave a new name over empty content.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    refuse_folder(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # what a person asked for, and not the temporary name
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -58,6 +82,18 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+def prepare_place(file: Path | None) -> None:
+    """Refuse the place of a file before the work whose result it is to hold; make the folder around it."""
+    if file is not None:
+        refuse_folder(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """Numbers as people read them."""
 
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
 
 def with_prefix(value: float) -> str:
-    """Three digits: `1.23M`, `45.1k`, `870`."""
-    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    """Return three digits and a prefix: `1.23M`, `45.1k`, `870`, `181P`."""
+    for size, sign in PREFIXES:
         if value >= size:
             scaled = value / size
             return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{sign}"

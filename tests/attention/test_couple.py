@@ -18,6 +18,7 @@ from attractor.attention.couple.leapfrog import Leapfrog
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase, PhaseActivation
 from attractor.attention.stage import HeadLayout
+from attractor.errors import InputError
 from attractor.kernels.coupling import FORCE
 from attractor.taps import capture
 
@@ -371,3 +372,28 @@ def test_relative_positions_survive_coupling_and_rope(name: str) -> None:
     here, shifted, unrotated = seen["logits"]
     torch.testing.assert_close(shifted, here, rtol=1e-10, atol=1e-10)
     assert (here - unrotated).abs().max() > 1e-3
+
+
+@every_integrator
+@every_force
+@pytest.mark.parametrize("tau", [-1000.0, -104.0, -100.0, -90.0])
+def test_a_step_size_that_underflows_moves_nothing_and_has_gradients(
+    integrator: type[Dynamics], force: str, tau: float
+) -> None:
+    """Criterion: in fp32, whose smallest number is exp(-103), forward is the identity and every gradient finite."""
+    for shared in (False, True):
+        coupling = integrator(force=force, shared_force=shared).build(layout(2))
+        with torch.no_grad():
+            coupling.tau.fill_(tau)
+        q, k = (x.float().requires_grad_() for x in state(2))
+        moved = coupling(q, k)
+        torch.testing.assert_close(moved, (q, k))
+        sum((x * x).sum() for x in moved).backward()
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, *coupling.parameters()))
+
+
+@pytest.mark.parametrize("dt", [0.0, -0.1, math.inf, math.nan])
+def test_a_step_size_that_is_none_is_refused(dt: float) -> None:
+    with pytest.raises(InputError, match=r"^dt must be positive and finite, got "):
+        Euler(dt=dt)
+    assert build("coupled-euler", d_model=8, n_heads=2, dt=1e-60)(torch.randn(1, 3, 8))[0].isfinite().all()

@@ -163,8 +163,9 @@ def test_a_task_without_context_gain_has_no_column_for_it() -> None:
 
 
 def test_prefixes() -> None:
-    values = (870, 45_123, 910_000, 1_234_567, 7e9)
-    assert [with_prefix(value) for value in values] == ["870", "45.1k", "910k", "1.23M", "7.00G"]
+    values = (870, 45_123, 910_000, 1_234_567, 7e9, 8.1e12, 1.81038408e17, 2.5e19)
+    shown = ["870", "45.1k", "910k", "1.23M", "7.00G", "8.10T", "181P", "25.0E"]
+    assert [with_prefix(value) for value in values] == shown
 
 
 @pytest.mark.parametrize("width", [120, 60, 40])

@@ -232,8 +232,8 @@ def test_what_raises_in_watch_leaves_runs_saved_and_none_behind(ray: Any, base: 
 
 
 def test_a_run_of_more_than_any_machine_has_is_refused(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must have the 5000 CPUs and 0 GPUs of a run, and none has"):
-        launch([Job(base, tmp_path / "run")], None, replace(RUNTIME, threads=5000), Watch())
+    with pytest.raises(InputError, match="must have the 1000 CPUs and 0 GPUs of a run, and none has"):
+        launch([Job(base, tmp_path / "run")], None, replace(RUNTIME, threads=1000), Watch())
 
 
 # --- away from the shared folder --------------------------------------------------------------------------------------

@@ -115,7 +115,11 @@ def test_what_is_wrong_is_named_before_anything_runs(change, said):
     [
         ("STUDY = 3", "must define STUDY, a Study, and has int"),
         ("", "must define STUDY, a Study, and has NoneType"),
-        ("a = = 3", "study must be valid Python, but '.*' line 1"),
+        ("a = = 3", "study file '.*wrong.py' line 1 cannot be executed: SyntaxError: invalid syntax"),
+        ("import os\nimport nosuchmodule", "wrong.py' line 2 cannot be .*: ModuleNotFoundError: .* 'nosuchmodule'"),
+        ("def f():\n    raise OSError('two\\nlines')\nf()", "wrong.py' line 2 cannot be executed: OSError: two lines"),
+        ("import sys\nsys.exit(3)", "wrong.py' line 2 cannot be executed: SystemExit: 3"),
+        ("x = 1\0", "wrong.py' cannot be executed: SyntaxError: source code string cannot contain null bytes"),
         ("from attractor.study import axis\naxis('lrr', 1)", "unknown field of axis 'lrr'"),
     ],
 )

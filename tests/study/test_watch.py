@@ -1,12 +1,16 @@
 """The live view follows the files of metrics of the runs."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from attractor.evidence.run import RunFolder
-from attractor.study.watch import LatestStep
+from attractor.study.launch import Job
+from attractor.study.watch import LatestStep, Watch
+from attractor.train.config import TrainConfig
 
 
 @pytest.fixture
@@ -59,3 +63,17 @@ def test_a_look_reads_what_was_added_alone(folder: RunFolder, monkeypatch: pytes
     assert latest.read()["step"] == 2
     assert len(read) == 1
     assert latest.n_bytes_read == path.stat().st_size
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_says_now_and_then_where_the_runs_stand(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """Criterion: when a line is due there is one with the steps of each running run; a terminal has its bars."""
+    monkeypatch.setattr("attractor.study.watch.now_and_then", lambda: lambda: True)
+    job, said = Job(TrainConfig(n_steps=1000), folder.path, "gated"), StringIO()
+    append(folder, 120, loss=2.5)
+    watch = Watch(Console(file=said, force_terminal=terminal, width=120), [job])
+    watch([job], [])
+    line = "0 of 1 runs ended; gated seed 0 step 120 of 1,000\n"
+    assert said.getvalue() == ("" if terminal else line)

@@ -13,10 +13,11 @@ from attractor.control.heads import query_key_heads
 from attractor.control.views import Rows
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
+from attractor.parameters import parameter_groups
 from attractor.train import muon
 from attractor.train.config import TrainConfig
 from attractor.train.muon import MuonAdamW, muon_groups, orthogonalized
-from attractor.train.optimizer import load_optimizer, optimizer_groups, parameter_groups
+from attractor.train.optimizer import load_optimizer, optimizer_groups
 
 MODEL = TransformerConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=16)
 LR, DECAY, BETAS = 3e-3, 0.1, (0.9, 0.95)

@@ -13,8 +13,9 @@ from attractor.attention.position import LearnedPositions
 from attractor.attention.stage import require
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
+from attractor.parameters import parameter_groups
 from attractor.train.config import RECIPES, Runtime, TrainConfig
-from attractor.train.optimizer import build_optimizer, parameter_groups
+from attractor.train.optimizer import build_optimizer
 from attractor.train.schedule import SCHEDULES, learning_rate
 
 # --- schedules ----------------------------------------------------------------------------------------------------

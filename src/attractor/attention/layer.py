@@ -84,6 +84,7 @@ class Attention(nn.Module):
         if head_dim is None:
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
             head_dim = d_model // n_heads
+        require(head_dim >= 1, "head_dim", "at least 1", head_dim)
         self.config = config
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)
@@ -121,7 +122,7 @@ class Attention(nn.Module):
         rope: Rope | Rotation | None = None,
         cache: Cache | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
-        """causal_mask: True, False, or boolean (True = may attend), T S or B 1 T S, where S counts cached positions.
+        """causal_mask: True, False, or boolean (True = may attend), T S, B T S or B 1 T S; S counts cached positions.
 
         rope: a Rope turns position by position from the cache's end on; a Rotation (`rope.at(positions)`) as it says.
         """
@@ -175,6 +176,11 @@ class Attention(nn.Module):
         return torch.cat([torch.cat(first, dim=-1), torch.cat(second, dim=-1)], dim=1)
 
     def _rotation(self, rope: Rope | Rotation | None, past: int, x: Tensor) -> Rotation | None:
+        if not isinstance(rope, Rope | Rotation | None):
+            raise InputError(
+                f"rope must be a Rope or a Rotation, got {type(rope).__name__}; give attractor.attention.Rope(width), "
+                "or of Hugging Face's cos and sin Rotation(*(x[..., : x.shape[-1] // 2] for x in (cos, sin)))"
+            )
         if rope is None or self.rope_width == 0:
             return None
         if rope.width != self.rope_width:

@@ -21,6 +21,10 @@ def require(condition: bool, field: str, rule: str, value: object, next_step: st
         raise InputError(f"{field} must be {rule}, got {value!r}" + (f"; {next_step}" if next_step else ""))
 
 
+def require_seed(seed: int) -> None:
+    require(0 <= seed < 2**63, "seed", "at least 0 and below 2**63", seed)
+
+
 @dataclass(frozen=True)
 class Shape:
     """Where a layer stands: what a projection may ask about its surroundings."""

@@ -5,6 +5,7 @@ A name is a mechanism's, and may change fields of the attention or of the model:
 """
 
 from ast import literal_eval
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -59,7 +60,17 @@ def shape_of_size(size: str, start: BenchShape) -> BenchShape:
 def config_of(name: str, shape: BenchShape) -> TransformerConfig:
     """The model that a name stands for at this shape."""
     mechanism, _, told = name.partition(":")
-    changes = dict(_change(each, name) for each in told.split(",") if told)
+    changes = dict(_change(each, name) for each in told.split(",") if told or ":" in name)
+    try:
+        return _config_of(mechanism, shape, changes)
+    except TypeError as error:  # a word in place of a number
+        raise InputError(
+            f"fields of a preset must have values of their kind, got '{name}'; write a number, or True or False, where "
+            "the field has one"
+        ) from error
+
+
+def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) -> TransformerConfig:
     of_model = {f.name for f in fields(TransformerConfig)} - {"attention"}
     attention = {field: value for field, value in changes.items() if field not in of_model}
     return TransformerConfig(
@@ -82,7 +93,7 @@ def varied(name: str, field: str, value: object) -> str:
 def _change(told: str, name: str) -> tuple[str, Any]:
     field, equals, value = told.partition("=")
     if not equals:
-        raise InputError(f"preset must be NAME or NAME:FIELD=VALUE,..., got '{name}'; write {field}=VALUE")
+        raise InputError(f"preset must be NAME or NAME:FIELD=VALUE,..., got '{name}'; write {field or 'FIELD'}=VALUE")
     try:
         return field, literal_eval(value)
     except (ValueError, SyntaxError):

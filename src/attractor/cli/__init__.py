@@ -11,8 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from attractor.cli import bench, convert, data, evaluate, evidence, exchange, measure, runs, solve, study
+from attractor.cli.heartbeat import Heartbeat, LogConsole
 from attractor.cli.parsing import parse_among
 from attractor.errors import InputError, RunStopped
+from attractor.files import next_step
 
 WIDTH_OF_A_LOG = 120
 COMMANDS = {
@@ -34,12 +36,14 @@ def parse(argv: Sequence[str]) -> Any:
 
 def main() -> None:
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
-    console = Console(quiet=quiet) if sys.stdout.isatty() else Console(width=WIDTH_OF_A_LOG, quiet=quiet)
+    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     try:
         args = parse(sys.argv[1:] or ["--help"])
         every = [*COMMANDS.values(), *(each for _, commands in GROUPS.values() for each in commands.values())]
         run = next(run for made, run in every if type(args) is made)
-        run(args, console)
+        words = sys.argv[1:3] if sys.argv[1] in GROUPS else sys.argv[1:2]
+        with Heartbeat(console, " ".join(["attractor", *words])):
+            run(args, console)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -52,6 +56,6 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe went away
         sys.exit(1)
     except OSError as error:  # a folder that cannot be written, a full disk
-        place = f" '{error.filename}'" if error.filename else ""
-        print(f"error: {error.strerror or error}:{place}; make room there or choose another place", file=sys.stderr)
+        place = f": '{error.filename}'" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}; {next_step(error)}", file=sys.stderr)
         sys.exit(2)

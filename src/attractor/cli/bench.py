@@ -107,6 +107,7 @@ def bench(args: Bench, console: Console) -> None:
     from attractor.bench.figure import draw, kind_of
     from attractor.bench.profile import profile_table
     from attractor.bench.run import bench_all, profiles
+    from attractor.files import prepare_place
     from attractor.train.hardware import resolve_device
 
     if args.two_timescales:
@@ -117,6 +118,8 @@ def bench(args: Bench, console: Console) -> None:
         return
     if args.figure is not None:
         kind_of(args.figure)
+    prepare_place(args.figure)
+    prepare_place(args.out)
     device = resolve_device(args.device)
     request = request_of(args, device)
     if args.profile:

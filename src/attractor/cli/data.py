@@ -72,11 +72,12 @@ class DataVerify:
 def data_prepare(args: DataPrepare, console: Console) -> None:
     from attractor.corpus.console import LivePreparation, print_corpus
     from attractor.corpus.prepare import Preparation, count_of, prepare
+    from attractor.train.console import now_and_then
 
     given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
     columns = tuple(column.strip() for column in args.column.split(","))
     max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
-    with LivePreparation(console) as live:
+    with LivePreparation(console, now_and_then()) as live:
         corpus = prepare(Preparation(**given, columns=columns, max_tokens=max_tokens), live)
     print_corpus(console, corpus)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)

@@ -61,6 +61,8 @@ class Evaluate:
 
 
 def evaluate(args: Evaluate, console: Console) -> None:
+    if args.out is not None and args.out.is_file():
+        raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
     if args.tasks:
         args.refuse((*OF_RUNS, *OF_TEXTS), "with --tasks")
         _tasks(args, console)

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.errors import InputError
-from attractor.files import write_json
+from attractor.errors import InputError, unknown
+from attractor.files import prepare_place, write_json
 from attractor.train.config import Runtime
 
 RESULTS = Path("results")
@@ -70,29 +70,61 @@ def report(args: Report, console: Console) -> None:
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
 
-    if (args.source / "config.json").is_file():
-        if args.store is not None:
-            raise InputError(f"store must be left out for a run, which has no record of a study, got '{args.store}'")
-        console.print(str(write_run_page(args.source, args.out)), markup=False, highlight=False, soft_wrap=True)
+    source = folder_around(args.source)
+    if (source / "config.json").is_file():
+        for name, usual in (("store", None), ("formats", Report.formats)):
+            if getattr(args, name) != usual:
+                value = getattr(args, name)
+                raise InputError(f"{name} must be left out for a run, which is no study, got '{value}'; leave it out")
+        console.print(str(write_run_page(source, args.out)), markup=False, highlight=False, soft_wrap=True)
         return
-    record = read_record(args.source) if args.source.is_file() else StudyRecord.read(args.source)
-    if args.out is None and args.source.is_file():
-        raise InputError(f"out must be given where the source is a file, got '{args.source}'; name a folder")
-    page = write_report(record, args.out or args.source, args.formats, presets_as_data())
+    record = read_record(source) if source.is_file() else StudyRecord.read(source)
+    if args.out is None and source.is_file():
+        raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
+    prepare_place(args.store)
+    page = write_report(record, args.out or source, args.formats, presets_as_data())
     if args.store is not None:
         write_text(args.store, json.dumps(plain(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
 
 
+def folder_around(source: Path) -> Path:
+    """Return the folder of the run or study that is meant: what a command printed may be its page, and what it named
+    the pool of its runs, or the folder in which it lies alone."""
+    from attractor.evidence.study import POOL, STUDY_FILE
+
+    belongs_to_parent = source.name in ("report.html", "record.json", STUDY_FILE, POOL)
+    for place in [source, source.parent] if belongs_to_parent else [source]:
+        if any((place / name).is_file() for name in ("config.json", STUDY_FILE)):
+            return place
+    studies = sorted(path.parent for path in source.glob(f"*/{STUDY_FILE}")) if source.is_dir() else []
+    if len(studies) > 1:
+        names = ", ".join(str(study) for study in studies[:5])
+        raise InputError(f"source must be one study, and '{source}' holds {len(studies)}: {names}; give one of them")
+    return studies[0] if studies else source
+
+
 def claims(args: Claims, console: Console) -> None:
+    from attractor.papers import CLAIMS
     from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
+    known = {claim.id for claim in CLAIMS}
+    for name in args.ids:
+        if name not in known:
+            raise unknown("claim", name, known)
+    records = find_records(args.results, args.root)
+    if not records:
+        raise InputError(
+            f"results must be a folder of stored records (study-*.json), and '{args.results}' holds none; "
+            "give that of the repository, as --results PATH/results"
+        )
+    prepare_place(args.write)
     dates = read_rule_dates(args.results)
     if args.write is not None:
         dates = renewed_rule_dates(dates, datetime.now(UTC).date().isoformat())
         write_json(args.results / RULES, dates)
-    entries = ledger(find_records(args.results, args.root), rule_dates=dates)
+    entries = ledger(records, rule_dates=dates)
     print_ledger(console, entries, args.ids)
     if args.write is not None:
         write_ledger(args.write, entries)

@@ -51,6 +51,8 @@ def measure(args: Measure, console: Console) -> None:
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
     text = text_of(args.on)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
     contents = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
     records: list[dict[str, Any]] = []
 

@@ -144,7 +144,7 @@ def refuse_other_spelling(start: Path, corpus: str) -> None:
     if own.fingerprint != found.fingerprint:
         raise InputError(
             f"corpus must be in the tokens of the run that is started from, got '{corpus}' in those of "
-            f"'{found.name}'; 'attractor data prepare {corpus} --tokenizer {stored}' makes them"
+            f"'{found.name}'; 'attractor data prepare {corpus} --tokenizer {stored} --out FOLDER' makes them"
         )
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from attractor.cli.ending import end_with
+from attractor.errors import InputError
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
@@ -63,12 +64,18 @@ class StudyRun(StudyPlan):
     parallel: Annotated[str, arg(help="under torchrun: ddp or fsdp")] = Runtime.parallel
 
 
+def refuse_missing(results: Path) -> None:
+    if results != RESULTS and not results.is_dir():
+        raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
+
+
 def study_run(args: StudyRun, console: Console) -> None:
     from attractor.evidence.study import STUDY_FILE
     from attractor.study.run import Conduct, run_study
     from attractor.study.study import load_study
 
     study = load_study(args.file)
+    refuse_missing(args.results)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
         scale=args.scale,
@@ -98,9 +105,12 @@ def study_plan(args: StudyPlan, console: Console) -> None:
     from attractor.study.budget import flops_per_step, n_parameters
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
+    from attractor.train.hardware import resolve_device
 
     study = load_study(args.file)
     conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
+    refuse_missing(args.results)
+    resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -143,7 +153,6 @@ def print_chances(design: "Design", results: Path, console: Console) -> None:
 
 
 def study_list(args: StudyList, console: Console) -> None:
-    from attractor.errors import InputError
     from attractor.study.study import load_study
 
     files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []

@@ -1,6 +1,7 @@
 """What a person sees of a preparation: its progress, and at the end what the folder holds."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -15,8 +16,9 @@ from attractor.numerals import in_bytes, with_prefix
 class LivePreparation:
     """A bar with tokens a second and the time left. Where nobody watches live, each stage is a line."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, due: Callable[[], bool] = lambda: False) -> None:
+        """`due` says, whenever it is asked, whether a log should have another line."""
+        self.console, self._due = console, due
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -54,6 +56,9 @@ class LivePreparation:
         numbers = f"{with_prefix(progress.n_tokens)} tokens of {progress.n_documents:,} documents"
         if progress.stage == "tokenising":
             numbers += f"  {with_prefix(speed)} tok/s"
+        if not self.console.is_terminal and self._due():
+            share = f"{progress.share:.0%}  " if progress.share else ""
+            self.console.print(f"{progress.stage}: {share}{numbers}", highlight=False, soft_wrap=True)
         total = 1.0 if progress.share else None
         self._bar.update(self._task, total=total, completed=progress.share, numbers=numbers)
 

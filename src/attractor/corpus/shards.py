@@ -189,7 +189,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"prepared corpus must be a folder, but '{folder}' is none; check it")
     if not (folder / MANIFEST).is_file():
         raise InputError(
-            f"prepared corpus must have a {MANIFEST}, but '{folder}' has none; run 'attractor data prepare' to its end"
+            f"prepared corpus must have a {MANIFEST}, but '{folder}' has none; "
+            f"run 'attractor data prepare SOURCE --out {folder}' to its end"
         )
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -33,6 +33,8 @@ from attractor.errors import InputError, unknown
 def open_source(name: str, columns: Sequence[str] = ("text",), split: str = "train", articles: bool = False) -> Source:
     """A file, a folder, a pattern, a dump, the name of a built-in corpus, or `name:config:column` on the Hub; with
     `articles`, the rows of tables and the lines of texts are lines of longer documents."""
+    if not all(columns):
+        raise InputError(f"column must be one name or several, as title,abstract, got '{','.join(columns)}'; name one")
     source = _open(name, columns, split)
     if articles and isinstance(source, FileSource):
         source = replace(source, by_line=True)

@@ -93,8 +93,8 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
         return ByteTokenizer()
     if TRAINED.fullmatch(name_or_path):
         raise InputError(
-            f"tokenizer '{name_or_path}' must first be trained on a corpus; 'attractor data prepare' does so, and its "
-            "folder holds the tokenizer"
+            f"tokenizer '{name_or_path}' must first be trained on a corpus; "
+            f"'attractor data prepare SOURCE --tokenizer {name_or_path} --out FOLDER' does so, and FOLDER holds it"
         )
     path = located(name_or_path)
     if path.exists():

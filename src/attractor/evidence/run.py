@@ -14,6 +14,7 @@ no file, so any number of processes can add to one folder of results; within a r
 import errno
 import json
 import os
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from attractor.errors import InputError
+from attractor.errors import InputError, WritingError
 from attractor.evidence.configuration import config_differences, config_hash
 from attractor.evidence.lock import hold, turn
 from attractor.evidence.machine import environment
@@ -62,6 +63,11 @@ class RunFolder:
         config = _read_object(path / "config.json")
         if config is None:
             raise InputError(f"a run folder must hold config.json, and '{path}' does not; give the folder of a run")
+        if "model_type" in config and "model" not in config:
+            raise InputError(
+                f"a run folder must hold the configuration of a run, and '{path}' holds that of a Hugging Face model; "
+                f"'attractor import {shlex.quote(str(path))}' makes a run of it"
+            )
         return cls(path, config)
 
     @property
@@ -89,7 +95,7 @@ class RunFolder:
                 self._drop_torn_line()
                 _write_at_end(self._metrics, line)
         except OSError as error:
-            raise InputError(
+            raise WritingError(
                 f"could not write to '{self._metrics}': {error.strerror}; make room or make it writable, then resume"
             ) from error
 

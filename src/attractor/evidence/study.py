@@ -29,6 +29,7 @@ from attractor.evidence.run import RunFolder
 POOL = "runs"
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
+SPEEDS = "speeds.json"  # measured once, since they decide configurations: a study resumed must not become another one
 PROBES_FILE = "probes.json"
 FORMAT = 1
 CORPUS_SIZES = re.compile(r"([\d,]+) bytes; ([\d,]+) training and ([\d,]+) validation tokens")  # `tasks/text.py`
@@ -270,18 +271,32 @@ def pool_of(folder: Path) -> Path:
     return inside if inside.is_dir() else folder.resolve().parent / POOL
 
 
+def refuse_foreign_folder(folder: Path) -> None:
+    """Never mix a study into somebody's files. Hidden ones do not count."""
+    if not folder.is_dir() or (folder / STUDY_FILE).exists():
+        return
+    names = {child.name for child in folder.iterdir() if not child.name.startswith(".")}
+    if names - {POOL, SPEEDS}:  # which a study writes before its plan
+        raise InputError(f"'{folder}' holds files but no {STUDY_FILE}, so it is no study; choose a new or empty folder")
+
+
 def read_study(folder: Path) -> tuple[Design, Keys]:
     path = folder / STUDY_FILE
     if not path.exists():
         raise InputError(
             f"a study's folder must hold {STUDY_FILE}, and '{folder}' does not; give the folder of a study"
         )
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    keys = {
-        (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
-        for cell in stored["cells"]
-    }
-    return Design.from_dict(stored["design"]), keys
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        keys = {
+            (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
+            for cell in stored["cells"]
+        }
+        return Design.from_dict(stored["design"]), keys
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' must hold the plan of a study, and is damaged; repeat the study's command"
+        ) from error
 
 
 def study_as_dict(design: Design, keys: Keys) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def runs_of_other_seeds(run: RunFolder) -> Iterable[RunFolder]:
             continue
         with suppress(InputError):  # somebody else's damaged file says nothing about this run
             other = RunFolder.open(path)
-            if config_differences({"this": run.config, "other": other.config}).keys() <= {"seed"}:
+            if config_differences({"this": run.config, "other": other.config}).keys() <= {"seed"} and other.summary():
                 yield other
 
 

@@ -30,6 +30,7 @@ from attractor.attention.couple.none import Uncoupled
 from attractor.attention.output.gated import Gated, GatedOutput
 from attractor.attention.output.plain import Plain
 from attractor.attention.presets import preset
+from attractor.attention.stage import require_seed
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
 from attractor.files import refuse_inhabited
@@ -46,6 +47,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
     """The model with the named mechanism, and weights of its own; what is new is drawn from (seed, its name)."""
     if not isinstance(model, Transformer):
         raise InputError(f"model must be a transformer to be converted, got the family {model.config.family}; give one")
+    require_seed(seed)
     config = converted_config(model.config, attention)
     made = config.build(seed).to(model.embedding.weight.dtype)
     unplaced = made.load_state_dict(model.state_dict(), strict=False).unexpected_keys

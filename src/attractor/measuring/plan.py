@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from attractor.attention.stage import require
+from attractor.attention.stage import require, require_seed
 
 GB = 10**9
 
@@ -23,6 +23,7 @@ class Plan:
         require(self.length >= 2, "length", "at least 2", self.length, "one position can only attend to itself")
         require(self.k >= 0, "k", "at least 0", self.k, "0 leaves the exponents out")
         require(0 < self.memory < math.inf, "memory", "a positive number of GB", self.memory)
+        require_seed(self.seed)
         require(len({*self.layers}) == len(self.layers), "layers", "named once each", self.layers)
         require(self.jacobians or self.k == 0, "k", "0 without Jacobians, of which exponents are made", self.k)
 

@@ -1,5 +1,6 @@
 """Cached generation: greedy, temperature, top-k and top-p, for batches of unequal prompts."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
@@ -55,7 +56,7 @@ def generate(
     temperature 0 is greedy. After `stop_token` a sequence goes on with `pad_token`; all stopped ends early.
     """
     require(max_new_tokens >= 0, "max_new_tokens", "at least 0", max_new_tokens)
-    require(temperature >= 0, "temperature", "at least 0 (0 is greedy)", temperature)
+    require(0 <= temperature < math.inf, "temperature", "at least 0 (0 is greedy) and finite", temperature)
     require(top_k is None or top_k >= 1, "top_k", "at least 1", top_k)
     require(top_p is None or 0 < top_p <= 1, "top_p", "above 0 and at most 1", top_p)
     tokens, real = pad_left(tokens, pad_token, model.device)

@@ -259,7 +259,10 @@ def carry_out(
         failures = dict.fromkeys((job.name for job in batch), why)
     for job in batch:
         if job.name in failures and job.path.is_dir():
-            write_text(job.path / FAILURE, failures[job.name] + "\n")
+            try:
+                write_text(job.path / FAILURE, failures[job.name] + "\n")
+            except OSError:  # the reason of the failure may be that nothing can be written there
+                print(f"{job.name}: {failures[job.name]}", file=sys.stderr)
     sys.exit(exit_code)
 
 

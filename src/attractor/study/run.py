@@ -23,7 +23,16 @@ from rich.console import Console
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
 from attractor.evidence.run import config_hash
-from attractor.evidence.study import POOL, STUDY_FILE, Design, Keys, StudyRecord, study_as_dict
+from attractor.evidence.study import (
+    POOL,
+    SPEEDS,
+    STUDY_FILE,
+    Design,
+    Keys,
+    StudyRecord,
+    refuse_foreign_folder,
+    study_as_dict,
+)
 from attractor.files import write_json
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
@@ -37,7 +46,7 @@ from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_ru
 from attractor.study.rotation import rotation_of_run
 from attractor.study.stacked import prefer_stacked
 from attractor.study.structure import structure_of_run
-from attractor.study.study import Study
+from attractor.study.study import Study, require_seeds
 from attractor.study.timescales import timescales_of_run
 from attractor.study.watch import Watch
 from attractor.train.calibrate import calibrate
@@ -45,7 +54,6 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
 from attractor.train.hardware import resolve_device
 
-SPEEDS = "speeds.json"  # measured once, since they decide configurations: a study resumed must not become another one
 EARLIER = "earlier"  # what a study was before it was edited
 LAUNCHERS = {
     "local": "attractor.study.launch",
@@ -86,6 +94,8 @@ class Conduct:
             raise unknown("launcher", self.launcher, LAUNCHERS)
         share_of(self.part)
         require(self.workers is None or self.workers >= 1, "workers", "at least 1", self.workers)
+        if self.seeds is not None:
+            require_seeds(self.seeds)
 
     def folder_of(self, study: Study) -> Path:
         return self.folder or self.root / f"{study.name}-{self.scale}"
@@ -208,6 +218,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
         print_line(console, f"first the runs that it starts from, those of {study.pretrained.name}")
         carry_out(before.jobs, "training", conduct, runtime, console)
+    refuse_foreign_folder(conduct.folder_of(study))
     planned = plan_study(study, conduct, runtime)
     for line in write_plan(planned):
         print_line(console, line)

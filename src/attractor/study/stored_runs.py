@@ -13,7 +13,7 @@ from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash, dotted_fields
 from attractor.evidence.quantity import LOSS_OF_VALIDATION
 from attractor.evidence.run import RunFolder
-from attractor.evidence.study import STUDY_FILE, Design, StudyRecord, pool_of, study_as_dict
+from attractor.evidence.study import STUDY_FILE, Design, StudyRecord, pool_of, refuse_foreign_folder, study_as_dict
 from attractor.files import write_json
 from attractor.study.compare import MEMORY, SCALE, SPEED, headline
 from attractor.study.study import CONTROL
@@ -27,10 +27,15 @@ def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tu
     for run in runs:
         if not {"label", "seed"} <= run.config.keys():
             raise InputError(f"the config.json of a compared run needs label and seed: '{run.path}' lacks one of them")
+        if (summary := run.summary()) is not None and "metric" not in summary:
+            raise InputError(
+                f"a compared run must have been trained here, and '{run.path}' has no metric; leave it out"
+            )
     metrics = {summary["metric"]["name"] for run in runs if (summary := run.summary())}
     if not metrics:
         raise InputError("compared runs must be finished, and none of these has a summary.json; let them finish")
     folder = folder or Path("runs") / f"compare-{config_hash({'runs': [run.config for run in runs]})[:8]}"
+    refuse_foreign_folder(folder)
     rows = labelled(groups(runs))
     baseline = next(iter(rows))
     control = next((row for row, of_row in rows.items() if of_row[0].config["label"].split()[-1] == CONTROL), CONTROL)

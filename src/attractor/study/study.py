@@ -7,9 +7,11 @@ runs, so a difference between rows has one cause.
 """
 
 import importlib.util
+import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from attractor.attention.presets import preset
@@ -92,8 +94,12 @@ class Scale:
     elsewhere: tuple[str, ...] = ()  # corpora that finished runs are evaluated on, although they did not train on them
 
     def __post_init__(self) -> None:
-        require(len(self.seeds) >= 1, "seeds", "at least one", self.seeds)
-        require(len(set(self.seeds)) == len(self.seeds), "seeds", "without repetition", " ".join(map(str, self.seeds)))
+        require_seeds(self.seeds)
+
+
+def require_seeds(seeds: tuple[int, ...]) -> None:
+    require(len(seeds) >= 1, "seeds", "at least one", seeds, "as --seeds 0 1 2")
+    require(len(set(seeds)) == len(seeds), "seeds", "without repetition", " ".join(map(str, seeds)))
 
 
 @dataclass(frozen=True)
@@ -207,21 +213,40 @@ def fitted(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
 
 
 def load_study(path: str | Path) -> Study:
-    """The study that a file defines as STUDY. The file is Python, and is executed."""
+    """Return the study that a file defines as STUDY. The file is Python, and is executed."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"study must be a Python file, and '{path}' is none; 'ls studies' shows ours")
-    spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
+    if not path.is_file() or path.suffix != ".py":
+        raise InputError(
+            f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as "
+            "'attractor study list' shows those in studies/"
+        )
+    study = getattr(_executed(path), "STUDY", None)
+    if not isinstance(study, Study):
+        raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see studies/")
+    return replace(study, name=path.stem)
+
+
+def _executed(path: Path) -> ModuleType:
+    """Execute a study's file. Whatever its code raises becomes one line with the place where it was raised."""
+    spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from error
-    except SyntaxError as error:
-        raise InputError(f"study must be valid Python, but '{path}' line {error.lineno}: {error.msg}") from error
-    study = getattr(module, "STUDY", None)
-    if not isinstance(study, Study):
-        raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see studies/")
-    return replace(study, name=path.stem)
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        why = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        raise InputError(
+            f"study file {_place_of(error, path)} cannot be executed: {kind}{why}; mend that line"
+        ) from error
+    return module
+
+
+def _place_of(error: BaseException, path: Path) -> str:
+    """Say in which line of a study's file an error arose; of a syntax error, in which file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path.resolve()]
+    if isinstance(error, SyntaxError) and error.lineno and not lines:
+        lines = [error.lineno]
+    return f"'{path}' line {lines[-1]}" if lines else f"'{path}'"

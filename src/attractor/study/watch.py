@@ -11,7 +11,7 @@ from rich.console import Console
 
 from attractor.evidence.run import RunFolder
 from attractor.study.launch import Job
-from attractor.train.console import in_numbers, print_line, run_progress, shown
+from attractor.train.console import in_numbers, now_and_then, print_line, run_progress, shown
 
 
 class Watch:
@@ -24,6 +24,7 @@ class Watch:
         }
         self.steps = {job: LatestStep(job.path / "metrics.jsonl") for job in jobs}
         self.told = {job for job in jobs if job.finished}
+        self.due = now_and_then()
 
     def __enter__(self) -> "Watch":
         if self.console.is_terminal:
@@ -50,6 +51,15 @@ class Watch:
                 self.told.add(job)
                 self._tell(job)
         self.progress.update(self.overall, completed=steps, numbers=f"{len(ended)} of {len(self.jobs)} runs")
+        if not self.console.is_terminal and self.due():
+            print_line(self.console, self._in_one_line(running, ended))
+
+    def _in_one_line(self, running: Sequence[Job], ended: Sequence[Job]) -> str:
+        """Say where the runs stand, for a log."""
+        under_way = [
+            f"{job.name} step {self.steps[job].record.get('step', 0):,} of {job.config.n_steps:,}" for job in running
+        ]
+        return "; ".join([f"{len(ended)} of {len(self.jobs)} runs ended", *under_way])
 
     def _tell(self, job: Job) -> None:
         summary = RunFolder.open(job.path).summary() if job.finished else None

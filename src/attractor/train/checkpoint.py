@@ -12,7 +12,6 @@ back: a damaged one is named and the one before it is used. One of another confi
 but out of place, and refused.
 """
 
-import errno
 import hashlib
 import json
 import re
@@ -27,16 +26,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
-from attractor.errors import InputError
+from attractor.errors import InputError, WritingError
 from attractor.evidence.run import RunFolder, config_hash, write_json
-from attractor.files import flush_to_disk, in_json
+from attractor.files import FULL, flush_to_disk, in_json
 from attractor.train.distributed import placed_as
 
 FORMAT = 2  # whatever a later format adds: a manifest is sealed as here, so that a flipped byte is never a new version
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 BEST = "best.json"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HIDDEN = (".writing-", ".removing-")  # nothing of these names counts
 
 
@@ -87,7 +85,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
         cure = "make room" if number is None or number in FULL else "make it writable"
-        raise InputError(
+        raise WritingError(
             f"could not save the checkpoint of step {state.step} in '{folder}': {getattr(error, 'strerror', error)}; "
             f"{cure}, then resume. Earlier checkpoints are intact"
         ) from error
@@ -104,7 +102,12 @@ def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the lowest validation loss so far, where one was written."""
     if not (folder / BEST).exists():
         return None
-    step = json.loads((folder / BEST).read_text())["step"]
+    try:
+        step = int(json.loads((folder / BEST).read_text())["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"'{folder / BEST}' must name the best step, and is damaged; give --checkpoint last"
+        ) from error
     path = folder / f"step-{step:08d}"
     return path if path.exists() else None
 

@@ -77,7 +77,10 @@ class TrainConfig:
         require(self.seed >= 0, "seed", "at least 0", self.seed)
         require(0 < self.lr < math.inf, "lr", "positive and finite", self.lr)
         require(
-            0 <= self.warmup_steps < self.n_steps, "warmup_steps", f"below n_steps={self.n_steps}", self.warmup_steps
+            0 <= self.warmup_steps < self.n_steps,
+            "warmup_steps",
+            f"at least 0 and below n_steps={self.n_steps}",
+            self.warmup_steps,
         )
         require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)", self.betas)
         require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", self.weight_decay)
@@ -205,6 +208,9 @@ def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
     return TASKS[kind].from_dict(values)
 
 
+MAX_THREADS = 1024  # torch crashes where the system cannot start as many as it is asked for
+
+
 @dataclass(frozen=True)
 class Runtime:
     """Where and how a run is carried out: nothing here changes what it computes."""
@@ -229,6 +235,7 @@ class Runtime:
                 "pip install 'attractor[tensorboard]', or leave the option out"
             )
         require(self.threads is None or self.threads >= 1, "threads", "at least 1", self.threads)
+        require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
         if self.parallel not in PARALLEL:
             raise unknown("parallel", self.parallel, PARALLEL)
 

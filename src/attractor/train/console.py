@@ -70,13 +70,15 @@ def now_and_then() -> Callable[[], bool]:
 
 
 class LiveConsole:
-    """A `Display` for a person. Where nobody watches live (a pipe, a log file) every validation is one line."""
+    """A `Display` for a person. Where nobody watches live (a pipe, a log file) every validation is one line, and so is
+    a step now and then."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.progress = run_progress(self.console)
         self.bar: TaskID | None = None
         self.latest: dict[str, Any] = {}
+        self.due = now_and_then()
 
     def start(self) -> None: ...
 
@@ -95,6 +97,10 @@ class LiveConsole:
         assert self.bar is not None
         self.latest = record
         self.progress.update(self.bar, completed=record["step"], numbers=in_numbers(record))
+
+    def taken(self, n_steps: int) -> None:
+        if not self.console.is_terminal and self.due():
+            self.note(f"step {n_steps:>6}  {in_numbers(self.latest)}{self._time_left()}")
 
     def evaluated(self, record: dict[str, Any]) -> None:
         measured = {k: v for k, v in record.items() if k not in ("step", "tokens") and v is not None}

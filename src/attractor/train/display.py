@@ -13,6 +13,9 @@ class Display(Protocol):
     def step(self, record: dict[str, Any]) -> None:
         """A training step was taken; the record may hold loss, lr, grad_norm, tokens_per_second, memory, mfu."""
 
+    def taken(self, n_steps: int) -> None:
+        """So many steps have been taken; unlike `step`, this is called at each of them."""
+
     def evaluated(self, record: dict[str, Any]) -> None:
         """A validation was made."""
 
@@ -28,6 +31,8 @@ class Silent:
     def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None: ...
 
     def step(self, record: dict[str, Any]) -> None: ...
+
+    def taken(self, n_steps: int) -> None: ...
 
     def evaluated(self, record: dict[str, Any]) -> None: ...
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attractor.errors import RunInterrupted, RunStopped
+from attractor.errors import RunInterrupted, RunStopped, WritingError
 from attractor.evidence.run import RunFolder
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
@@ -96,15 +96,28 @@ def train(
 
 
 def _carry_out(run: "Run") -> dict[str, Any]:
-    run.restore()
     try:
-        with StopRequest() as stop, freed_memory_kept():
-            run.carry_out(stop)
-    finally:
-        run.display.end()
-        if run.board is not None:
-            run.board.close()
-    return run.conclude()
+        run.restore()
+        try:
+            with StopRequest() as stop, freed_memory_kept():
+                run.carry_out(stop)
+        finally:
+            run.display.end()
+            if run.board is not None:
+                run.board.close()
+        return run.conclude()
+    except BrokenPipeError:  # the reader of the output went away
+        raise
+    except (OSError, WritingError) as error:
+        raise WritingError(f"{said(error)}. {run.resume}") from error
+
+
+def said(error: OSError | WritingError) -> str:
+    """Say in one line what could not be read or written, and what can be done about it."""
+    if isinstance(error, WritingError):
+        return str(error)
+    place = f" '{error.filename}'" if error.filename else ""
+    return f"could not read or write{place}: {error.strerror or error}; make room or make it writable, then resume"
 
 
 @dataclass(frozen=True)
@@ -192,6 +205,7 @@ class Run:
             while state.step < config.n_steps:
                 with self.counting_seconds():
                     self.ahead.append(self.take_step())
+                self.display.taken(self.step)
                 stop_signal = self.world.largest(stop.signal_number or 0)
                 if self.due or stop_signal:
                     self.catch_up()
@@ -216,11 +230,12 @@ class Run:
         if state.step % self.runtime.save_every == 0 or at_end or stop_signal:
             self.save()
         if stop_signal and not at_end:
-            raise RunInterrupted(
-                f"interrupted after step {state.step}, saved. Resume: {self.world.program} train --resume "
-                + shlex.quote(str(self.folder.path)),
-                stop_signal,
-            )
+            raise RunInterrupted(f"interrupted after step {state.step}, saved. {self.resume}", stop_signal)
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on from the last checkpoint."""
+        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}"
 
     @contextmanager
     def batches_ahead(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ from attractor.attention.stage import require
 from attractor.control.heads import query_key_heads, view_of_ours
 from attractor.control.views import Rows
 from attractor.errors import InputError, unknown
+from attractor.parameters import is_matrix
 from attractor.train.distributed import is_spread
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
@@ -243,8 +244,8 @@ def muon_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     }
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            is_matrix = parameter.dim() == 2 and name.endswith(".weight")
-            kind = "vectors" if not is_matrix else "outside" if id(parameter) in outside else "hidden"
+            hidden = parameter.dim() == 2 and is_matrix(name, parameter)
+            kind = "vectors" if not hidden else "outside" if id(parameter) in outside else "hidden"
             groups[kind]["params"].append((name, parameter))
     return [group for group in groups.values() if group["params"]]
 

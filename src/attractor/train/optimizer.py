@@ -1,7 +1,7 @@
 """The optimizer of a run: AdamW, or Muon for hidden matrices and AdamW for the rest.
 
-Matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not. A group may have a rate of its own, as a
-multiple of the run's (`rate_factor`): the schedule is one for all.
+Matrices decay, vectors and scalars (norms, step sizes, lambdas, gates) do not: `parameters.py` says which is which. A
+group may have a rate of its own, as a multiple of the run's (`rate_factor`): the schedule is one for all.
 """
 
 from typing import Any
@@ -9,23 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from attractor.parameters import parameter_groups
 from attractor.train.config import TrainConfig
 from attractor.train.distributed import placed_as
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The optimizer's groups, each with the names of its parameters.
-
-    A matrix is the weight of a linear map or an embedding: lambda vectors kept as rows of one parameter are none.
-    """
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    is_matrix = {name: p.dim() >= 2 and name.endswith(".weight") for name, p in named}
-    matrices = [(name, p) for name, p in named if is_matrix[name]]
-    vectors = [(name, p) for name, p in named if not is_matrix[name]]
-    return [
-        {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
-        {"name": "vectors and scalars", "params": vectors, "weight_decay": 0.0},
-    ]
 
 
 def optimizer_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import torch
 
+from attractor.attention.stage import require_seed
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.evidence.run import RunFolder
 from attractor.models.language_model import LanguageModel
@@ -24,6 +25,7 @@ def continuation(
     top_p: float | None = None,
 ) -> str:
     """Return what the model writes after the prompt. An empty prompt starts a new document."""
+    require_seed(seed)
     given = tokenizer.encode(prompt).astype("int64")
     tokens = model.generate(
         [torch.from_numpy(given) if len(given) else [tokenizer.end_of_text]],

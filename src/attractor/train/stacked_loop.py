@@ -22,6 +22,7 @@ from torch import Tensor
 from attractor.errors import InputError, RunInterrupted
 from attractor.evidence.run import write_json
 from attractor.models.language_model import LanguageModel
+from attractor.parameters import parameter_groups
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, evaluate
@@ -29,7 +30,6 @@ from attractor.train.hardware import PeakMemory, on_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
-from attractor.train.optimizer import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.schedule import learning_rate
 from attractor.train.stacked import FOUND, Stack

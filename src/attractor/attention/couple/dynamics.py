@@ -38,7 +38,8 @@ class Dynamics(Coupling):
         require(
             isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps
         )
-        require(self.dt > 0, "dt", "positive", self.dt)
+        is_number = isinstance(self.dt, int | float)
+        require(is_number and 0 < self.dt < math.inf, "dt", "positive and finite", self.dt)
         if self.force not in FORCES:
             raise unknown("force", self.force, FORCES)
 
@@ -66,6 +67,10 @@ class CoupledDynamics(Finishing):
         if self.gate is not None:
             nn.init.zeros_(self.gate)
 
+    def step_sizes(self, dtype: torch.dtype) -> Tensor:
+        """(1), where a tau so low that its step size would be 0, by which kernels divide, gives the smallest one."""
+        return self.tau.to(dtype).exp().clamp_min(torch.finfo(dtype).tiny)  # (1)
+
     def integrate(self, q: Tensor, k: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
         """q: B T J G K, k: B T J 1 K, dt: J G 1, for J key heads with G queries each. The force is taken in the
         precision of its weights, or of autocast; q and k keep their own."""
@@ -84,7 +89,7 @@ class CoupledDynamics(Finishing):
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
-        dt = self.tau.to(wide).exp()  # (1)
+        dt = self.step_sizes(wide)
         qn, kn = couple(self.config.program, q, k, dt, self.force) if self._fused(q, k) else self._plain(q, k, dt)
         if self.gate is not None:
             opening = self.gate.to(wide).tanh().view(-1, 1, 1)
@@ -94,8 +99,7 @@ class CoupledDynamics(Finishing):
 
     def finished(self, q: Tensor, k: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
         if self.gate is None and finish.by_head(q.shape[-1]) and self._fused(q, k):
-            dt = self.tau.float().exp()  # (1)
-            return couple(self.config.program, q, k, dt, self.force, finish)
+            return couple(self.config.program, q, k, self.step_sizes(torch.float32), self.force, finish)
         return finish(*self(q, k))
 
     def _fused(self, q: Tensor, k: Tensor) -> bool:

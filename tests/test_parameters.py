@@ -1,0 +1,112 @@
+"""Weight decay pulls at matrices and leaves the coupling's step sizes alone, whoever made the model."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+import attractor
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+from attractor.train.config import TrainConfig
+from attractor.train.optimizer import optimizer_groups
+
+TINY = TransformerConfig(vocab_size=32, d_model=32, n_heads=4, n_layers=1, d_ff=24)
+COUPLED = tuple(name for name in PRESETS if name.startswith("coupled"))
+
+
+class Foreign(nn.Module):
+    """Somebody's model: torch's own attention, and a layer of ours in a place of its own."""
+
+    def __init__(self, attention: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(32, 32)
+        self.theirs = nn.MultiheadAttention(32, 2, batch_first=True)
+        self.ours = attractor.attention.build(attention, d_model=32, n_heads=4)
+        self.norm = nn.LayerNorm(32)
+        self.readout = nn.Linear(32, 32)
+        self.readout.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.theirs(x, x, x, need_weights=False)[0]
+        return self.readout(self.norm(x + self.ours(x)[0]))
+
+
+def decay_by_name(model: nn.Module, weight_decay: float = 0.1) -> dict[str, float]:
+    groups = attractor.parameter_groups(model, weight_decay)
+    return {name: group["weight_decay"] for group in groups for name, _ in group["params"]}
+
+
+@pytest.mark.parametrize("attention", PRESETS)
+def test_the_groups_partition_the_parameters_of_every_model(attention: str) -> None:
+    for model in (TINY.replace(attention=attention).build(), Foreign(attention)):
+        groups = attractor.parameter_groups(model, 0.1)
+        held = [parameter for group in groups for _, parameter in group["params"]]
+        assert len({*map(id, held)}) == len(held)
+        assert {*map(id, held)} == {*map(id, model.parameters())}
+        AdamW(groups, lr=1e-3)
+
+
+def test_what_decays_of_a_foreign_model() -> None:
+    """Criterion: its matrices, of which the tied one counts once; no bias, norm or step size."""
+    decay = decay_by_name(Foreign("coupled-euler"))
+    decaying = {name for name, value in decay.items() if value}
+    assert {"embedding.weight", "theirs.in_proj_weight", "theirs.out_proj.weight"} <= decaying
+    assert {"ours.couple.tau", "norm.weight", "norm.bias", "readout.bias"} <= decay.keys() - decaying
+    assert "readout.weight" not in decay
+
+
+@pytest.mark.parametrize("attention", COUPLED)
+def test_step_sizes_never_decay(attention: str) -> None:
+    """Criterion: where gradients are 0, decay alone moves parameters. With one group for all, AdamW moves tau."""
+    for model in (TINY.replace(attention=attention).build(), Foreign(attention)):
+        taus = {name: parameter for name, parameter in model.named_parameters() if name.endswith("tau")}
+        before = {name: tau.detach().clone() for name, tau in taus.items()}
+        for groups, stays in ((attractor.parameter_groups(model, 0.5), True), (model.parameters(), False)):
+            optimizer = AdamW(groups, lr=0.1, weight_decay=0.5)
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            assert taus
+            assert all(torch.equal(tau, before[name]) == stays for name, tau in taus.items())
+
+
+def test_the_groups_are_those_of_a_run() -> None:
+    config = TrainConfig(model=TINY.replace(attention="coupled-euler"), weight_decay=0.1)
+    model = config.model.build()
+    assert attractor.parameter_groups(model, 0.1) == optimizer_groups(model, config)
+
+
+def test_frozen_parameters_are_left_out_and_an_empty_group_with_them() -> None:
+    model = Foreign("standard")
+    model.embedding.weight.requires_grad_(False)
+    assert "embedding.weight" not in decay_by_name(model)
+    (group,) = attractor.parameter_groups(nn.Linear(3, 2, bias=False), 0.1)
+    assert [name for name, _ in group["params"]] == ["weight"]
+    assert group["weight_decay"] == 0.1
+
+
+def test_a_hugging_face_model_holds_its_tied_weights_once() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    decay = decay_by_name(model)
+    assert "lm_head.weight" not in decay
+    assert {name for name, value in decay.items() if not value} == {name for name in decay if "norm" in name}
+
+
+@pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf])
+def test_a_decay_that_is_no_rate_is_refused(wrong: float) -> None:
+    with pytest.raises(InputError, match=r"^weight_decay must be at least 0 and finite, got "):
+        attractor.parameter_groups(Foreign("standard"), wrong)

@@ -1,0 +1,95 @@
+"""What an error suggests works: every command in the source's texts parses, and a name is suggested only where near."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attractor import cli
+from attractor.attention import PRESETS
+from attractor.corpus.documents import CORPORA
+from attractor.errors import nearest
+from attractor.models import SIZES
+from attractor.papers import CLAIMS
+from attractor.tasks import TASKS
+from attractor.train.config import RECIPES
+
+SOURCE = Path(__file__).parents[1] / "src" / "attractor"
+QUOTED = re.compile(r"'attractor ([a-z][^']*)'")
+PLACEHOLDER = "X"  # what an f-string fills in
+
+
+def texts(file: Path) -> Iterator[tuple[int, str]]:
+    """Every text of a file but its docstrings; an f-string with a word in each of its gaps."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(str(p.value) if isinstance(p, ast.Constant) else PLACEHOLDER for p in node.values),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside | alone:
+            yield node.lineno, node.value
+
+
+def suggestions() -> list[tuple[str, str]]:
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        for line, text in texts(file):
+            found += [(f"{file.relative_to(SOURCE)}:{line}", words) for words in QUOTED.findall(text)]
+    return found
+
+
+SUGGESTIONS = suggestions()
+
+
+def test_suggestions_are_found() -> None:
+    """Criterion: where the search finds nothing, the test below proves nothing."""
+    assert {"list", "train --task sudoku"} <= {words for _, words in SUGGESTIONS}
+
+
+@pytest.mark.parametrize(("place", "words"), SUGGESTIONS, ids=[f"{place} {words}" for place, words in SUGGESTIONS])
+def test_a_suggested_command_parses(place: str, words: str) -> None:
+    """Criterion: a name alone is that of a command; with options or arguments the whole line is one that parses."""
+    argv = words.split()
+    commands = {*cli.COMMANDS, *(f"{group} {name}" for group, (_, of) in cli.GROUPS.items() for name in of)}
+    if words not in commands and argv[-1] != "--help":
+        cli.parse(argv)
+
+
+VOCABULARIES = {
+    "attention": PRESETS,
+    "size": SIZES,
+    "recipe": RECIPES,
+    "task": TASKS,
+    "corpus": CORPORA,
+    "command": cli.COMMANDS,
+    "precision": ("fp32", "bf16", "fp16"),
+    "claim": [claim.id for claim in CLAIMS],
+}
+every_vocabulary = pytest.mark.parametrize("names", VOCABULARIES.values(), ids=VOCABULARIES)
+
+
+@every_vocabulary
+@pytest.mark.parametrize("word", ["nope", "none", "something", "xyz", "foo", "softmax"])
+def test_a_word_that_is_near_nothing_has_no_suggestion(names: list[str], word: str) -> None:
+    assert nearest(word, sorted(names)) is None
+
+
+@every_vocabulary
+def test_a_slip_of_the_finger_finds_the_name(names: list[str]) -> None:
+    """Criterion: two letters exchanged, one left out at the end, or one doubled, in every name of five letters or more;
+    what is found may be another name that is as near."""
+    for name in (name for name in names if len(name) >= 5):
+        for slip in (name[:-3] + name[-2] + name[-3] + name[-1], name[:-1], name + name[-1]):
+            assert nearest(slip, sorted(names)) is not None, slip
+        assert nearest(name[:-1], sorted(names)) in [each for each in names if name[:-1] in each or each in name]
+
+
+def test_the_nearest_of_several_names_is_suggested() -> None:
+    meant = {"eular": "coupled-euler", "standrad": "standard", "gatd": "gated", "diff": "differential", "gq": "gqa"}
+    assert {word: nearest(word, sorted(PRESETS)) for word in meant} == meant

@@ -1,0 +1,536 @@
+"""Wrong inputs of every command: each ends in one line on standard error that names what is wrong, and exit code 2.
+
+A case is a command line as a person types it. What the commands are given lies in one folder, made once for all cases.
+"""
+
+import errno
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attractor import cli
+from attractor.evidence.run import RunFolder
+from attractor.study.stored_runs import compare_runs
+from in_process import Command, command_in_process
+
+ROOT = Path(__file__).parents[1]
+TINY = "--d-model=16 --n-heads=2 --n-layers=1 --d-ff=32 --max-seq-len=64 --seq-len=16 --batch-size=4 --n-steps=2"
+STUDY = """
+from attractor.study import Scale, Study, axis
+from attractor.train.config import TrainConfig
+
+BASE = TrainConfig().replace(corpus="text.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=2, warmup_steps=1)
+STUDY = Study(
+    title="t", question="q", source="s", rows=axis("attention", "standard", "gated"), baseline="standard",
+    scales={"smoke": Scale(BASE, seeds=(0,))},
+)
+"""
+
+# --- the cases: a command, and what is wrong in it, a line each ------------------------------------------------------
+
+# Whatever training refuses. "train" stands for these options with a small model on text.txt.
+TRAINING = """
+--attention=eular           --recipe=labtop             --size=smal              --task=texts
+--schedule=cosin            --precision=fp8             --device=cud             --lr=fast
+--lr=nan                    --lr=inf                    --lr=0                   --lr=-1
+--n-steps=0                 --n-steps=-1                --n-steps=1.5            --n-steps=1e3
+--warmup-steps=2            --warmup-steps=9            --warmup-steps=-1        --batch-size=0
+--seq-len=0                 --seq-len=100000            --d-model=0              --d-model=-8
+--d-model=17                --n-heads=0                 --n-heads=3              --n-kv-heads=3
+--n-kv-heads=0              --n-layers=0                --n-layers=-1            --d-ff=0
+--vocab-size=1              --vocab-size=0              --max-seq-len=0          --head-dim=0
+--head-dim=3                --dropout=2                 --dropout=-0.1           --dropout=nan
+--weight-decay=-1           --weight-decay=nan          --weight-decay=inf       --clip=0
+--clip=nan                  --ema=2                     --ema=nan                --seed=-1
+--seed=abc                  --seed=99999999999999999999999                       --eval-every=0
+--eval-batches=0            --log-every=0               --save-every=-1          --telemetry-every=0
+--threads=0                 --threads=100000            --accumulation=3         --accumulation=0
+--optimizer=adam            --positions=nope            --mlp=nope               --regularizer=nope
+--rope-theta=0              --rope-theta=nan            --rope-scaling=nope      --norm-eps=0
+--max-bad-steps=0           --corpus=nope.txt           --corpus=empty           --corpus=empty.txt
+--corpus=binary.bin         --corpus=short.txt          --corpus=torn-corpus     --out=text.txt
+--out=text.txt/inside       --out=occupied              --start=nope             --start=hf
+--start=no-weights          --start=text.txt            --board-size=9           --recompute=nope
+--compile=maybe             --n-iterations=3            --qk-clip=-1             --qk-clip=nan
+--norms-per-block=7         --no-such-option=1          --betas=0.9              --gate-lr=1
+--epochs=2                  --regularizer-weight=-1
+"""
+CASES = """
+nope => unknown command 'nope'
+data nope
+study nope
+train --resume=nowhere
+train --resume=empty
+train --resume=torn
+train --resume=text.txt
+train --resume=hf
+train --resume=cmp
+train --resume=run --lr=0.1
+train --resume=run --out=x
+train --task=sudoku --recipe=sudoku --board-size=5
+train --task=sudoku --recipe=sudoku --board-size=4 --givens 9 3
+train --task=sudoku --recipe=sudoku --puzzles=nope.csv
+train --task=mqar --recipe=mqar --n-pairs=0
+train --task=glue --glue-task=nope
+train --epochs=inf
+train --epochs=0
+compare nope
+compare standard standard
+compare uniform
+compare standard --seeds
+compare standard --seeds 1 1
+compare standard --seeds -1
+compare standard --seed=3
+compare standard --workers=0
+compare standard --margin=0
+compare standard --margin=nan
+compare standard --corpus=text.txt --out=occupied
+compare standard --corpus=text.txt --seq-len=16 --out=run
+compare run torn
+compare run hf
+compare run imported
+compare run --seeds 1
+compare run --lr=3
+compare run other --out=occupied
+compare run other --out=text.txt
+compare run empty-summary
+plan nope
+plan standard standard
+plan mla --attention=gated
+plan --resume=nowhere
+plan --json=perhaps
+generate => PATH
+generate nowhere
+generate empty
+generate text.txt
+generate cmp
+generate hf
+generate torn
+generate no-weights
+generate flipped
+generate bad-best
+generate bad-tokenizer
+generate prepared
+generate run --checkpoint=first
+generate run --temperature=-1
+generate run --temperature=nan
+generate run --temperature=inf
+generate run --top-k=0
+generate run --top-p=0
+generate run --top-p=1.5
+generate run --max-new-tokens=-1
+generate run --max-new-tokens=two
+generate run --device=nope
+generate run --seed=-1
+generate run --seed=99999999999999999999999
+report => PATH
+report nope
+report empty
+report text.txt
+report text.txt --out=x
+report record.json --out=x
+report list.json --out=x
+report run --store=x.json
+report run --formats gif
+report cmp --formats gif
+report cmp --store=empty
+report torn
+report torn-study
+report empty-study
+report torn-metrics
+report hf
+report prepared
+report several
+claims => study-*.json
+claims C1 => study-*.json
+claims NOPE
+claims --results=nope
+claims --results=text.txt
+claims --results=empty
+claims --results=torn-results
+claims --root=nope
+claims --write=empty --results={ROOT}/results
+advise => --corpus
+advise --corpus=nope
+advise --corpus=empty.txt
+advise --corpus=text.txt --budget=soon
+advise --corpus=text.txt --budget=-5m
+advise --corpus=text.txt --budget=0s
+advise --corpus=text.txt --margin=nan
+advise --corpus=text.txt --alpha=2
+advise --corpus=text.txt --max-seeds=1
+advise --corpus=text.txt --rivals
+advise --corpus=text.txt --rivals nope
+advise --corpus=text.txt --rivals mla mla
+advise --corpus=text.txt --workers=0
+bench nope
+bench standard --size=nope
+bench standard --size=fast-slow
+bench standard --d-model=17
+bench standard --heads=0
+bench standard --layers=0
+bench standard --d-ff=0
+bench standard --vocab=0
+bench standard --lengths 0
+bench standard --tokens=-1
+bench standard --precision=fp8
+bench standard --rounds=-1
+bench standard --rounds=two
+bench standard --decode=-1
+bench standard --patience=nan
+bench standard --baseline=nope
+bench coupled-euler:
+bench coupled-euler:n_steps
+bench coupled-euler:n_steps=0
+bench coupled-euler:nope=3
+bench coupled-euler:dt=-1
+bench coupled-euler:dt=inf
+bench coupled-euler:softcap=soft
+bench standard --device=nope
+bench standard --figure=x.gif
+bench standard --out=empty
+bench standard --out=text.txt/x.json => 'text.txt'
+bench --two-timescales --rounds=0
+measure run => --on
+measure --on=text.txt
+measure nope --on=text.txt
+measure empty --on=text.txt
+measure run --on=nope.txt
+measure run --on=empty.txt
+measure run --on=binary.bin
+measure run --on=text.txt --length=0
+measure run --on=text.txt --n-samples=0
+measure run --on=text.txt --layers 7
+measure run --on=text.txt --k=-1
+measure run --on=text.txt --memory=nan
+measure run --on=text.txt --dtype=fp8
+measure run --on=text.txt --seed=-1
+measure run --on=text.txt --checkpoint=nope
+measure run --on=text.txt --out=text.txt
+measure flipped --on=text.txt
+measure torn --on=text.txt
+measure cmp --on=text.txt
+evaluate => PATH
+evaluate nope
+evaluate empty
+evaluate text.txt
+evaluate no-weights
+evaluate flipped
+evaluate run --on=nope
+evaluate run --on=text.txt --window=0
+evaluate run --on=text.txt --stride=0
+evaluate run --on=text.txt --window=16 --stride=32
+evaluate run --on=text.txt --batch-size=0
+evaluate run --on=text.txt --votes=3
+evaluate run --on=text.txt --dtype=fp8
+evaluate run --on=text.txt --out=text.txt
+evaluate run --against=nope
+evaluate run --n-shots=3
+evaluate run --tasks nope --on=text.txt
+evaluate run --tasks nope --limit=0
+evaluate run --n-iterations 3
+evaluate imported
+solve => STR
+solve 0000 --exact => got 4
+solve nope.txt --exact
+solve empty.txt --exact => puzzle
+solve 1200340021004300 => run must be given
+solve 1200340021004300 --run=nope
+solve 1200340021004300 --run=run
+solve 1200340021004300 --run=run --exact
+solve 1200340021004300 --run=run --votes=0
+solve 1200340021004300 --run=run --n-iterations=0
+solve 1200340021004300 --run=run --out=x.bmp
+solve 1200340021004300 --exact --out=x.svg
+solve 1100340021004300 --exact => row 1
+solve 9900340021004300 --exact => '9'
+export => PATH
+export nope
+export empty
+export cmp
+export torn
+export no-weights
+export flipped
+export run --to=onnx
+export run --out=occupied
+export run --out=text.txt
+export run --out=hf
+export run --dtype=fp8
+export run --checkpoint=nope
+export run --max-shard-size=big
+export hf
+import => PATH
+import nope
+import empty
+import run
+import torn
+import hf --out=occupied
+import hf --out=text.txt
+import hf --out=run
+convert run => --attention
+convert run --attention=nope
+convert run --attention=mla
+convert run --attention=differential
+convert run --attention=uniform
+convert nope --attention=coupled-euler
+convert cmp --attention=coupled-euler
+convert flipped --attention=coupled-euler
+convert run --attention=coupled-euler --out=occupied
+convert run --attention=coupled-euler --out=text.txt
+convert run --attention=coupled-euler --seed=-1
+data prepare
+data prepare text.txt
+data prepare text.txt --out=text.txt
+data prepare text.txt --out=text.txt/inside
+data prepare text.txt --out=occupied
+data prepare nope.txt --out=p
+data prepare empty.txt --out=p
+data prepare binary.bin --out=p
+data prepare text.txt --out=p --tokenizer=nope
+data prepare text.txt --out=p --tokenizer=bpe:0
+data prepare text.txt --out=p --tokenizer=torn.json
+data prepare text.txt --out=p --max-tokens=many
+data prepare text.txt --out=p --max-tokens=0
+data prepare text.txt --out=p --valid-share=0
+data prepare text.txt --out=p --valid-share=nan
+data prepare text.txt --out=p --max-bad=2
+data prepare text.txt --out=p --workers=0
+data prepare text.txt --out=p --column=
+data prepare *.nope --out=p
+data verify
+data verify nope
+data verify empty
+data verify text.txt
+data verify torn-corpus
+data verify cut-corpus
+data verify run
+data describe --out=d => sources
+data describe nope.txt --out=d
+data describe empty.txt --out=d
+data describe text.txt --out=d --max-words=x
+data describe text.txt --out=d --piece-words=0
+data describe text.txt --out=d --order=0
+data bench --rounds=0
+data bench --tokenizer=bytes
+study run
+study run nope.py
+study run small.txt
+study run empty
+study run syntax.py
+study run bad-import.py
+study run raises.py
+study run exits.py
+study run no-study.py
+study run binary.bin
+study plan raises.py
+study plan study.py --scale=nope
+study plan study.py --seeds 1 1
+study plan study.py --device=nope
+study plan study.py --results=nope
+study run study.py --scale=nope
+study run study.py --launcher=nope
+study run study.py --workers=0
+study run study.py --part=3/2
+study run study.py --seeds 1 1
+study run study.py --seeds
+study run study.py --seeds -1
+study run study.py --device=nope
+study run study.py --save-every=0
+study run study.py --parallel=nope
+study run study.py --root=occupied/letter.txt
+study list empty
+study list nope
+list stray
+"""
+TRAIN = f"train {TINY} --corpus=text.txt"
+ALL = [f"{TRAIN} {option}" for option in TRAINING.split()] + CASES.strip().splitlines()
+NO_GPU = [f"{command} --device=cuda" for command in ("train", "generate run", "bench standard", "study run study.py")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of all cases: two runs, what was made of one of them, and damaged copies."""
+    folder = tmp_path_factory.mktemp("wrong")
+    here = Path.cwd()
+    os.chdir(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        fill(patch)
+    yield folder
+    os.chdir(here)
+
+
+def fill(patch: pytest.MonkeyPatch) -> None:
+    def attractor(line: str) -> None:
+        patch.setattr("sys.argv", ["attractor", *shlex.split(line)])
+        cli.main()
+
+    Path("text.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(300)))
+    for seed, name in enumerate(("run", "other")):
+        attractor(f"train {TINY} --eval-batches=1 --device=cpu --corpus=text.txt --seed={seed} --out={name}")
+    compare_runs([Path("run"), Path("other")], Path("cmp"), "attractor compare run other")
+    attractor("export run --out=hf")
+    attractor("import hf --out=imported")
+    attractor("data prepare text.txt --out=prepared")
+
+    texts = {
+        "empty.txt": "",
+        "short.txt": "a few words\n",
+        "small.txt": "not a study, {just} text\n",
+        "syntax.py": "STUDY = (\n",
+        "bad-import.py": "import os\nimport nosuchmodule\n",
+        "raises.py": "def two_lines():\n    raise RuntimeError('one\\ntwo')\n\n\ntwo_lines()\n",
+        "exits.py": "import sys\nsys.exit(3)\n",
+        "no-study.py": "x = 1\n",
+        "study.py": STUDY,
+        "record.json": "{}",
+        "list.json": "[1]",
+        "torn.json": "{",
+        "occupied/letter.txt": "dear",
+        "torn-results/study-x-smoke.json": "{",
+    }
+    for name, text in texts.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    Path("binary.bin").write_bytes(b"\x89PNG\0\1")
+    Path("empty").mkdir()
+    damaged = {
+        "torn": ("run", "config.json", "{"),
+        "bad-best": ("run", "checkpoints/best.json", "{"),
+        "bad-tokenizer": ("run", "tokenizer.json", "{"),
+        "torn-metrics": ("run", "metrics.jsonl", "{\n"),
+        "empty-summary": ("run", "summary.json", "{}"),
+        "flipped": ("run", "checkpoints/step-00000002/model.safetensors", "x"),
+        "torn-study": ("cmp", "study.json", "{"),
+        "empty-study": ("cmp", "study.json", "{}"),
+        "torn-corpus": ("prepared", "manifest.json", "{"),
+        "cut-corpus": ("prepared", "train-00000.tokens", "x"),
+        "several/one": ("cmp", "study.json", "{}"),
+        "several/two": ("cmp", "study.json", "{}"),
+    }
+    for name, (source, file, text) in damaged.items():
+        shutil.copytree(source, name)
+        Path(name, file).write_text(text)
+    shutil.copytree("run", "no-weights", ignore=shutil.ignore_patterns("step-*", "best.json"))
+
+
+@pytest.fixture
+def attractor(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(place)
+    return command_in_process(monkeypatch, capsys)
+
+
+def what_was_typed(line: str) -> set[str]:
+    """Every word behind the command, with the name, the value and the file name of an option by themselves."""
+    words = {part for word in line.replace(TRAIN, "train").split()[1:] for part in re.split("[=:]", word.strip("-"))}
+    return {form for word in words for form in (word, word.replace("-", "_"), Path(word).name) if form}
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_a_wrong_input_is_one_line_that_names_it(attractor: Command, case: str) -> None:
+    """Criterion: exit code 2, and one line on standard error, which holds a word that was typed behind the command, or
+    the words that stand behind the case."""
+    line, _, part = case.partition(" => ")
+    code, _, err = attractor(*shlex.split(line.replace("{ROOT}", str(ROOT))))
+    assert code == 2, (code, err)
+    (said,) = err.splitlines()
+    assert said.startswith("error: ")
+    assert any(word in said for word in ({part} if part else what_was_typed(line))), said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("line", NO_GPU)
+def test_a_gpu_that_is_not_there_is_refused(attractor: Command, line: str) -> None:
+    code, _, err = attractor(*shlex.split(line))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "'cuda'; try cpu, cuda or auto" in err
+
+
+def test_no_case_is_there_twice_and_there_are_many() -> None:
+    assert len({*ALL}) == len(ALL) > 300
+
+
+# --- the operating system --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "next_step"),
+    [
+        (errno.ENOSPC, "make room there"),
+        (errno.EDQUOT, "make room there"),
+        (errno.EROFS, "choose another place"),
+        (errno.EACCES, "change its permissions"),
+        (errno.ENOENT, "check the path"),
+        (errno.EISDIR, "this is a folder"),
+        (errno.ENOTDIR, "a part of that path is a file"),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_each_error_of_the_system_has_a_next_step_of_its_own(
+    attractor: Command, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str
+) -> None:
+    """Criterion: only a full disk is told to make room."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "a/place")
+
+    monkeypatch.setitem(cli.COMMANDS, "list", (cli.runs.List, fails))
+    code, _, err = attractor("list")
+    (said,) = err.splitlines()
+    assert code == 2
+    assert said.startswith(f"error: {os.strerror(number)}: 'a/place'; ")
+    assert next_step in said
+    assert ("make room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@pytest.mark.parametrize("place_of_write", ["metrics", "checkpoint", "best"])
+def test_a_full_disk_ends_a_run_with_the_command_that_resumes_it(
+    attractor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place_of_write: str
+) -> None:
+    """Criterion: one line and exit code 2; with room again the printed command carries the run to its end, where it is
+    what it would have been."""
+    options = f"train {TINY} --n-steps=8 --save-every=2 --eval-every=4 --log-every=1 --eval-batches=1 --device=cpu"
+    asked = [*shlex.split(options), "--corpus=text.txt"]
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert attractor(*asked, f"--out={whole}")[0] == 0
+
+    def steps() -> list[str]:
+        return sorted(path.name for path in (broken / "checkpoints").glob("step-*"))
+
+    def refuse_after(name: str, when: str) -> None:
+        module, _, function = name.rpartition(".")
+        really = getattr(__import__(module, fromlist=[function]), function)
+
+        def write(*arguments: object) -> object:
+            if when in steps():
+                raise full
+            return really(*arguments)
+
+        monkeypatch.setattr(name, write)
+
+    name, when = {
+        "metrics": ("attractor.evidence.run._write_at_end", "step-00000004"),
+        "checkpoint": ("attractor.train.checkpoint._flush", "step-00000004"),
+        "best": ("attractor.train.checkpoint.mark_best", "step-00000004"),
+    }[place_of_write]
+    with monkeypatch.context():
+        refuse_after(name, when)
+        code, _, err = attractor(*asked, f"--out={broken}")
+    monkeypatch.undo()
+    (said,) = err.splitlines()
+    assert code == 2
+    assert "No space left on device; make room" in said
+    assert said.endswith(f". Resume: attractor train --resume {broken}")
+    assert "step-00000004" in steps()
+    assert not RunFolder.open(broken).finished
+    code, _, err = attractor(*shlex.split(said.partition("Resume: attractor ")[2]))
+    assert (code, err) == (0, "")
+    ends = [json.loads((run / "summary.json").read_text()) for run in (whole, broken)]
+    assert ends[0]["valid_loss"] == ends[1]["valid_loss"]

@@ -1,0 +1,21 @@
+"""What a person sees of a run where nobody watches live."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from attractor.train.console import LiveConsole
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_has_a_line_of_a_step_when_one_is_due(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """Criterion: also between the steps that are logged. A terminal has its bar and no such line."""
+    monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
+    said = StringIO()
+    live = LiveConsole(Console(file=said, force_terminal=terminal, width=120))
+    live.begin({"label": "gated", "n_parameters": 1, "device": "cpu", "threads": 1, "data": "text"}, 0, 100)
+    live.step({"step": 10, "loss": 2.5})
+    live.taken(11)
+    live.end()
+    assert ("step     11  loss 2.500" in said.getvalue()) != terminal
