@@ -5,30 +5,24 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from itertools import dropwhile, pairwise, takewhile
-from typing import Any, cast
+from typing import Any
 
 import tyro
 
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
 
 
-def parse_among(commands: dict[str, type], program: str, argv: Sequence[str]) -> Any:
-    """The arguments of one of these commands; tyro's several lines about a mistake become one."""
-    argv = list(argv) or ["--help"]
-    if argv[0] not in commands and not argv[0].startswith("-"):
-        raise unknown("command", argv[0], commands, see=f"'{program} --help' shows all")
+def parse_command(made: type, name: str, argv: Sequence[str]) -> Any:
+    """The arguments of a command; tyro's several lines about a mistake become one."""
     said = StringIO()
     try:
         with redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(cast(Any, commands), prog=program, args=argv)
+            return tyro.cli(made, prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
-        if stopped.code:
-            shown = f"{program} {argv[0]}" if argv[0] in commands else program
-            raise InputError(_in_one_line(said.getvalue(), argv, shown)) from stopped
-        raise
+        raise InputError(_in_one_line(said.getvalue(), argv, f"attractor {name}")) from stopped
 
 
 def is_rule(line: str) -> bool:

@@ -1,4 +1,4 @@
-"""Commands about runs: train, plan, compare, generate, list."""
+"""Commands about runs: train, plan, compare, generate."""
 
 import errno
 import json
@@ -25,24 +25,22 @@ from attractor.train.config import Runtime, TrainConfig
 
 @dataclass(frozen=True)
 class TrainBase(Common):
-    resume: Annotated[Path | None, arg(help="a run folder to continue, whose own configuration is used")] = None
+    resume: Path | None = None
 
 
 @dataclass(frozen=True)
 class PlanBase(TrainBase):
-    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms side by side; by default the recipe's")] = ()
-    calibrate: Annotated[bool, arg(help="measure about two seconds of each, for estimates of time and memory")] = True
-    json: Annotated[bool, arg(help="print one JSON object, for programs")] = False
+    presets: Positional[tuple[str, ...]] = ()
+    calibrate: bool = True
+    json: bool = False
 
 
 @dataclass(frozen=True)
 class CompareBase(Common):
-    presets: Annotated[
-        Positional[tuple[str, ...]], arg(help="mechanisms, or run folders that exist; the first is the baseline")
-    ] = ()
-    seeds: Annotated[tuple[int, ...], arg(help="each mechanism runs once with each")] = (0, 1, 2, 3)
-    workers: Annotated[int | None, arg(help="runs side by side; by default one for each core, or one on a GPU")] = None
-    margin: Annotated[float | None, arg(help="the smallest difference that matters: nats, or units of accuracy")] = None
+    presets: Positional[tuple[str, ...]] = ()
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    workers: int | None = None
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,6 @@ class Generate:
     device: str = Runtime.device
 
 
-@dataclass(frozen=True)
-class List:
-    """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
-
-
 Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
 Plan = command_class(
     "Plan", PlanBase, "Show what a run amounts to before it runs: parameters, FLOPs, tokens, time and memory."
@@ -73,7 +66,7 @@ Compare = command_class(
     "Compare",
     CompareBase,
     "Train mechanisms x seeds under one budget, paired by seed; ends with a table, a verdict and a page.",
-    without="attention",
+    without=("attention", "seed"),
 )
 
 
@@ -250,16 +243,9 @@ def generate(args: Generate, console: Console) -> None:
     console.print(args.prompt + written, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_list(args: List, console: Console) -> None:
-    from attractor.catalogue import print_catalogue
-
-    print_catalogue(console)
-
-
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (Compare, compare),
     "train": (Train, train),
     "plan": (Plan, plan),
     "generate": (Generate, generate),
-    "list": (List, show_list),
 }
