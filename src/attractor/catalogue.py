@@ -126,7 +126,13 @@ def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
     return {
         "phrase": SETTINGS.get(name, ""),
         "values": values,
-        "facts": {"family": config.model.family, "task": config.task.kind, "model": model, "tokens": tokens},
+        "facts": {
+            "family": config.model.family,
+            "task": config.task.kind,
+            "model": model,
+            "tokens": tokens,
+            "from_the_task": FROM_THE_TASK,
+        },
     }
 
 

@@ -71,15 +71,15 @@ def main() -> None:
 def carry_out(argv: Sequence[str], console: Console) -> None:
     """Do what a line asks for."""
     words = list(argv) or ["--help"]
-    if words[0] == "--version":
-        text = f"attractor {version('attractor')}"
-    elif (text := help_asked_for(words)) is None:
+    text = f"attractor {version('attractor')}" if words[0] == "--version" else help_asked_for(words)
+    if text is None:
         name = command_of(words)
         rest = words[len(name.split()) :]
+        from attractor.cli.parsing import parse_command, refuse_unknown_options
+
+        refuse_unknown_options(name, rest)
         with saying(LOADING):
             module = import_module(f"attractor.cli.{COMMANDS[name]}")
-        from attractor.cli.parsing import parse_command
-
         made, run = module.COMMANDS[name.split()[-1]]
         run(parse_command(made, name, rest), console)
         return

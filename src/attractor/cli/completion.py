@@ -58,7 +58,9 @@ def script() -> str:
     commands = tables().commands
     groups = sorted({name.split()[0] for name in commands if " " in name})
     choices = {"": " ".join([*dict.fromkeys(name.split()[0] for name in commands), "--help", "--version"])}
-    choices |= {group: " ".join(name.split()[1] for name in commands if name.startswith(f"{group} ")) for group in groups}
+    choices |= {
+        group: " ".join(name.split()[1] for name in commands if name.startswith(f"{group} ")) for group in groups
+    }
     choices |= {name: " ".join(words_of(name)) for name in commands}
     return SCRIPT % {
         "groups": "|".join(groups),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from attractor.cli.phrases import GROUPS, PHRASES
-from attractor.cli.tables import Command, Named, Option, Tables, tables
+from attractor.cli.tables import Named, Option, Tables, tables
 from attractor.errors import unknown
 
 WIDEST_NAME = 26
@@ -69,7 +69,10 @@ def help_of_all(width: int) -> str:
     """The help of `attractor`."""
     rows = [(name, first_sentence(command.summary)) for name, command in tables().commands.items()]
     about = "Train, compare and measure attention mechanisms, each as a dynamical system."
-    more = ("attractor COMMAND --help   explain a command and its options", "attractor --version        print the version")
+    more = (
+        "attractor COMMAND --help   explain a command and its options",
+        "attractor --version        print the version",
+    )
     return page("usage: attractor COMMAND [options]", about, [("commands", rows)], more, width)
 
 
@@ -77,7 +80,9 @@ def help_of_group(group: str, width: int) -> str:
     """The help of a command of several words, as `attractor data`."""
     rows = [(name, first_sentence(c.summary)) for name, c in tables().commands.items() if name.split()[0] == group]
     more = (f"attractor {group} COMMAND --help   explain a command and its options",)
-    return page(f"usage: attractor {group} COMMAND [options]", GROUPS_OF_COMMANDS[group], [("commands", rows)], more, width)
+    return page(
+        f"usage: attractor {group} COMMAND [options]", GROUPS_OF_COMMANDS[group], [("commands", rows)], more, width
+    )
 
 
 def help_of_command(name: str, line: Sequence[str], width: int) -> str:
@@ -108,8 +113,11 @@ def help_of_command(name: str, line: Sequence[str], width: int) -> str:
 
 
 def usage_of(name: str) -> str:
-    words = [option.written for option in tables().commands[name].options if option.positional]
-    return " ".join(["attractor", name, *words, "[options]"])
+    """How the command is written, with what may be left out in brackets."""
+    words = [option for option in tables().commands[name].options if option.positional]
+    shown = [f"[{word.written}]" if word.default else word.written for word in words]
+    rest = ["[options]"] if len(tables().options_of(name)) > len(words) else []
+    return " ".join(["attractor", name, *shown, *rest])
 
 
 def grouped(options: Iterable[Option]) -> dict[str, list[Option]]:
@@ -141,7 +149,7 @@ def start_of(line: Sequence[str]) -> Start:
     if (size_name := word_after("size", line)) is not None:
         size = entry(known, "sizes", size_name)
         family = size.facts["family"]
-        values |= {name: value for name, value in size.values.items() if values.get(name, "") is not None}
+        values |= {name: value for name, value in size.values.items() if name not in recipe.facts["from_the_task"]}
     if (task_name := word_after("task", line)) is not None and task_name != task:
         task = task_name
         values |= {**entry(known, "tasks", task).values, "task": task}
@@ -172,8 +180,8 @@ def value_of(option: Option, start: Start) -> str:
     if option.name in start.values and (not option.owners or {start.family, start.task} & set(option.owners)):
         value = start.values[option.name]
         return unset if value is None else value
-    kinds = tables().kinds
-    owned = [(kinds["families"] | kinds["tasks"])[owner].values[option.name] for owner in option.owners]
+    owners = {**tables().kinds["families"], **tables().kinds["tasks"]}
+    owned = [owners[owner].values[option.name] for owner in option.owners]
     return " or ".join(dict.fromkeys(unset if value is None else value for value in owned))
 
 

@@ -37,11 +37,13 @@ def show_list(args: List, console: Console) -> None:
         for kind in OPTIONS:
             console.print(overview(kind), soft_wrap=True)
             say(console, "")
-        say(console, "attractor list mechanisms, sizes or recipes: a table. attractor list NAME: in full.")
+        say(console, "Further: attractor list mechanisms, sizes or recipes, or any of these names.")
         return
     if args.name in DETAILS:
         heading, rows = DETAILS[args.name]
         console.print(table(heading, [rows(name, entry) for name, entry in kinds[args.name].items()]))
+        if args.name == "mechanisms":
+            say(console, "\nParameters, and numbers cached per position, of a layer of width 512, 8 heads.")
         return
     found = [(kind, kinds[kind][args.name]) for kind in OPTIONS if args.name in kinds[kind]]
     if not found:
@@ -88,7 +90,10 @@ def recipe_row(name: str, entry: Named) -> list[str]:
 DETAILS: dict[str, tuple[list[str], Callable[[str, Named], list[str]]]] = {
     "mechanisms": (["mechanism", "stages unlike standard", "parameters", "cache"], mechanism_row),
     "sizes": (["size", *list(SHAPE.values())[:2], "layers", *list(SHAPE.values())[2:], "params"], size_row),
-    "recipes": (["recipe", "size", "task", "steps", "batch", "length", "lr", "schedule", "dtype", "tokens"], recipe_row),
+    "recipes": (
+        ["recipe", "size", "task", "steps", "batch", "length", "lr", "schedule", "dtype", "tokens"],
+        recipe_row,
+    ),
 }
 
 
@@ -116,7 +121,11 @@ def in_full(kind: str, name: str, entry: Named) -> list[str]:
             ("cache", f"{facts['cache']:,} numbers per position in such a layer"),
         ]
         return [*lines, *columns([*stages, *counts], WIDTH)]
-    shown = [(fact, f"{value:,}" if isinstance(value, int) else str(value)) for fact, value in facts.items() if value]
+    shown = [
+        (fact, f"{value:,}" if isinstance(value, int) else value)
+        for fact, value in facts.items()
+        if isinstance(value, int | str)
+    ]
     fields = [
         (f"--{field.replace('_', '-')} {entry.values[field]}", PHRASES[field].text)
         for field in PHRASES

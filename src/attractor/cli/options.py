@@ -18,7 +18,6 @@ from attractor.tasks.text import Text, tokenizer_of
 from attractor.train import spelling
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
-
 NAMES = ("attention", "slow_attention", "task")  # fields whose option is the name of what they hold
 
 

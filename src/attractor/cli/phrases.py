@@ -53,7 +53,7 @@ GROUPS: dict[str, Group] = {
     ),
     "attention": Group(
         common={
-            "presets": Phrase("mechanisms side by side, or finished run folders"),
+            "presets": Phrase("mechanisms to set side by side"),
             "attention": Phrase("the mechanism; 'attractor list' shows all"),
             "n_kv_heads": Phrase("key and value heads", "as the mechanism has"),
             "qk_norm": Phrase("normalise queries and keys (QK-norm)"),
@@ -183,8 +183,8 @@ GROUPS: dict[str, Group] = {
             "ood_puzzles": Phrase("boards of another difficulty to validate on, likewise"),
             "n_boards": Phrase("training boards at most"),
             "n_valid_boards": Phrase("boards of each validation set at most"),
-            "givens": Phrase("fewest and most given cells", "as the files have"),
-            "ood_givens": Phrase("the same for the other difficulty", "as the files have"),
+            "givens": Phrase("fewest and most given cells", "a usual range, or any in files"),
+            "ood_givens": Phrase("the same for the other difficulty", "a usual range, or any in files"),
             "board_size": Phrase("rows of a board: 4, 6, 9 or 16"),
         },
     ),

@@ -47,25 +47,30 @@ class CompareBase(Common):
 class Generate:
     """Continue a prompt with the model of a run."""
 
-    run: Annotated[Positional[Path], arg(help="a run folder")]
-    prompt: Annotated[str, arg(help="text to continue; empty starts a new document")] = ""
-    max_new_tokens: int = 200
-    temperature: Annotated[float, arg(help="0 is greedy")] = 0.8
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    checkpoint: Annotated[str, arg(help="best or last")] = "best"
-    device: str = Runtime.device
+    run: Annotated[Positional[Path], arg(help="run folder")]
+    prompt: Annotated[str, arg(help="text to continue; by default a new document")] = ""
+    max_new_tokens: Annotated[int, arg(help="tokens to generate")] = 200
+    temperature: Annotated[float, arg(help="sampling temperature; 0 takes the likeliest token")] = 0.8
+    top_k: Annotated[int | None, arg(help="sample from the k likeliest tokens; by default all")] = None
+    top_p: Annotated[
+        float | None, arg(help="sample from the likeliest tokens of this total probability; by default all")
+    ] = None
+    seed: Annotated[int, arg(help="seed of the sampling")] = 0
+    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
 
 
-Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
+Train = command_class(
+    "Train", TrainBase, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
+)
 Plan = command_class(
-    "Plan", PlanBase, "Show what a run amounts to before it runs: parameters, FLOPs, tokens, time and memory."
+    "Plan", PlanBase, "Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory."
 )
 Compare = command_class(
     "Compare",
     CompareBase,
-    "Train mechanisms x seeds under one budget, paired by seed; ends with a table, a verdict and a page.",
+    "Train several mechanisms with several seeds each, or take finished runs, and compare them. Ends with a table, a "
+    "verdict and a page.",
     without=("attention", "seed"),
 )
 
