@@ -1,4 +1,4 @@
-"""The help, the lists and the completion of the command line: all is described, nothing is stale, every value is true."""
+"""Help, lists and completion of the command line: all is described, nothing is stale, every value is true."""
 
 import json
 import shlex
@@ -226,6 +226,7 @@ def test_a_name_in_full_has_the_choices_at_every_stage_and_the_fields(attractor:
         ("train --n-s", "--n-steps --n-slow", "--lr"),
         ("train --attention coupled-", "coupled-euler coupled-mla", "gated"),
         ("train --size ", "small fast-slow", "laptop"),
+        ("train --size = fa", "fast-slow", "small"),  # as bash takes --size=fa apart
         ("compare ga", "gated", "standard"),
         ("plan --no-", "--no-calibrate", "--calibrate"),
         ("list lap", "laptop", "gated"),

@@ -23,7 +23,8 @@ OF_MECHANISMS = ("compare", "plan", "bench")  # commands whose words are mechani
 SCRIPT = """\
 # Completion for attractor in bash and zsh: source this file from ~/.bashrc or ~/.zshrc.
 if [ -n "${ZSH_VERSION-}" ]; then
-    autoload -Uz compinit bashcompinit && compinit -u && bashcompinit
+    type compdef > /dev/null 2>&1 || { autoload -Uz compinit && compinit; }
+    autoload -Uz bashcompinit && bashcompinit
 fi
 _attractor() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" command="${COMP_WORDS[1]}" choices=

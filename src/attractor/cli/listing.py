@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import fill, indent
 from typing import Annotated, Any
 
 from rich.console import Console
@@ -113,14 +114,14 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def in_full(kind: str, name: str, entry: Named) -> list[str]:
     """All about one name: its phrase, what it amounts to, and its fields as options."""
     facts = dict(entry.facts)
-    lines = [f"{name}  (--{OPTIONS[kind]} {name})", f"  {entry.phrase}", ""]
+    lines = [f"{name}  (--{OPTIONS[kind]} {name})", *indent(fill(entry.phrase, WIDTH - 2), "  ").splitlines()]
     if kind == "mechanisms":
         stages = [(stage, full) for stage, (_, full) in facts.pop("stages").items()]
         counts = [
             ("parameters", f"{facts['parameters']:,} in a layer of width 512 with 8 heads"),
             ("cache", f"{facts['cache']:,} numbers per position in such a layer"),
         ]
-        return [*lines, *columns([*stages, *counts], WIDTH)]
+        return [*lines, "", *columns([*stages, *counts], WIDTH)]
     shown = [
         (fact, f"{value:,}" if isinstance(value, int) else value)
         for fact, value in facts.items()
@@ -131,8 +132,7 @@ def in_full(kind: str, name: str, entry: Named) -> list[str]:
         for field in PHRASES
         if entry.values.get(field) is not None
     ]
-    parts = [columns(part, WIDTH) for part in (shown, fields) if part]
-    return [*lines, *(line for part in parts for line in part)]
+    return [*lines, *(line for part in (shown, fields) if part for line in ("", *columns(part, WIDTH)))]
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"list": (List, show_list)}
