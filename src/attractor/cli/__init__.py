@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 
 from rich.console import Console
 
+from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
 from attractor.errors import InputError, RunStopped, unknown
 
 WIDTH_OF_A_LOG = 120
 HELP = ("-h", "--help", "--help-all")
-LOADING = "loading PyTorch ..."
 COMMANDS = {  # and the module of each, in which a table of the same name holds its arguments and its function
     "compare": "runs",
     "train": "runs",
@@ -44,6 +45,7 @@ COMMANDS = {  # and the module of each, in which a table of the same name holds 
     "list": "listing",
     "completion": "completion",
 }
+WITHOUT_PYTORCH = ("listing", "completion")
 
 
 def main() -> None:
@@ -73,14 +75,12 @@ def carry_out(argv: Sequence[str], console: Console) -> None:
     words = list(argv) or ["--help"]
     text = f"attractor {version('attractor')}" if words[0] == "--version" else help_asked_for(words)
     if text is None:
+        from attractor.cli.parsing import parse_command, refuse_unknown_options  # tyro takes time, and help needs none
+
         name = command_of(words)
         rest = words[len(name.split()) :]
-        from attractor.cli.parsing import parse_command, refuse_unknown_options
-
         refuse_unknown_options(name, rest)
-        with saying(LOADING):
-            module = import_module(f"attractor.cli.{COMMANDS[name]}")
-        made, run = module.COMMANDS[name.split()[-1]]
+        made, run = module_of(name).COMMANDS[name.split()[-1]]
         run(parse_command(made, name, rest), console)
         return
     console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -88,8 +88,6 @@ def carry_out(argv: Sequence[str], console: Console) -> None:
 
 def help_asked_for(words: Sequence[str]) -> str | None:
     """The help that a line asks for, if any."""
-    from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
-
     width = shutil.get_terminal_size().columns
     if words[0] in HELP:
         return help_of_all(width)
@@ -110,6 +108,16 @@ def command_of(words: Sequence[str]) -> str:
     if not within and first not in COMMANDS:
         raise unknown("command", first, {word.split()[0] for word in COMMANDS}, see="'attractor --help' shows all")
     return name if within else first
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command. PyTorch takes seconds to load, and a terminal says so."""
+    place = f"attractor.cli.{COMMANDS[name]}"
+    if COMMANDS[name] in WITHOUT_PYTORCH:
+        return import_module(place)
+    with saying("loading PyTorch ..."):
+        import_module("torch")
+        return import_module(place)
 
 
 @contextmanager

@@ -36,13 +36,13 @@ def show_list(args: List, console: Console) -> None:
     kinds = tables().kinds
     if args.name is None:
         for kind in OPTIONS:
-            console.print(overview(kind), soft_wrap=True)
+            console.print(overview(kind, console.width))
             say(console, "")
         say(console, "Further: attractor list mechanisms, sizes or recipes, or any of these names.")
         return
     if args.name in DETAILS:
         heading, rows = DETAILS[args.name]
-        console.print(table(heading, [rows(name, entry) for name, entry in kinds[args.name].items()]))
+        console.print(table(heading, [rows(name, entry) for name, entry in kinds[args.name].items()], console.width))
         if args.name == "mechanisms":
             say(console, "\nParameters, and numbers cached per position, of a layer of width 512, 8 heads.")
         return
@@ -60,7 +60,7 @@ def say(console: Console, text: str) -> None:
 # --- all of a kind ------------------------------------------------------------------------------------------------
 
 
-def overview(kind: str) -> Table:
+def overview(kind: str, width: int) -> Table:
     """Every name of a kind with a phrase, and what it amounts to."""
     amounts = {"mechanisms": "parameters", "sizes": "parameters", "recipes": "tokens"}
     last = [amounts[kind]] if kind in amounts else []
@@ -68,7 +68,7 @@ def overview(kind: str) -> Table:
         [name, entry.phrase, *(with_prefix(entry.facts[amount]) for amount in last)]
         for name, entry in tables().kinds[kind].items()
     ]
-    return table([kind, f"--{OPTIONS[kind]} NAME", *last], rows)
+    return table([kind, f"--{OPTIONS[kind]} NAME", *last], rows, width)
 
 
 def mechanism_row(name: str, entry: Named) -> list[str]:
@@ -98,8 +98,8 @@ DETAILS: dict[str, tuple[list[str], Callable[[str, Named], list[str]]]] = {
 }
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=WIDTH)
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=min(WIDTH, width))
     for place, title in enumerate(heading):
         number = place > 0 and all(row[place][:1].isdigit() for row in rows)
         made.add_column(title, justify="right" if number else "left", no_wrap=place == 0)
