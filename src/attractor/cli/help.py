@@ -59,7 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 class Start(NamedTuple):
     """What a training command starts from: the recipe, size and task named on its line, and the values they give."""
 
-    recipe: str
+    said: str
     family: str
     task: str
     values: Mapping[str, str | None]
@@ -102,7 +102,7 @@ def help_of_command(name: str, line: Sequence[str], width: int) -> str:
         if shown:
             groups.append((group, [(o.written, with_default(o.phrase, value_of(o, start))) for o in shown]))
             n_shown += len(shown)
-    about = f"{command.summary} In brackets: the value from recipe {start.recipe}. BOOL is True or False."
+    about = f"{command.summary} In brackets: the value from {start.said}. BOOL is True or False."
     if left := len(tables().options_of(name)) - n_shown:
         ending += [
             "",
@@ -145,16 +145,16 @@ def start_of(line: Sequence[str]) -> Start:
     recipe_name = word_after("recipe", line) or "laptop"
     recipe = entry(known, "recipes", recipe_name)
     family, task = recipe.facts["family"], recipe.facts["task"]
-    values = dict(recipe.values)
+    values, said = dict(recipe.values), f"recipe {recipe_name}"
     if (size_name := word_after("size", line)) is not None:
         size = entry(known, "sizes", size_name)
-        family = size.facts["family"]
+        family, said = size.facts["family"], f"{said}, size {size_name}"
         values |= {name: value for name, value in size.values.items() if name not in recipe.facts["from_the_task"]}
     if (task_name := word_after("task", line)) is not None and task_name != task:
-        task = task_name
+        task, said = task_name, f"{said}, task {task_name}"
         values |= {**entry(known, "tasks", task).values, "task": task}
     length = known.kinds["tasks"][task].facts["seq_len"]
-    return Start(recipe_name, family, task, values | ({} if length is None else {"seq_len": str(length)}))
+    return Start(said, family, task, values | ({} if length is None else {"seq_len": str(length)}))
 
 
 def entry(known: Tables, kind: str, name: str) -> Named:

@@ -5,7 +5,7 @@ tasks, and its phrase must be true of all of them; and a reader can judge the he
 Options of other commands are described beside their fields, in the command's own file.
 
 An option of a group's `common` part is always shown; of the `further` part only under `--help-all`, or where the model
-or task that it belongs to is named on the line. The order is that of the help. A test holds these names and the fields
+or task that it belongs to is chosen on the line. The order is that of the help. A test holds these names and the fields
 of the configurations together.
 """
 
@@ -148,7 +148,7 @@ GROUPS: dict[str, Group] = {
             "unit_slow_state": Phrase("keep the slow state on the unit sphere"),
         },
     ),
-    "iterated models": Group(
+    "iterations": Group(
         common={},
         further={
             "n_iterations": Phrase("iterations of the model, or of the equilibrium's solver"),
