@@ -106,8 +106,8 @@ def help_of_command(name: str, line: Sequence[str], width: int) -> str:
     if left := len(tables().options_of(name)) - n_shown:
         ending += [
             "",
-            f"{left} further options: attractor {name} --help-all. Those of a model or task:",
-            f"attractor {name} --size fast-slow --help, attractor {name} --task mqar --help.",
+            f"{left} further options: attractor {name} --help-all. Those of a size or a task are",
+            f"shown where it is named, as in attractor {name} --size fast-slow --help.",
         ]
     return page(usage, about, groups, ending, width)
 

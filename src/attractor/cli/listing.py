@@ -28,7 +28,7 @@ class List:
 
     name: Annotated[
         Positional[str | None],
-        arg(help="mechanisms, sizes or recipes for a table, or any name for all about it; by default everything"),
+        arg(help="one of these five words for a table, or any name in full; by default everything in short"),
     ] = None
 
 
@@ -40,15 +40,14 @@ def show_list(args: List, console: Console) -> None:
             say(console, "")
         say(console, "Further: attractor list mechanisms, sizes or recipes, or any of these names.")
         return
-    if args.name in DETAILS:
-        heading, rows = DETAILS[args.name]
-        console.print(table(heading, [rows(name, entry) for name, entry in kinds[args.name].items()], console.width))
+    if args.name in OPTIONS:
+        console.print(details(args.name, console.width))
         if args.name == "mechanisms":
             say(console, "\nParameters, and numbers cached per position, of a layer of width 512, 8 heads.")
         return
     found = [(kind, kinds[kind][args.name]) for kind in OPTIONS if args.name in kinds[kind]]
     if not found:
-        known = [*DETAILS, *(name for kind in OPTIONS for name in kinds[kind])]
+        known = [*OPTIONS, *(name for kind in OPTIONS for name in kinds[kind])]
         raise unknown("name", args.name, known, see="'attractor list' shows all")
     say(console, "\n\n".join("\n".join(in_full(kind, args.name, entry)) for kind, entry in found))
 
@@ -96,6 +95,14 @@ DETAILS: dict[str, tuple[list[str], Callable[[str, Named], list[str]]]] = {
         recipe_row,
     ),
 }
+
+
+def details(kind: str, width: int) -> Table:
+    """A kind in numbers, where it has any."""
+    if kind not in DETAILS:
+        return overview(kind, width)
+    heading, rows = DETAILS[kind]
+    return table(heading, [rows(name, entry) for name, entry in tables().kinds[kind].items()], width)
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:

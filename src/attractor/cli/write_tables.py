@@ -42,10 +42,8 @@ def command_entry(name: str) -> dict[str, Any]:
     own = [f for f in fields(made) if f.name not in of_settings]
     without = sorted(of_settings - {f.name for f in fields(made)})
     options = [option_entry(f, hints[f.name]) for f in own]
-    if name == "compare":
-        for option in options:
-            if option["name"] == "presets":
-                option["default"] = " ".join(DEFAULT_PRESETS)
+    if name == "compare":  # it has mechanisms of its own where none is named
+        next(option for option in options if option["name"] == "presets")["default"] = " ".join(DEFAULT_PRESETS)
     entry = {"summary": " ".join((made.__doc__ or "").split()), "options": options}
     return entry | ({"settings": True, "without": without} if of_settings else {})
 
