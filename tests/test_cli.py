@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from attractor import cli
-from attractor.attention import PRESETS
+from attractor.cli import listing
 from attractor.errors import RunInterrupted
-from attractor.models import SIZES
 from attractor.train.config import RECIPES
 
 TINY = [
@@ -265,22 +264,6 @@ def test_the_command_alone_shows_what_there_is(attractor: Command) -> None:
     assert attractor("--help").out == said.out
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_explains_itself(attractor: Command, command: str) -> None:
-    said = attractor(command, "--help")
-    assert (said.code, said.err) == (0, "")
-    assert f"attractor {command}" in said.out
-
-
-def test_list_shows_every_name(attractor: Command) -> None:
-    said = attractor("list")
-    assert (said.code, said.err) == (0, "")
-    first_words = {line.split()[0] for line in said.out.splitlines() if line.strip()}
-    assert set(PRESETS) | set(SIZES) | set(RECIPES) <= first_words
-    assert "stdlib-code, stdlib-docs" in said.out
-    assert max(map(len, said.out.splitlines())) <= cli.WIDTH_OF_A_LOG
-
-
 def test_training_ends_with_its_measure_the_next_command_and_its_folder(attractor: Command, corpus: str) -> None:
     """Criterion: without --out the folder is named for mechanism and configuration, so that the same command finds it
     again and another configuration never does."""
@@ -453,7 +436,7 @@ def test_an_interrupted_command_ends_as_a_shell_expects(attractor: Command, monk
         raise KeyboardInterrupt
 
     for action, code, line in ((interrupted, 143, "saved"), (pressed, 130, "interrupted; the same command goes on")):
-        monkeypatch.setitem(cli.COMMANDS, "list", (cli.runs.List, action))
+        monkeypatch.setitem(listing.COMMANDS, "list", (listing.List, action))
         said = attractor("list")
         assert said.code == code
         assert said.err.startswith(line)

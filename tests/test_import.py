@@ -49,9 +49,31 @@ def test_runs_can_be_read_and_trained_without_a_screen() -> None:
 
 
 def test_the_command_line_loads_reports_only_when_it_reports() -> None:
-    loaded = modules_after("import attractor.cli")
-    assert {"tyro", "rich"} <= loaded
+    loaded = modules_after("import attractor.cli.runs")
+    assert {"tyro", "rich", "torch"} <= loaded
     assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
+
+
+def test_what_is_printed_from_tables_loads_no_torch() -> None:
+    """Criterion: help, version, lists, completion, and the refusal of a wrong word or option come without torch."""
+    lines = ["--help", "--version", "train --help", "train --task mqar --help-all", "data", "study run --help", "list"]
+    lines += ["list mqar", "list sizes", "completion", "trian", "train --n-stepz 3"]
+    code = f"""
+import sys
+from attractor.cli import main
+for line in {lines}:
+    sys.argv = ["attractor", *line.split()]
+    try:
+        main()
+    except SystemExit:
+        pass
+    loaded = {{"torch", "numpy", "scipy"}} & set(sys.modules)
+    assert not loaded, (line, loaded)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "unknown command 'trian'" in done.stderr
+    assert "unknown option --n-stepz; did you mean --n-steps?" in done.stderr
 
 
 def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -> None:

@@ -1,61 +1,158 @@
-"""What there is by name: mechanisms with their choices and costs, sizes, recipes, tasks and corpora."""
+"""What there is by name: mechanisms with their choices and costs, sizes, recipes, tasks and corpora.
+
+`python -m attractor.cli.write_tables` stores what these functions return, for `attractor list` and the help.
+"""
 
 from dataclasses import fields
+from typing import Any
 
 import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from attractor.attention import PRESETS, AttentionConfig, Cache, build
 from attractor.attention.config import STAGES
 from attractor.attention.stage import Stage
 from attractor.corpus.documents import CORPORA
-from attractor.models import SIZES
-from attractor.numerals import with_prefix
-from attractor.tasks import TASKS
+from attractor.models import FAMILIES, SIZES
+from attractor.models.config import ModelConfig
+from attractor.tasks import TASKS, TaskConfig
 from attractor.train.config import RECIPES, TrainConfig
 
 D_MODEL, N_HEADS = 512, 8
+FROM_THE_TASK = ("vocab_size", "causal", "n_classes")  # fields of a model that its task decides
+
+MECHANISMS = {
+    "standard": "softmax attention, keys and values per head",
+    "gqa": "four query heads share a key and value head",
+    "mqa": "all query heads share one key and value head",
+    "mla": "keys and values from a small latent vector",
+    "differential": "difference of two softmax maps",
+    "differential-original": "the same, weighted as in its first paper",
+    "differential-v2": "the same, with a weight for every token",
+    "mlp-only": "an MLP on queries, no coupling (control)",
+    "coupled-euler": "queries and keys move each other, Euler step",
+    "coupled-hamiltonian": "queries and keys move each other by leapfrog",
+    "coupled-symplectic": "leapfrog whose force is a gradient",
+    "coupled-linear": "an Euler step whose force is one matrix",
+    "coupled-differential": "coupled-euler, then differential",
+    "coupled-gqa": "coupled-euler with keys shared as in gqa",
+    "coupled-mla": "coupled-euler with keys from mla's latent",
+    "psiqrh": "phase attention over one wide shared latent",
+    "phase": "queries and keys turned by a learned phase",
+    "gated": "a sigmoid gate on what every head returns",
+    "coupled-gated": "coupled-euler with gated output",
+    "decay": "linear attention with a learned decay",
+    "uniform": "the mean of visible values (control)",
+}
+MODELS = {
+    "tiny": "Transformer for associative recall (CoupledQK)",
+    "small": "Transformer of 60M parameters (CoupledQK)",
+    "medium": "Transformer of 152M parameters (CoupledQK)",
+    "large": "Transformer of 455M parameters (CoupledQK)",
+    "large-354m": "large with a narrower MLP",
+    "1b": "Transformer of the shape of Qwen3 (QuacK)",
+    "1b-100m": "1b at a tenth of its parameters",
+    "1b-20m": "1b at a fiftieth of its parameters",
+    "1b-2m": "1b at a five-hundredth of its parameters",
+    "fast-slow": "a fast path and a slow path, coupled (FastSlow)",
+    "dense-minimind": "a dense rival of fast-slow, wider",
+    "dense-gemma": "a dense rival of fast-slow, narrower",
+    "itrsa": "one attention block iterated 16 times, for Sudoku",
+    "itrsa-prenorm": "a whole pre-norm block iterated 16 times",
+    "akorn": "coupled oscillators on spheres, iterated (AKOrN)",
+}
+SETTINGS = {
+    "laptop": "a small model on text: a minute on two cores",
+    "small": "CoupledQK's training of its small model",
+    "medium": "CoupledQK's training of its medium model",
+    "large": "CoupledQK's training of its large model",
+    "mqar": "CoupledQK's associative recall",
+    "glue": "CoupledQK's fine-tuning on SST-2",
+    "1b": "QuacK's training at a high rate with Muon",
+    "fast-slow": "FastSlow's training of its small model",
+    "sudoku": "Sudoku with an iterated model (Jacobians)",
+    "psiqrh": "PsiQRH's training of its language model",
+}
+LEARNED = {
+    "text": "predict the next token of a corpus; measured by perplexity",
+    "mqar": "recall the values of keys seen before; measured by accuracy",
+    "sudoku": "fill in boards; measured by the share of boards solved",
+    "glue": "classify sentences and pairs of them, nine data sets",
+}
 
 
-def print_catalogue(console: Console) -> None:
-    mechanisms = table("attention", *STAGES, "parameters", "cache")
-    for name, config in PRESETS.items():
-        choices = [choice(stage, getattr(config, stage)) for stage in STAGES]
-        mechanisms.add_row(*map(Text, [name, *choices, f"{n_parameters(config):,}", f"{cache_numbers(config):,}"]))
-    console.print(mechanisms)
-    known = {f.name for config in PRESETS.values() for stage in STAGES for f in fields(getattr(config, stage))}
-    say(
-        console,
-        f"Parameters of a layer and numbers it caches for each position, at d_model={D_MODEL}, n_heads={N_HEADS}. "
-        f"attractor.attention.build takes every field of a preset's stages: {', '.join(sorted(known))}, dropout.",
-    )
-    sizes = table("size", "d_model", "heads", "layers", "d_ff", "positions", "vocabulary", "parameters")
-    for name, size in SIZES.items():
-        with torch.device("meta"):
-            count = sum(p.numel() for p in size.build().parameters())
-        numbers = (size.d_model, size.n_heads, size.depth, size.d_ff, size.max_seq_len, size.vocab_size)
-        sizes.add_row(name, *map(str, numbers), f"{count:,}")
-    console.print(sizes)
-    recipes = table("recipe", "steps", "batch", "seq_len", "lr", "schedule", "precision", "tokens")
-    for name, recipe in RECIPES.items():
-        recipes.add_row(name, *map(Text, recipe_cells(recipe)))
-    console.print(recipes)
-    say(console, f"Tasks: {', '.join(TASKS)}. Corpora: {', '.join(CORPORA)}, or the path of a text file or folder.")
+def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """Everything that has a name, kind by kind: a phrase, fields as people read them, and facts of its kind."""
+    return {
+        "mechanisms": {name: mechanism(name, config) for name, config in PRESETS.items()},
+        "sizes": {name: size(name, config) for name, config in SIZES.items()},
+        "recipes": {name: recipe(name, config) for name, config in RECIPES.items()},
+        "tasks": {name: task(name, kind()) for name, kind in TASKS.items()},
+        "corpora": {name: {"phrase": first_sentence(read)} for name, read in CORPORA.items()},
+        "families": {name: {"phrase": "", "values": shown_fields(kind())} for name, kind in FAMILIES.items()},
+    }
 
 
-def say(console: Console, text: str) -> None:
-    console.print(f"\n{text}\n", markup=False, highlight=False)
+def mechanism(name: str, config: AttentionConfig) -> dict[str, Any]:
+    stages = {stage: getattr(config, stage) for stage in STAGES}
+    return {
+        "phrase": MECHANISMS.get(name, ""),
+        "facts": {
+            "stages": {name: [choice(name, stage), in_full(stage)] for name, stage in stages.items()},
+            "parameters": n_parameters(config),
+            "cache": cache_numbers(config),
+        },
+    }
 
 
-def table(first: str, *others: str) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    made.add_column(first, no_wrap=True)
-    for name in others:
-        made.add_column(name, justify="left" if name in STAGES else "right", overflow="fold")
-    return made
+def in_full(stage: Stage) -> str:
+    """A stage's class with all its fields."""
+    return " ".join([type(stage).__name__, *(f"{f.name}={getattr(stage, f.name)}" for f in fields(stage))])
+
+
+def size(name: str, config: ModelConfig) -> dict[str, Any]:
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in config.build().parameters())
+    facts = {"family": config.family, "parameters": count, "layers": config.depth}
+    return {"phrase": MODELS.get(name, ""), "values": shown_fields(config), "facts": facts}
+
+
+def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
+    parts = (config.model, config.task, config)
+    values = {field: text for part in parts for field, text in shown_fields(part).items()}
+    values |= {"task": config.task.kind} | dict.fromkeys(FROM_THE_TASK)
+    del values["model"]
+    tokens = config.n_steps * config.tokens_per_step
+    model = next((size for size, made in SIZES.items() if made == config.model), "own")
+    return {
+        "phrase": SETTINGS.get(name, ""),
+        "values": values,
+        "facts": {
+            "family": config.model.family,
+            "task": config.task.kind,
+            "model": model,
+            "tokens": tokens,
+            "from_the_task": FROM_THE_TASK,
+        },
+    }
+
+
+def task(name: str, config: TaskConfig) -> dict[str, Any]:
+    return {"phrase": LEARNED.get(name, ""), "values": shown_fields(config), "facts": {"seq_len": config.seq_len}}
+
+
+def first_sentence(made: Any) -> str:
+    return str(made.__doc__).partition("\n")[0].rstrip(".")
+
+
+def shown_fields(config: Any) -> dict[str, str | None]:
+    return {f.name: shown(getattr(config, f.name)) for f in fields(config)}
+
+
+def shown(value: Any) -> str | None:
+    """A value of a field as it is written on the command line; None where there is none."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else None if value is None else str(value)
 
 
 def choice(name: str, stage: Stage) -> str:
@@ -79,9 +176,3 @@ def cache_numbers(config: AttentionConfig) -> int:
     with torch.no_grad():
         build(config, D_MODEL, N_HEADS)(torch.zeros(1, 1, D_MODEL), cache=cache)
     return cache.n_numbers
-
-
-def recipe_cells(recipe: TrainConfig) -> list[str]:
-    tokens = recipe.n_steps * recipe.batch_size * recipe.seq_len
-    numbers = [f"{recipe.n_steps:,}", str(recipe.batch_size), str(recipe.seq_len), f"{recipe.lr:g}"]
-    return [*numbers, recipe.schedule, recipe.precision, with_prefix(tokens)]

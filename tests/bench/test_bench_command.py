@@ -17,7 +17,7 @@ from attractor.bench.run import telling
 from attractor.bench.tables import tables
 from attractor.bench.trial import Setting, Trial
 from attractor.cli.bench import MAIN, Bench, bench, request_of
-from attractor.cli.parsing import parse_among
+from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import TrainConfig
 
@@ -26,7 +26,7 @@ Run = Callable[..., tuple[dict[str, Any], str]]
 
 
 def parsed(*options: str) -> Bench:
-    found = parse_among({"bench": Bench, "other": Bench}, "attractor", ["bench", *options])
+    found = parse_command(Bench, "bench", options)
     assert isinstance(found, Bench)
     return found
 

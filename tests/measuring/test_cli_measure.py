@@ -12,7 +12,7 @@ from rich.console import Console
 
 from attractor import measuring
 from attractor.cli.measure import COMMANDS
-from attractor.cli.parsing import parse_among
+from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
 from tiny_causal import TEXTS, write_llama, write_run
 
@@ -22,7 +22,7 @@ BRIEFLY = ("--n-samples=2", "--length=8")
 
 def attractor_measure(*arguments: str | Path) -> str:
     console = Console(file=StringIO(), width=120)
-    MEASURE(parse_among({"measure": MADE}, "attractor", ["measure", *map(str, arguments)]), console)
+    MEASURE(parse_command(MADE, "measure", [*map(str, arguments)]), console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -27,33 +27,46 @@ PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 @dataclass(frozen=True)
 class Bench:
-    """Time mechanisms and their installed peers in turns: passes, memory, decoding, kernels against the roofline."""
+    """Time mechanisms against each other and against other libraries. Measured are training steps, memory, decoding,
+    and how close every stage comes to what the hardware allows."""
 
     presets: Annotated[
-        Positional[tuple[str, ...]], arg(help="names, NAME:FIELD=VALUE too, or 'all'; none: the main ones")
+        Positional[tuple[str, ...]],
+        arg(help="mechanisms, also as NAME:FIELD=VALUE, or 'all'; by default the seven main ones"),
     ] = ()
-    baseline: Annotated[str, arg(help="what speeds are relative to")] = "standard"
-    size: Annotated[str | None, arg(help="a named model's width, heads, layers and MLP")] = None
-    d_model: int | None = None
-    heads: int | None = None
-    layers: int | None = None
-    d_ff: Annotated[int | None, arg(help="width of the MLP; by default the size's, or four times d_model")] = None
-    vocab: int | None = None
-    lengths: Annotated[tuple[int, ...], arg(help="of sequences, as 512 1024 2048")] = (512,)
-    tokens: Annotated[int | None, arg(help="of a step; so many sequences as fit, and at least one")] = None
-    precision: Annotated[tuple[str, ...], arg(help="fp32, bf16 or both; by default what the device is for")] = ()
-    compile: Annotated[bool, arg(help="by torch.compile, peers too; the time it takes stands apart")] = False
-    rounds: Annotated[int, arg(help="measured steps of each case; 0 leaves the passes out")] = 7
-    decode: Annotated[int, arg(help="tokens to decode; 0 leaves it out")] = 32
-    peers: Annotated[bool, arg(help="time what is installed of Hugging Face and x-transformers, too")] = True
-    kernels: Annotated[bool, arg(help="hold every stage against the roofline")] = True
-    curves: Annotated[bool, arg(help="fit how costs grow with length, width and steps")] = False
+    baseline: Annotated[str, arg(help="the mechanism that speeds are relative to")] = "standard"
+    size: Annotated[
+        str | None,
+        arg(help="a named model whose width, heads, layers and MLP are used; by default as suits the device"),
+    ] = None
+    d_model: Annotated[int | None, arg(help="width of the model; by default the size's")] = None
+    heads: Annotated[int | None, arg(help="attention heads per layer; by default the size's")] = None
+    layers: Annotated[int | None, arg(help="number of layers; by default the size's")] = None
+    d_ff: Annotated[
+        int | None, arg(help="hidden width of the MLP; by default the size's, or four times a given d_model")
+    ] = None
+    vocab: Annotated[int | None, arg(help="tokens in the vocabulary; by default the size's")] = None
+    lengths: Annotated[tuple[int, ...], arg(help="sequence lengths to measure")] = (512,)
+    tokens: Annotated[
+        int | None, arg(help="tokens per step, in as many sequences as fit; by default as suits the device")
+    ] = None
+    precision: Annotated[
+        tuple[str, ...], arg(help="fp32, bf16 or both; by default fp32 on a CPU and bf16 on a GPU")
+    ] = ()
+    compile: Annotated[bool, arg(help="use torch.compile, for other libraries too; compile time is shown apart")] = (
+        False
+    )
+    rounds: Annotated[int, arg(help="measured steps per case; 0 measures no steps")] = 7
+    decode: Annotated[int, arg(help="tokens to decode per case; 0 measures no decoding")] = 32
+    peers: Annotated[bool, arg(help="also time transformers and x-transformers where they are installed")] = True
+    kernels: Annotated[bool, arg(help="compare every stage with the limits of the hardware (roofline)")] = True
+    curves: Annotated[bool, arg(help="fit how costs grow with length, width and steps of coupling")] = False
     patience: Annotated[float, arg(help="seconds that one case may take at one length")] = 120.0
-    profile: Annotated[bool, arg(help="say where the time of a step goes instead, by part and in a trace")] = False
-    two_timescales: Annotated[bool, arg(help="time FastSlow on a CPU instead, against dense layers")] = False
-    device: str = Runtime.device
-    out: Annotated[Path | None, arg(help="a JSON file for every measured second")] = None
-    figure: Annotated[Path | None, arg(help="an SVG, PNG or PDF file")] = None
+    profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
+    two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, on a CPU")] = False
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    out: Annotated[Path | None, arg(help="JSON file that receives every measurement")] = None
+    figure: Annotated[Path | None, arg(help="SVG, PNG or PDF file to draw")] = None
 
 
 def request_of(args: Bench, device: "torch.device") -> "Request":

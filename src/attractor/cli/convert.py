@@ -12,21 +12,23 @@ from tyro.conf import Positional, arg
 
 @dataclass(frozen=True)
 class Import:
-    """Turn a Hugging Face folder into a run that every command takes; nothing is fetched, nothing is unpickled."""
+    """Turn a Hugging Face folder into a run that every command takes. Nothing is downloaded, nothing is unpickled."""
 
-    model: Annotated[Positional[Path], arg(help="a folder with config.json and safetensors")]
-    out: Annotated[Path | None, arg(help="the run's folder; by default one of the same name under runs/")] = None
+    model: Annotated[Positional[Path], arg(help="folder with config.json and safetensors files")]
+    out: Annotated[Path | None, arg(help="run folder to write; by default runs/ and the folder's name")] = None
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Give a trained model another mechanism, which starts at exactly what the model computes."""
+    """Give a trained model another mechanism. The new model starts at exactly what the old one computes."""
 
-    model: Annotated[Positional[Path], arg(help="a run folder, or a Hugging Face folder")]
-    attention: Annotated[str, arg(help="a coupled or gated mechanism, as 'attractor list' names them")]
-    out: Annotated[Path | None, arg(help="the run's folder; by default one under runs/")] = None
-    checkpoint: Annotated[str, arg(help="of a run: best or last")] = "best"
-    seed: Annotated[int, arg(help="what is new is drawn from it")] = 0
+    model: Annotated[Positional[Path], arg(help="run folder or Hugging Face folder")]
+    attention: Annotated[str, arg(help="a coupled or gated mechanism; 'attractor list' shows all")]
+    out: Annotated[
+        Path | None, arg(help="run folder to write; by default runs/ and the names of model and mechanism")
+    ] = None
+    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
+    seed: Annotated[int, arg(help="seed of the new parameters")] = 0
 
 
 def import_folder(args: Import, console: Console) -> None:

@@ -15,58 +15,56 @@ from attractor.evidence.run import environment
 
 
 @dataclass(frozen=True)
-class Data:
-    """Corpora on disk: `attractor data prepare`, `verify`, `describe` and `bench`."""
-
-
-@dataclass(frozen=True)
 class DataPrepare:
-    """Turn text into token shards; interrupted at any moment, the same command continues."""
+    """Turn text into a prepared corpus of tokens. Interrupted at any moment, the same command continues."""
 
     source: Annotated[
-        Positional[str], arg(help="a file, folder, pattern, saved data set, or owner/name:config:column of the Hub")
+        Positional[str],
+        arg(help="file, folder, pattern, saved data set, or owner/name:config:column of the Hugging Face Hub"),
     ]
-    out: Annotated[Path, arg(help="the folder to write")]
-    tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:8192 (trained on the corpus), or a path")] = "bytes"
-    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
-    split: Annotated[str, arg(help="of a data set that has several")] = "train"
-    articles: Annotated[bool, arg(help="rows are lines as in WikiText, where ' = Title = ' begins a document")] = False
-    max_tokens: Annotated[str | None, arg(help="training tokens at most, as 250k, 100M or 1.5G")] = None
-    valid_share: Annotated[float, arg(help="the share of documents held out")] = 0.1
-    drop_duplicates: Annotated[bool, arg(help="leave out training documents that validation has, too")] = False
-    max_bad: Annotated[float, arg(help="the share of malformed records that is put up with")] = 0.01
-    workers: Annotated[int | None, arg(help="threads; by default one for each core")] = None
+    out: Annotated[Path, arg(help="folder to write")]
+    tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:SIZE (trained on this corpus), or a path")] = "bytes"
+    column: Annotated[str, arg(help="column of tables that holds the text; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="split of a data set that has several")] = "train"
+    articles: Annotated[
+        bool, arg(help="rows are lines of articles as in WikiText; ' = Title = ' begins a document")
+    ] = False
+    max_tokens: Annotated[str | None, arg(help="most training tokens, as 250k, 100M or 1.5G; by default all")] = None
+    valid_share: Annotated[float, arg(help="share of documents held out for validation")] = 0.1
+    drop_duplicates: Annotated[bool, arg(help="leave out training documents that are in validation, too")] = False
+    max_bad: Annotated[float, arg(help="largest share of malformed records that is accepted")] = 0.01
+    workers: Annotated[int | None, arg(help="threads; by default one per core")] = None
 
 
 @dataclass(frozen=True)
 class DataDescribe:
-    """Measure what makes a corpus coherent, on equal samples of each: a table, a figure and the numbers."""
+    """Measure how coherent corpora are, on equal samples of each. Writes a table, a figure and the numbers."""
 
-    sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names as for prepare")]
-    out: Annotated[Path, arg(help="the folder for describe.json and describe.svg")]
-    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
-    split: Annotated[str, arg(help="of a data set that has several")] = "train"
-    max_words: Annotated[str, arg(help="words drawn from each, as 250k or 1M")] = "1M"
-    piece_words: Annotated[int, arg(help="words drawn from a document")] = 125
-    order: Annotated[int, arg(help="of the n-gram model")] = 3
-    max_documents: Annotated[int | None, arg(help="read no further, as for a stream without end")] = None
+    sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names, as for prepare")]
+    out: Annotated[Path, arg(help="folder for describe.json and describe.svg")]
+    column: Annotated[str, arg(help="column of tables that holds the text; several as title,abstract")] = "text"
+    split: Annotated[str, arg(help="split of a data set that has several")] = "train"
+    max_words: Annotated[str, arg(help="words sampled from each corpus, as 250k or 1M")] = "1M"
+    piece_words: Annotated[int, arg(help="words sampled from one document")] = 125
+    order: Annotated[int, arg(help="order of the n-gram model")] = 3
+    max_documents: Annotated[int | None, arg(help="documents to read at most; by default all")] = None
 
 
 @dataclass(frozen=True)
 class DataBench:
-    """Time preparing against the tokenizers library alone, loading, drawing sequences and boards, and solving."""
+    """Time the preparation and loading of data. Preparing is compared with the tokenizers library alone."""
 
-    text: Annotated[str, arg(help="what is prepared")] = "stdlib-docs"
-    tokenizer: Annotated[str, arg(help="as for prepare, but for bytes")] = "bpe:4096"
-    puzzles: Annotated[str | None, arg(help="a file of boards to solve; by default boards drawn here")] = None
-    rounds: Annotated[int, arg(help="repetitions of each")] = 5
+    text: Annotated[str, arg(help="corpus that is prepared")] = "stdlib-docs"
+    tokenizer: Annotated[str, arg(help="as for prepare, but not bytes")] = "bpe:4096"
+    puzzles: Annotated[str | None, arg(help="file of Sudoku boards to solve; by default generated boards")] = None
+    rounds: Annotated[int, arg(help="repetitions of each measurement")] = 5
 
 
 @dataclass(frozen=True)
 class DataVerify:
-    """Read all of a prepared corpus: checksums, and ids within the vocabulary."""
+    """Read all of a prepared corpus and check it: checksums, and ids within the vocabulary."""
 
-    folder: Annotated[Positional[Path], arg(help="a folder that `attractor data prepare` wrote")]
+    folder: Annotated[Positional[Path], arg(help="folder that 'attractor data prepare' wrote")]
 
 
 def data_prepare(args: DataPrepare, console: Console) -> None:

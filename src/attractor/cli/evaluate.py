@@ -29,27 +29,34 @@ OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a model: a run on its validation sets, or any causal model on texts (--on) or tasks (--tasks)."""
+    """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
+    tasks of lm-eval (--tasks)."""
 
-    model: Annotated[Positional[Path], arg(help="a run folder, or with --on and --tasks also a Hugging Face folder")]
-    on: Annotated[str | None, arg(help="texts: a file, a folder or a corpus; by default what the run held out")] = None
-    against: Annotated[Path | None, arg(help="another model, for a test of pairs document by document")] = None
-    window: Annotated[int | None, arg(help="tokens of context; by default as many as in training")] = None
-    stride: Annotated[int | None, arg(help="tokens between windows; by default half a window")] = None
-    tasks: Annotated[tuple[str, ...], arg(help="of lm-eval, by name")] = ()
-    include_path: Annotated[Path | None, arg(help="a folder with tasks of your own; their code runs")] = None
+    model: Annotated[Positional[Path], arg(help="run folder; with --on or --tasks also a Hugging Face folder")]
+    on: Annotated[
+        str | None, arg(help="texts to score: a file, a folder or a corpus; by default what the run held out")
+    ] = None
+    against: Annotated[Path | None, arg(help="second model, compared with the first document by document")] = None
+    window: Annotated[int | None, arg(help="tokens of context; by default as in training")] = None
+    stride: Annotated[int | None, arg(help="tokens between two windows; by default half a window")] = None
+    tasks: Annotated[tuple[str, ...], arg(help="names of lm-eval's tasks")] = ()
+    include_path: Annotated[Path | None, arg(help="folder with tasks of your own, whose code is executed")] = None
     n_shots: Annotated[int | None, arg(help="examples before each question; by default as the task says")] = None
-    limit: Annotated[int | None, arg(help="questions of each task, to try it out")] = None
-    n_iterations: Annotated[tuple[int, ...], arg(help="of a recurrent model; several make a curve")] = ()
-    votes: Annotated[int, arg(help="answers to each board, of which the lowest energy wins")] = 1
-    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
-    puzzles: Annotated[Path | None, arg(help="a file of boards, in place of the validation sets")] = None
-    batch_size: Annotated[int | None, arg(help="by default as the run validated, or as memory allows")] = None
-    max_batches: Annotated[int | None, arg(help="likewise; of a file all")] = None
-    checkpoint: Annotated[str, arg(help="best or last, of a run")] = "best"
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as validated or as stored")] = None
+    limit: Annotated[int | None, arg(help="questions per task, to try it out; by default all")] = None
+    n_iterations: Annotated[
+        tuple[int, ...], arg(help="iterations of an iterated model; several make a curve; by default as in training")
+    ] = ()
+    votes: Annotated[int, arg(help="answers per board, of which the one of lowest energy counts")] = 1
+    seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
+    puzzles: Annotated[Path | None, arg(help="file of boards to solve; by default the validation sets")] = None
+    batch_size: Annotated[
+        int | None, arg(help="sequences per batch; by default as in training, or as memory allows")
+    ] = None
+    max_batches: Annotated[int | None, arg(help="batches of each set; by default as in training, all of a file")] = None
+    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
+    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training or as stored")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="a folder for evaluation.json and what belongs to it")] = None
+    out: Annotated[Path | None, arg(help="folder for evaluation.json and its figures")] = None
 
     def given(self, names: tuple[str, ...]) -> list[str]:
         usual = {f.name: f.default for f in fields(self)}

@@ -21,44 +21,46 @@ RESULTS = Path("results")
 
 @dataclass(frozen=True)
 class Report:
-    """Write the page of a run, or the report of a study anew: page, tables, LaTeX, figures."""
+    """Write the page of a run, or the report of a study: page, tables, LaTeX and figures."""
 
     source: Annotated[
         Positional[Path],
-        arg(help="the folder of a run, the folder of a study, as STUDY-SCALE under runs/, or a record.json"),
+        arg(help="run folder, folder of a study (runs/STUDY-SCALE), or a record.json"),
     ]
-    out: Annotated[Path | None, arg(help="where to; by default the folder itself")] = None
-    formats: Annotated[tuple[str, ...], arg(help="of a study's figures: png, pdf, svg")] = ("png", "pdf", "svg")
-    store: Annotated[
-        Path | None, arg(help="keep the record of a study there too, as results/study-NAME-SCALE.json")
-    ] = None
+    out: Annotated[Path | None, arg(help="folder to write; by default the source itself")] = None
+    formats: Annotated[tuple[str, ...], arg(help="file formats of a study's figures")] = ("png", "pdf", "svg")
+    store: Annotated[Path | None, arg(help="also store a study's record here, as results/study-NAME-SCALE.json")] = None
 
 
 @dataclass(frozen=True)
 class Claims:
-    """Hold what the papers claim against stored runs: published, ours, and a verdict by a rule written before."""
+    """Compare what the papers claim with stored runs. Every verdict follows from a written rule."""
 
-    ids: Annotated[Positional[tuple[str, ...]], arg(help="claims to show in full, as C1 C3; none: a table of all")] = ()
-    results: Annotated[Path, arg(help="a folder of stored records, study-*.json")] = RESULTS
-    root: Annotated[Path | None, arg(help="studies that were run here, as well")] = None
-    write: Annotated[Path | None, arg(help="a markdown file to write the ledger to")] = None
+    ids: Annotated[
+        Positional[tuple[str, ...]], arg(help="claims to show in full, as C1 C3; by default a table of all")
+    ] = ()
+    results: Annotated[Path, arg(help="folder of stored records (study-*.json)")] = RESULTS
+    root: Annotated[Path | None, arg(help="folder of studies that were run here, to be used as well")] = None
+    write: Annotated[Path | None, arg(help="markdown file that receives all claims and verdicts")] = None
 
 
 @dataclass(frozen=True)
 class Advise:
-    """Run the smallest pilot on a corpus that can decide, and say which mechanism to use, and how sure that is."""
+    """Say which mechanism to use on a corpus, and how sure that is. It runs the smallest pilot that can decide."""
 
-    corpus: Annotated[str, arg(help="a corpus by name, a text file, or a prepared folder")]
-    budget: Annotated[str, arg(help="wall clock on this machine, as 90s, 10m or 2h")] = "10m"
-    margin: Annotated[float, arg(help="the smallest difference that matters, in nats")] = 0.01
-    alpha: Annotated[float, arg(help="the chance of a wrong answer, over all looks and rivals")] = 0.05
-    max_seeds: int = 8
-    rivals: Annotated[tuple[str, ...], arg(help="mechanisms to hold against standard")] = (
+    corpus: Annotated[str, arg(help="named corpus, text file or prepared folder")]
+    budget: Annotated[str, arg(help="time that the pilot may take here, as 90s, 10m or 2h")] = "10m"
+    margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats")] = 0.01
+    alpha: Annotated[float, arg(help="accepted chance of a wrong answer, over all looks and rivals")] = 0.05
+    max_seeds: Annotated[int, arg(help="most seeds per mechanism")] = 8
+    rivals: Annotated[tuple[str, ...], arg(help="mechanisms to compare with standard attention")] = (
         "coupled-euler",
         "differential",
     )
-    workers: Annotated[int | None, arg(help="runs side by side")] = None
-    out: Annotated[Path | None, arg(help="the folder to write; by default one under runs/")] = None
+    workers: Annotated[
+        int | None, arg(help="runs at the same time; by default as many as the machine has room for")
+    ] = None
+    out: Annotated[Path | None, arg(help="folder to write; by default a new one in runs/")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
 
 

@@ -26,15 +26,17 @@ SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 @dataclass(frozen=True)
 class Export:
-    """Write the model of a run as Hugging Face's tools read it, with its tokenizer, its code and a card."""
+    """Write the model of a run as a Hugging Face folder, with its tokenizer, its code and a model card."""
 
-    run: Annotated[Positional[Path], arg(help="a run folder")]
-    to: Annotated[str, arg(help="hf")] = FORMATS[0]
-    out: Annotated[Path | None, arg(help="a new or empty folder; by default 'hf' in the run's own")] = None
-    checkpoint: Annotated[str, arg(help="best or last")] = "best"
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as it was trained")] = None
-    max_shard_size: Annotated[str, arg(help="of a file of weights")] = "5GB"
-    self_contained: Annotated[bool, arg(help="with the code, for machines where attractor is not installed")] = True
+    run: Annotated[Positional[Path], arg(help="run folder")]
+    to: Annotated[str, arg(help="format: hf is the only one")] = FORMATS[0]
+    out: Annotated[Path | None, arg(help="new or empty folder; by default 'hf' in the run folder")] = None
+    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
+    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training")] = None
+    max_shard_size: Annotated[str, arg(help="largest file of weights")] = "5GB"
+    self_contained: Annotated[bool, arg(help="include the code, for machines on which attractor is not installed")] = (
+        True
+    )
 
 
 def export(args: Export, console: Console) -> None:

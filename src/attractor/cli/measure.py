@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure attention, layers and depth of any causal model on a text: runs, and folders of Hugging Face's."""
+    """Look inside any causal model as it reads a text: attention, layers, and exponents over depth."""
 
-    models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders, one or several")]
-    on: Annotated[str, arg(help="a file of text, or a corpus by name")]
-    n_samples: Annotated[int, arg(help="passages of the text, over which all is averaged")] = 8
-    length: Annotated[int, arg(help="tokens of a passage")] = 128
-    layers: Annotated[tuple[int, ...], arg(help="counted from 0; by default all")] = ()
-    k: Annotated[int, arg(help="exponents over depth; 0 leaves them out")] = 4
-    jacobians: Annotated[bool, arg(help="norms of layers and exponents, which take most of the time")] = True
-    memory: Annotated[float, arg(help="GB to hold at most, beside the model")] = 4.0
-    dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need the first two")] = "fp32"
-    seed: Annotated[int, arg(help="of the places of the passages")] = 0
-    checkpoint: Annotated[str, arg(help="of a run: best or last")] = "best"
+    models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders")]
+    on: Annotated[str, arg(help="text file or named corpus")]
+    n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
+    length: Annotated[int, arg(help="tokens per passage")] = 128
+    layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
+    k: Annotated[int, arg(help="largest exponents over depth; 0 measures none")] = 4
+    jacobians: Annotated[bool, arg(help="measure Jacobian norms and exponents, which take most of the time")] = True
+    memory: Annotated[float, arg(help="most GB to use beside the model")] = 4.0
+    dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need one of the first two")] = "fp32"
+    seed: Annotated[int, arg(help="seed of the choice of passages")] = 0
+    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="a folder for measures.json, figures and a page")] = None
+    out: Annotated[Path | None, arg(help="folder for measures.json, figures and a page")] = None
 
 
 def measure(args: Measure, console: Console) -> None:

@@ -1,11 +1,10 @@
 """Every field of a configuration as an option: what a person names changes one field of a recipe."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
-
-from tyro.conf import arg
+from typing import Any, get_type_hints
 
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
@@ -19,34 +18,39 @@ from attractor.tasks.text import Text, tokenizer_of
 from attractor.train import spelling
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
+NAMES = ("attention", "slow_attention", "task")  # fields whose option is the name of what they hold
 
-def settings(without: str) -> list[tuple[str, Any, Any]]:
-    """Every field of a model, its training and its task, but one, as an option that leaves the recipe alone unless
+
+def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
+    """Every field of a model, its training and its task, but these, as an option that leaves the recipe alone unless
     given. What several tasks have is one option."""
     options: dict[str, tuple[str, Any, Any]] = {}
     for config in (*FAMILIES.values(), TrainConfig, *TASKS.values()):
         hints = get_type_hints(config)
         for f in fields(config):
-            if f.name not in ("model", without):
-                kind = str if f.name in ("attention", "task") else hints[f.name]
+            if f.name not in ("model", *without):
+                kind = str if f.name in NAMES else hints[f.name]
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
 
 
 @dataclass(frozen=True)
 class Common:
-    """Where a run starts from, and how it is carried out; every further option changes one field of the recipe."""
+    """Where a run starts from, and how it is carried out; every further option changes one field of the recipe.
 
-    recipe: Annotated[str, arg(help="named settings, of which other options change single fields")] = "laptop"
-    size: Annotated[str | None, arg(help="a named model in place of the recipe's")] = None
-    epochs: Annotated[float | None, arg(help="passes over the training data, in place of n_steps")] = None
-    out: Annotated[Path | None, arg(help="the folder to write; by default one under runs/")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
-    save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
-    log_every: Annotated[int, arg(help="steps between lines of metrics")] = Runtime.log_every
-    telemetry_every: Annotated[int | None, arg(help="steps between looks at the logits")] = Runtime.telemetry_every
-    tensorboard: Annotated[bool, arg(help="write TensorBoard's files into the run's folder, too")] = False
+    What each option means stands in `phrases.py`.
+    """
+
+    recipe: str = "laptop"
+    size: str | None = None
+    epochs: float | None = None
+    out: Path | None = None
+    device: str = Runtime.device
+    threads: int | None = None
+    save_every: int = Runtime.save_every
+    log_every: int = Runtime.log_every
+    telemetry_every: int | None = Runtime.telemetry_every
+    tensorboard: bool = False
 
     def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:
         """The recipe with the given options in place, and one mechanism and seed where several are named. What the task
@@ -58,8 +62,9 @@ class Common:
             raise unknown("size", self.size, SIZES, see="'attractor list' shows all")
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
-        if "attention" in given:
-            preset(given["attention"])
+        for name in ("attention", "slow_attention"):
+            if name in given:
+                preset(given[name])
         recipe = RECIPES[self.recipe]
         if self.size is not None:
             recipe = recipe.replace(model=SIZES[self.size])
@@ -121,7 +126,7 @@ class Common:
 
     def given(self) -> dict[str, Any]:
         """The fields of the configuration that a person named."""
-        names = {name for name, _, _ in settings(without="")}
+        names = {name for name, _, _ in settings()}
         return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
     def runtime(self) -> Runtime:
@@ -148,7 +153,7 @@ def refuse_other_spelling(start: Path, corpus: str) -> None:
         )
 
 
-def command_class(name: str, base: type, doc: str, without: str = "") -> type:
+def command_class(name: str, base: type, doc: str, without: Sequence[str] = ()) -> type:
     made = make_dataclass(name, settings(without), bases=(base,), frozen=True)
     made.__doc__ = doc
     return made

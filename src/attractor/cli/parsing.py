@@ -3,49 +3,54 @@
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from difflib import get_close_matches
 from io import StringIO
-from itertools import dropwhile, pairwise, takewhile
-from typing import Any, cast
+from itertools import dropwhile, takewhile
+from typing import Any
 
 import tyro
 
-from attractor.errors import InputError, unknown
+from attractor.cli.tables import tables
+from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
 
 
-def parse_among(commands: dict[str, type], program: str, argv: Sequence[str]) -> Any:
-    """The arguments of one of these commands; tyro's several lines about a mistake become one."""
-    argv = list(argv) or ["--help"]
-    if argv[0] not in commands and not argv[0].startswith("-"):
-        raise unknown("command", argv[0], commands, see=f"'{program} --help' shows all")
+def parse_command(made: type, name: str, argv: Sequence[str]) -> Any:
+    """The arguments of a command; tyro's several lines about a mistake become one."""
     said = StringIO()
     try:
         with redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(cast(Any, commands), prog=program, args=argv)
+            return tyro.cli(made, prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
-        if stopped.code:
-            shown = f"{program} {argv[0]}" if argv[0] in commands else program
-            raise InputError(_in_one_line(said.getvalue(), argv, shown)) from stopped
-        raise
+        raise InputError(_in_one_line(said.getvalue(), f"attractor {name}")) from stopped
+
+
+def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:
+    """Refuse options that the command does not have, before anything is imported for it."""
+    options = [option for option in tables().options_of(name) if not option.positional]
+    written = {f"--{option.name}".replace("_", "-") for option in options}
+    known = written | {f"--no-{option[2:]}" for option in written}
+    given = [word.partition("=")[0] for word in takewhile(lambda word: word != "--", argv) if word.startswith("--")]
+    strays = [word for word in given if word.replace("_", "-") not in known]
+    if strays:
+        near = [match for stray in strays for match in get_close_matches(stray, written, n=1)]
+        guess = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"unknown option {', '.join(strays)}{guess} ('attractor {name} --help' shows all)")
 
 
 def is_rule(line: str) -> bool:
     return re.fullmatch("─+|-{3,}", line) is not None  # what tyro draws depends on the encoding of standard output
 
 
-def _in_one_line(said: str, argv: Sequence[str], command: str) -> str:
-    """What stands in tyro's box up to the first rule, and the nearest options that it offers below."""
+def _in_one_line(said: str, command: str) -> str:
+    """What stands in tyro's box up to the first rule."""
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))
     complaint = " ".join(takewhile(lambda line: line and not is_rule(line), lines))
     if complaint.startswith("Unrecognized"):
-        strays = re.findall(r"(\S+) \(applied to", complaint) or complaint.partition(": ")[2].split(", ")
-        complaint = f"unknown option {', '.join([stray for stray in strays if stray.startswith('-')] or strays)}"
+        complaint = f"unknown word {complaint.partition(': ')[2]}"
     elif wrong := re.match(BAD_VALUE, complaint):
         complaint = f"{wrong[1]} must be {KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
-    offered = [after.split()[0] for line, after in pairwise(lines) if line.startswith(("Perhaps", "Arguments similar"))]
-    near = [name for name in offered if name not in argv]
-    guess = f"; did you mean {', '.join(near)}?" if near else ""
-    return f"{complaint}{guess} ('{command} --help' shows all)"
+    return f"{complaint} ('{command} --help' shows all)"

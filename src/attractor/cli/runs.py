@@ -1,4 +1,4 @@
-"""Commands about runs: train, plan, compare, generate, list."""
+"""Commands about runs: train, plan, compare, generate."""
 
 import errno
 import json
@@ -25,55 +25,53 @@ from attractor.train.config import Runtime, TrainConfig
 
 @dataclass(frozen=True)
 class TrainBase(Common):
-    resume: Annotated[Path | None, arg(help="a run folder to continue, whose own configuration is used")] = None
+    resume: Path | None = None
 
 
 @dataclass(frozen=True)
 class PlanBase(TrainBase):
-    presets: Annotated[Positional[tuple[str, ...]], arg(help="mechanisms side by side; by default the recipe's")] = ()
-    calibrate: Annotated[bool, arg(help="measure about two seconds of each, for estimates of time and memory")] = True
-    json: Annotated[bool, arg(help="print one JSON object, for programs")] = False
+    presets: Positional[tuple[str, ...]] = ()
+    calibrate: bool = True
+    json: bool = False
 
 
 @dataclass(frozen=True)
 class CompareBase(Common):
-    presets: Annotated[
-        Positional[tuple[str, ...]], arg(help="mechanisms, or run folders that exist; the first is the baseline")
-    ] = ()
-    seeds: Annotated[tuple[int, ...], arg(help="each mechanism runs once with each")] = (0, 1, 2, 3)
-    workers: Annotated[int | None, arg(help="runs side by side; by default one for each core, or one on a GPU")] = None
-    margin: Annotated[float | None, arg(help="the smallest difference that matters: nats, or units of accuracy")] = None
+    presets: Positional[tuple[str, ...]] = ()
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    workers: int | None = None
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
 class Generate:
     """Continue a prompt with the model of a run."""
 
-    run: Annotated[Positional[Path], arg(help="a run folder")]
-    prompt: Annotated[str, arg(help="text to continue; empty starts a new document")] = ""
-    max_new_tokens: int = 200
-    temperature: Annotated[float, arg(help="0 is greedy")] = 0.8
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    checkpoint: Annotated[str, arg(help="best or last")] = "best"
-    device: str = Runtime.device
+    run: Annotated[Positional[Path], arg(help="run folder")]
+    prompt: Annotated[str, arg(help="text to continue; by default a new document")] = ""
+    max_new_tokens: Annotated[int, arg(help="tokens to generate")] = 200
+    temperature: Annotated[float, arg(help="sampling temperature; 0 takes the likeliest token")] = 0.8
+    top_k: Annotated[int | None, arg(help="sample from the k likeliest tokens; by default all")] = None
+    top_p: Annotated[
+        float | None, arg(help="sample from the likeliest tokens of this total probability; by default all")
+    ] = None
+    seed: Annotated[int, arg(help="seed of the sampling")] = 0
+    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
+    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
 
 
-@dataclass(frozen=True)
-class List:
-    """Show what there is by name: mechanisms, sizes, recipes, tasks and corpora."""
-
-
-Train = command_class("Train", TrainBase, "Train one model; Ctrl-C saves, and the same command or --resume continues.")
+Train = command_class(
+    "Train", TrainBase, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
+)
 Plan = command_class(
-    "Plan", PlanBase, "Show what a run amounts to before it runs: parameters, FLOPs, tokens, time and memory."
+    "Plan", PlanBase, "Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory."
 )
 Compare = command_class(
     "Compare",
     CompareBase,
-    "Train mechanisms x seeds under one budget, paired by seed; ends with a table, a verdict and a page.",
-    without="attention",
+    "Train several mechanisms with several seeds each, or take finished runs, and compare them. Ends with a table, a "
+    "verdict and a page.",
+    without=("attention", "seed"),
 )
 
 
@@ -252,16 +250,9 @@ def generate(args: Generate, console: Console) -> None:
     console.print(args.prompt + written, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_list(args: List, console: Console) -> None:
-    from attractor.catalogue import print_catalogue
-
-    print_catalogue(console)
-
-
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (Compare, compare),
     "train": (Train, train),
     "plan": (Plan, plan),
     "generate": (Generate, generate),
-    "list": (List, show_list),
 }

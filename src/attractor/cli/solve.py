@@ -24,17 +24,17 @@ NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  #
 
 @dataclass(frozen=True)
 class Solve:
-    """Solve a sudoku with a recurrent model, and watch it, or exactly by search."""
+    """Solve a Sudoku with an iterated model and watch it, or exactly by search."""
 
-    puzzle: Annotated[Positional[str], arg(help="its cells in a row, 0 or . for a blank, or a file that holds them")]
-    run: Annotated[Path | None, arg(help="the folder of a run on boards of this size")] = None
-    n_iterations: Annotated[int | None, arg(help="by default as in training")] = None
-    votes: Annotated[int, arg(help="answers, of which the lowest energy wins")] = 1
-    seed: Annotated[int, arg(help="of the starts of all votes but the first")] = 0
-    exact: Annotated[bool, arg(help="by search, without a model")] = False
-    checkpoint: Annotated[str, arg(help="best or last")] = "best"
+    puzzle: Annotated[Positional[str], arg(help="cells in a row, 0 or . for a blank, or a file with them")]
+    run: Annotated[Path | None, arg(help="run folder of a model for boards of this size")] = None
+    n_iterations: Annotated[int | None, arg(help="iterations of the model; by default as in training")] = None
+    votes: Annotated[int, arg(help="answers, of which the one of lowest energy counts")] = 1
+    seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
+    exact: Annotated[bool, arg(help="solve by search, without a model")] = False
+    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="a picture of the way: FILE.svg, .png or .gif")] = None
+    out: Annotated[Path | None, arg(help="picture of the iterations: FILE.svg, .png or .gif")] = None
 
 
 def solve(args: Solve, console: Console) -> None:

@@ -24,44 +24,43 @@ STUDIES, RESULTS = Path("studies"), Path("results")
 
 
 @dataclass(frozen=True)
-class Studies:
-    """Controlled comparisons from files: `attractor study run`, `plan` and `list`."""
-
-
-@dataclass(frozen=True)
 class StudyList:
-    """Show the studies of a folder: what each asks, which table it fills, and its scales."""
+    """Show the studies of a folder: the question, the published table and the scales of each."""
 
-    folder: Annotated[Positional[Path], arg(help="a folder of study files")] = STUDIES
+    folder: Annotated[Positional[Path], arg(help="folder of study files")] = STUDIES
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Show every run of a study on one scale, what is finished, and which claims these seeds could decide."""
+    """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide."""
 
-    file: Annotated[Positional[Path], arg(help="a study file, as in studies/; it is Python and is executed")]
+    file: Annotated[Positional[Path], arg(help="study file, as in studies/; it is Python and is executed")]
     scale: Annotated[str, arg(help="smoke, laptop, desk, bench or paper")] = "smoke"
-    root: Annotated[Path, arg(help="where runs and reports lie")] = Path("runs")
-    seeds: Annotated[tuple[int, ...] | None, arg(help="in place of the scale's")] = None
+    root: Annotated[Path, arg(help="folder of runs and reports")] = Path("runs")
+    seeds: Annotated[tuple[int, ...] | None, arg(help="seeds of every row; by default the scale's")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    results: Annotated[Path, arg(help="stored records, whose spread between seeds the plan's chances rest on")] = (
-        RESULTS
-    )
+    results: Annotated[Path, arg(help="stored records; their spread between seeds tells what can be decided")] = RESULTS
 
 
 @dataclass(frozen=True)
 class StudyRun(StudyPlan):
-    """Carry out what is not finished, and write the report; interrupted at any moment, the same command continues."""
+    """Carry out the unfinished runs of a study, and write its report. Interrupted at any moment, the same command
+    continues."""
 
-    launcher: Annotated[
-        str, arg(help="local, stacked, ray or torchrun; by default whichever of the first two is faster")
-    ] = "auto"
-    workers: Annotated[int | None, arg(help="runs side by side; under torchrun the processes of one run")] = None
-    threads: Annotated[int | None, arg(help="CPU threads of each run")] = None
-    part: Annotated[str, arg(help="the share of the runs that this machine carries out, as 2/3")] = "1/1"
-    gpus_per_run: Annotated[float | None, arg(help="on a Ray cluster; may be a fraction")] = None
+    launcher: Annotated[str, arg(help="local, stacked, ray or torchrun; auto is the faster of local and stacked")] = (
+        "auto"
+    )
+    workers: Annotated[
+        int | None,
+        arg(help="runs at the same time, or processes per run under torchrun; by default one per core or GPU"),
+    ] = None
+    threads: Annotated[int | None, arg(help="CPU threads of each run; by default automatic")] = None
+    part: Annotated[str, arg(help="share of the runs that this machine carries out, as 2/3")] = "1/1"
+    gpus_per_run: Annotated[
+        float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
+    ] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
-    parallel: Annotated[str, arg(help="under torchrun: ddp or fsdp")] = Runtime.parallel
+    parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
 
 
 def refuse_missing(results: Path) -> None:

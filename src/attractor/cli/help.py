@@ -1,0 +1,216 @@
+"""The help of every command, from the tables: options in groups, each with a phrase and the value that it has if it is
+left out. The help of a training command follows the recipe, the size and the task that are named on its line."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from attractor.cli.phrases import GROUPS, PHRASES
+from attractor.cli.tables import Named, Option, Tables, tables
+from attractor.errors import unknown
+
+WIDEST_NAME = 26
+GROUPS_OF_COMMANDS = {
+    "data": "Prepare, check and describe corpora on disk.",
+    "study": "Carry out controlled comparisons that are written down as files.",
+}
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "compare": (
+        "attractor compare standard gated --corpus notes.txt",
+        "attractor compare runs/one runs/another",
+    ),
+    "train": (
+        "attractor train --attention coupled-euler --out runs/one",
+        "attractor train --size fast-slow --slow-attention decay --epochs 2",
+    ),
+    "plan": (
+        "attractor plan standard mla --size small",
+        "attractor plan --recipe 1b --no-calibrate",
+    ),
+    "generate": ("attractor generate runs/one --prompt 'def '",),
+    "evaluate": (
+        "attractor evaluate runs/one --on notes.txt --against runs/another",
+        "attractor evaluate runs/one --tasks hellaswag --limit 100",
+    ),
+    "measure": ("attractor measure runs/one --on stdlib-docs --out measures",),
+    "solve": ("attractor solve board.txt --run runs/sudoku --votes 8",),
+    "bench": (
+        "attractor bench coupled-euler mla --lengths 512 2048",
+        "attractor bench gated --profile",
+    ),
+    "import": ("attractor import Qwen3-0.6B --out runs/qwen",),
+    "convert": ("attractor convert runs/qwen --attention coupled-gqa",),
+    "export": ("attractor export runs/one --dtype bf16",),
+    "report": ("attractor report runs/one",),
+    "claims": ("attractor claims C1 C3",),
+    "advise": ("attractor advise --corpus notes.txt --budget 30m",),
+    "list": ("attractor list mechanisms", "attractor list coupled-euler"),
+    "completion": ("attractor completion > ~/.attractor-completion",),
+    "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),
+    "data verify": ("attractor data verify corpora/notes",),
+    "data describe": ("attractor data describe notes.txt stdlib-docs --out described",),
+    "data bench": ("attractor data bench --rounds 3",),
+    "study run": ("attractor study run studies/coupling-ablation.py --scale laptop",),
+    "study plan": ("attractor study plan studies/coupling-ablation.py --scale desk",),
+    "study list": ("attractor study list",),
+}
+
+
+class Start(NamedTuple):
+    """What a training command starts from: the recipe, size and task named on its line, and the values they give."""
+
+    said: str
+    family: str
+    task: str
+    values: Mapping[str, str | None]
+
+
+def help_of_all(width: int) -> str:
+    """The help of `attractor`."""
+    rows = [(name, first_sentence(command.summary)) for name, command in tables().commands.items()]
+    about = "Train, compare and measure attention mechanisms, each as a dynamical system."
+    more = (
+        "attractor COMMAND --help   explain a command and its options",
+        "attractor --version        print the version",
+    )
+    return page("usage: attractor COMMAND [options]", about, [("commands", rows)], more, width)
+
+
+def help_of_group(group: str, width: int) -> str:
+    """The help of a command of several words, as `attractor data`."""
+    rows = [(name, first_sentence(c.summary)) for name, c in tables().commands.items() if name.split()[0] == group]
+    more = (f"attractor {group} COMMAND --help   explain a command and its options",)
+    return page(
+        f"usage: attractor {group} COMMAND [options]", GROUPS_OF_COMMANDS[group], [("commands", rows)], more, width
+    )
+
+
+def help_of_command(name: str, line: Sequence[str], width: int) -> str:
+    """The help of a command, whose options so far are `line`."""
+    command = tables().commands[name]
+    examples = [f"  {example}" for example in EXAMPLES[name]]
+    ending = ["example" if len(examples) == 1 else "examples", *examples]
+    usage = f"usage: {usage_of(name)}"
+    if not command.settings:
+        rows = [(option.written, with_default(option.phrase, option.default)) for option in command.options]
+        return page(usage, command.summary, [("options", rows)] if rows else [], ending, width)
+    start = start_of(line)
+    everything = "--help-all" in line
+    groups, n_shown = [], 0
+    for group, options in grouped(tables().options_of(name)).items():
+        shown = [option for option in options if everything or is_shown(option, start)]
+        if shown:
+            groups.append((group, [(o.written, with_default(o.phrase, value_of(o, start))) for o in shown]))
+            n_shown += len(shown)
+    about = f"{command.summary} In brackets: the value from {start.said}. BOOL is True or False."
+    if left := len(tables().options_of(name)) - n_shown:
+        ending += [
+            "",
+            f"{left} further options: attractor {name} --help-all. Those of a size or a task are",
+            f"shown where it is named, as in attractor {name} --size fast-slow --help.",
+        ]
+    return page(usage, about, groups, ending, width)
+
+
+def usage_of(name: str) -> str:
+    """How the command is written, with what may be left out in brackets."""
+    words = [option for option in tables().commands[name].options if option.positional]
+    shown = [f"[{word.written}]" if word.default else word.written for word in words]
+    rest = ["[options]"] if len(tables().options_of(name)) > len(words) else []
+    return " ".join(["attractor", name, *shown, *rest])
+
+
+def grouped(options: Iterable[Option]) -> dict[str, list[Option]]:
+    """The options of a training command in the groups, and in the order, of their phrases."""
+    by_name = {option.name: option for option in options}
+    groups = {
+        title: [by_name[name] for part in group for name in part if name in by_name] for title, group in GROUPS.items()
+    }
+    return {title: found for title, found in groups.items() if found}
+
+
+def is_shown(option: Option, start: Start) -> bool:
+    """Whether an option is shown without --help-all: a common one, or one of the model or the task that was chosen."""
+    if option.owners and not {start.family, start.task} & set(option.owners):
+        return False
+    return bool(option.owners) or any(option.name in group.common for group in GROUPS.values())
+
+
+# --- the values that a line gives ---------------------------------------------------------------------------------
+
+
+def start_of(line: Sequence[str]) -> Start:
+    """What the recipe, the size and the task on the line give, as `Common.config` does."""
+    known = tables()
+    recipe_name = word_after("recipe", line) or "laptop"
+    recipe = entry(known, "recipes", recipe_name)
+    family, task = recipe.facts["family"], recipe.facts["task"]
+    values, said = dict(recipe.values), f"recipe {recipe_name}"
+    if (size_name := word_after("size", line)) is not None:
+        size = entry(known, "sizes", size_name)
+        family, said = size.facts["family"], f"{said}, size {size_name}"
+        values |= {name: value for name, value in size.values.items() if name not in recipe.facts["from_the_task"]}
+    if (task_name := word_after("task", line)) is not None and task_name != task:
+        task, said = task_name, f"{said}, task {task_name}"
+        values |= {**entry(known, "tasks", task).values, "task": task}
+    length = known.kinds["tasks"][task].facts["seq_len"]
+    return Start(said, family, task, values | ({} if length is None else {"seq_len": str(length)}))
+
+
+def entry(known: Tables, kind: str, name: str) -> Named:
+    if name not in known.kinds[kind]:
+        raise unknown(kind.removesuffix("s"), name, known.kinds[kind], see="'attractor list' shows all")
+    return known.kinds[kind][name]
+
+
+def word_after(option: str, line: Sequence[str]) -> str | None:
+    """The value that an option has on the line."""
+    for place, word in enumerate(line):
+        name, equals, value = word.partition("=")
+        if name == f"--{option}":
+            return value if equals else next(iter(line[place + 1 : place + 2]), None)
+    return None
+
+
+def value_of(option: Option, start: Start) -> str:
+    """The value of an option that is left out; a setting of another model or task has the values it has there."""
+    if option.name not in tables().settings:
+        return option.default
+    unset = PHRASES[option.name].unset
+    if option.name in start.values and (not option.owners or {start.family, start.task} & set(option.owners)):
+        value = start.values[option.name]
+        return unset if value is None else value
+    owners = {**tables().kinds["families"], **tables().kinds["tasks"]}
+    owned = [owners[owner].values[option.name] for owner in option.owners]
+    return " or ".join(dict.fromkeys(unset if value is None else value for value in owned))
+
+
+# --- how it is laid out -------------------------------------------------------------------------------------------
+
+
+def with_default(phrase: str, default: str) -> str:
+    return f"{phrase} [{default}]" if default else f"{phrase} (required)"
+
+
+def first_sentence(summary: str) -> str:
+    return summary.partition(". ")[0].rstrip(".")
+
+
+def page(
+    usage: str, about: str, groups: Sequence[tuple[str, list[tuple[str, str]]]], ending: Sequence[str], width: int
+) -> str:
+    lines = [usage, "", *textwrap.wrap(about, width)]
+    for title, rows in groups:
+        lines += ["", title, *columns(rows, width)]
+    return "\n".join([*lines, "", *ending])
+
+
+def columns(rows: Sequence[tuple[str, str]], width: int, widest: int = WIDEST_NAME) -> list[str]:
+    """Names on the left, what is said of each on the right."""
+    left = min(widest, max(len(name) for name, _ in rows))
+    lines = []
+    for name, text in rows:
+        first, *others = textwrap.wrap(text, width - left - 4, break_on_hyphens=False) or [""]
+        lines += [f"  {name:<{left}}  {first}"] if len(name) <= left else [f"  {name}", f"{'':{left + 4}}{first}"]
+        lines += [f"{'':{left + 4}}{other}" for other in others]
+    return lines

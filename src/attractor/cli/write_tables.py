@@ -1,0 +1,125 @@
+"""Write the tables of the command line: `python -m attractor.cli.write_tables [docs/command-line.md]`.
+
+They are read off the commands' dataclasses, the configurations and the names of everything; with a path, the page of
+the documentation is written as well. Run it whenever an option, a name or a phrase was changed.
+"""
+
+import json
+import sys
+from dataclasses import MISSING, Field, asdict, fields
+from importlib import import_module
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from tyro.conf import Positional
+
+from attractor.catalogue import catalogue, shown
+from attractor.cli import COMMANDS
+from attractor.cli.options import NAMES, Common, settings
+from attractor.cli.phrases import PHRASES, Phrase
+from attractor.cli.tables import FILE, Option
+from attractor.files import write_text
+from attractor.models import FAMILIES
+from attractor.study.compare import DEFAULT_PRESETS
+from attractor.tasks import TASKS
+
+KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}
+NAMED = ("recipe", "size", *NAMES)
+POSITIONAL = Positional[int].__metadata__[0]  # type: ignore[attr-defined]
+
+
+def contents() -> dict[str, Any]:
+    """What the file of tables holds."""
+    commands = {name: command_entry(name) for name in COMMANDS}
+    return {"commands": commands, "settings": setting_entries(), "kinds": catalogue()}
+
+
+def command_entry(name: str) -> dict[str, Any]:
+    made = class_of(name)
+    hints = get_type_hints(made, include_extras=True)
+    of_settings = {setting for setting, _, _ in settings()} if issubclass(made, Common) else set()
+    own = [f for f in fields(made) if f.name not in of_settings]
+    without = sorted(of_settings - {f.name for f in fields(made)})
+    options = [option_entry(f, hints[f.name]) for f in own]
+    if name == "compare":  # it has mechanisms of its own where none is named
+        next(option for option in options if option["name"] == "presets")["default"] = " ".join(DEFAULT_PRESETS)
+    entry = {"summary": " ".join((made.__doc__ or "").split()), "options": options}
+    return entry | ({"settings": True, "without": without} if of_settings else {})
+
+
+def class_of(name: str) -> type:
+    """The dataclass of a command's arguments."""
+    made, _ = import_module(f"attractor.cli.{COMMANDS[name]}").COMMANDS[name.split()[-1]]
+    assert isinstance(made, type)
+    return made
+
+
+def option_entry(f: Field[Any], hint: Any) -> dict[str, Any]:
+    metadata = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    kind = kind_of(get_args(hint)[0] if metadata else hint, f.name)
+    phrase = next((x.help for x in metadata if getattr(x, "help", None)), None)
+    described = PHRASES.get(f.name, Phrase("")) if phrase is None else Phrase(*phrase.rsplit("; by default ", 1))
+    is_flag = kind == "BOOL"
+    option = Option(
+        name=f.name,
+        kind="FLAG" if is_flag else kind,
+        phrase=described.text,
+        default="" if f.default is MISSING else ("on" if f.default else "off") if is_flag else usual(f, described),
+        positional=POSITIONAL in metadata,
+    )
+    return without_defaults(option)
+
+
+def usual(f: Field[Any], described: Phrase) -> str:
+    return described.unset if f.default in (None, (), "") else str(shown(f.default))
+
+
+def setting_entries() -> dict[str, Any]:
+    """The fields of recipes, in the order of the phrases; owners are named where not every model or task is one."""
+    owners: dict[str, list[str]] = {}
+    for kinds in (FAMILIES, TASKS):
+        for owner, made in kinds.items():
+            for f in fields(made):
+                owners.setdefault(f.name, []).append(owner)
+    found = {}
+    for name, kind, _ in settings():
+        own = owners.get(name, [])
+        entry = {"kind": kind_of(kind, name), "phrase": PHRASES.get(name, Phrase("")).text}
+        found[name] = entry | ({} if len(own) in (0, len(FAMILIES)) else {"owners": own})
+    order = {name: place for place, name in enumerate(PHRASES)}
+    return {name: found[name] for name in sorted(found, key=lambda name: order.get(name, len(order)))}
+
+
+def kind_of(hint: Any, name: str = "") -> str:
+    """What a value of this type is called: `INT`, `FLOAT FLOAT`, `TEXT ...`, or `NAME` for what `list` shows."""
+    if name in NAMED:
+        return "NAME"
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)
+        if inner[-1] is Ellipsis:
+            return f"{kind_of(inner[0])} ..."
+        return " ".join(map(kind_of, inner))
+    choices = [choice for choice in get_args(hint) if choice is not NoneType]
+    return KINDS[hint] if hint in KINDS else kind_of(choices[0])
+
+
+def without_defaults(option: Option) -> dict[str, Any]:
+    """The fields of an option that say something."""
+    return {name: value for name, value in asdict(option).items() if value not in ("", False, ())}
+
+
+def as_text(stored: dict[str, Any]) -> str:
+    return json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    write_text(FILE, as_text(contents()))
+    if sys.argv[1:]:
+        from attractor.cli.page import page
+
+        write_text(Path(sys.argv[1]), page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Help, lists and completion of the command line: all is described, nothing is stale, every value is true."""
+
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import tyro
+
+from attractor import __version__, cli
+from attractor.catalogue import FROM_THE_TASK, shown
+from attractor.cli import completion, runs
+from attractor.cli.help import EXAMPLES, help_of_all, help_of_command, is_shown, start_of, value_of
+from attractor.cli.page import page
+from attractor.cli.parsing import parse_command, refuse_unknown_options
+from attractor.cli.phrases import GROUPS, PHRASES
+from attractor.cli.tables import FILE, tables
+from attractor.cli.write_tables import class_of, contents
+from in_process import Command, command_in_process
+
+PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
+REWRITE = "run: python -m attractor.cli.write_tables docs/command-line.md"
+TRAINING = ("train", "compare", "plan")
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("COLUMNS", "80")
+    return command_in_process(monkeypatch, capsys)
+
+
+# --- nothing is missing, nothing is stale -------------------------------------------------------------------------
+
+
+def test_the_stored_tables_are_what_the_code_says() -> None:
+    """Criterion: options, values, names and counts are computed anew and are the stored ones, each of them."""
+    now, stored = contents(), json.loads(FILE.read_text())
+    assert json.loads(json.dumps(now)) == stored, REWRITE
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text() == page(), REWRITE
+
+
+def test_the_phrases_are_those_of_the_training_commands() -> None:
+    """Criterion: every option of these commands has a phrase, no phrase is of an option that is gone, none of two."""
+    options = {f.name for name in TRAINING for f in fields(class_of(name))}
+    assert options == set(PHRASES)
+    assert sum(len(part) for group in GROUPS.values() for part in group) == len(PHRASES)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself_and_all_its_options(attractor: Command, command: str) -> None:
+    code, out, err = attractor(*command.split(), "--help-all")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: attractor {command}")
+    for option in tables().options_of(command):
+        assert option.phrase, option.name
+        assert option.written in out
+    assert {option.name for option in tables().options_of(command)} == {f.name for f in fields(class_of(command))}
+
+
+def test_everything_that_has_a_name_has_a_phrase() -> None:
+    kinds = tables().kinds
+    missing = {name for kind in kinds if kind != "families" for name, entry in kinds[kind].items() if not entry.phrase}
+    assert not missing, "describe them in catalogue.py"
+
+
+def test_every_module_of_a_command_has_it_in_its_table() -> None:
+    found = {module: import_module(f"attractor.cli.{module}").COMMANDS for module in set(cli.COMMANDS.values())}
+    assert all(name.split()[-1] in found[module] for name, module in cli.COMMANDS.items())
+    assert sum(map(len, found.values())) == len(cli.COMMANDS) == len(EXAMPLES)
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", TRAINING)
+def test_the_help_of_training_fits_a_screen(command: str, width: int) -> None:
+    lines = help_of_command(command, (), width).splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_all_help_fits_its_width(width: int) -> None:
+    for text in (help_of_all(width), *(help_of_command(name, ("--help-all",), width) for name in cli.COMMANDS)):
+        described = text.partition("\nexample")[0]  # a line to be copied is not broken
+        assert max(map(len, described.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("line", "there", "absent"),
+    [
+        ("", "--n-layers --corpus", "--pool-factor --n-iterations --level --glue-task --betas"),
+        ("--size fast-slow", "--pool-factor --slow-attention --n-iterations", "--n-layers --oscillator-width --level"),
+        ("--recipe=sudoku", "--eta --n-iterations --board-size", "--corpus --pool-factor --gamma"),
+        ("--task mqar", "--level --n-pairs --n-layers", "--corpus --glue-task"),
+        ("--help-all", "--pool-factor --oscillator-width --level --glue-task --betas", ""),
+    ],
+)
+def test_options_of_a_model_or_task_are_shown_where_it_is_chosen(line: str, there: str, absent: str) -> None:
+    words = help_of_command("train", line.split(), 80).partition("\nexample")[0].split()
+    assert set(there.split()) <= set(words)
+    assert not set(absent.split()) & set(words)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "--recipe medium", "--size small", "--size fast-slow", "--task mqar", "--recipe mqar --size akorn"]
+)
+def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
+    """Criterion: a run that is started by this line has every value that its help shows for a setting."""
+    start = start_of(line.split())
+    config = parse_command(runs.Train, "train", line.split()).config()
+    checked = 0
+    for option in tables().settings.values():
+        part = next((p for p in (config, config.model, config.task) if hasattr(p, option.name)), None)
+        if part is None or option.name in (*FROM_THE_TASK, "task", "length"):
+            continue
+        value = shown(getattr(part, option.name))
+        assert value_of(option, start) == (PHRASES[option.name].unset if value is None else value), option.name
+        checked += is_shown(option, start)
+    assert checked >= 20
+    assert start.task == config.task.kind
+    assert start.family == config.model.family
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_options_without_a_recipe_show_their_defaults(command: str) -> None:
+    """Criterion: no value is None, and a value that is no phrase is the default of the field."""
+    defaults = {f.name: f.default for f in fields(class_of(command))}
+    for option in tables().commands[command].options:
+        assert option.default != "None"
+        if defaults[option.name] not in (None, (), "") and option.kind != "FLAG" and option.default:
+            assert option.default == shown(defaults[option.name])
+
+
+def test_the_version_and_a_group_of_commands(attractor: Command) -> None:
+    assert attractor("--version") == (0, f"attractor {__version__}\n", "")
+    code, out, _ = attractor("data")
+    assert code == 0
+    assert all(name in out for name in cli.COMMANDS if name.startswith("data "))
+    code, _, err = attractor("data", "prepair")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "unknown command 'prepair'; did you mean 'prepare'? ('attractor data --help' shows all)" in err
+
+
+def test_help_for_a_name_that_is_not_there_is_refused_as_a_run_is(attractor: Command) -> None:
+    for line in ("--recipe labtop", "--size smal", "--task texts"):
+        refused, asked = attractor("train", *line.split()), attractor("train", *line.split(), "--help")
+        assert refused == asked
+        assert refused[0] == 2
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_no_option_is_a_subcommand(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A union of kinds becomes one in tyro, as `slow-attention:str` did."""
+    with pytest.raises(SystemExit):
+        tyro.cli(class_of(command), args=["--help"])
+    assert "subcommands" not in capsys.readouterr().out
+
+
+def test_the_mechanism_of_the_slow_path_is_named_as_that_of_the_fast_one() -> None:
+    line = ["--size=fast-slow", "--slow-attention", "decay", "--attention", "gated"]
+    model = parse_command(runs.Train, "train", line).config().model
+    assert (model.slow_attention, model.attention) == ("decay", "gated")
+
+
+@pytest.mark.parametrize("example", [each for examples in EXAMPLES.values() for each in examples])
+def test_an_example_is_a_line_that_is_understood(example: str) -> None:
+    words = shlex.split(example.partition(" > ")[0])[1:]
+    name = cli.command_of(words)
+    rest = words[len(name.split()) :]
+    refuse_unknown_options(name, rest)
+    parse_command(class_of(name), name, rest)
+
+
+def test_options_may_be_written_with_underscores_and_negated() -> None:
+    refuse_unknown_options("plan", ["--n_steps=3", "--no-calibrate", "standard", "--", "--anything"])
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_every_name_within_80_columns(attractor: Command) -> None:
+    code, out, err = attractor("list")
+    assert (code, err) == (0, "")
+    first_words = {line.split()[0] for line in out.splitlines() if line.strip()}
+    kinds = {kind: names for kind, names in tables().kinds.items() if kind != "families"}
+    assert {name for names in kinds.values() for name in names} <= first_words
+    for word in ("", *kinds, *(name for names in kinds.values() for name in names)):
+        code, out, err = attractor("list", *word.split())
+        assert (code, err) == (0, "")
+        assert max(map(len, out.splitlines())) <= 80, word
+        assert "…" not in out
+
+
+def test_a_name_in_full_has_the_choices_at_every_stage_and_the_fields(attractor: Command) -> None:
+    _, out, _ = attractor("list", "coupled-mla")
+    assert all(part in out for part in ("project", "Latent", "couple", "Euler", "dt=0.1", "score", "output", "811,016"))
+    _, out, _ = attractor("list", "psiqrh")
+    assert all(part in out for part in ("--attention psiqrh", "--recipe psiqrh", "--d-model 256"))
+    code, _, err = attractor("list", "coupled-eular")
+    assert code == 2
+    assert "did you mean 'coupled-euler'?" in err
+
+
+# --- completion and waiting -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "there", "absent"),
+    [
+        ("", "train compare data list --version", "prepare --n-steps"),
+        ("data ", "prepare verify describe", "train"),
+        ("data prepare --to", "--tokenizer", "--out"),
+        ("train --n-s", "--n-steps --n-slow", "--lr"),
+        ("train --attention coupled-", "coupled-euler coupled-mla", "gated"),
+        ("train --size ", "small fast-slow", "laptop"),
+        ("train --size = fa", "fast-slow", "small"),  # as bash takes --size=fa apart
+        ("compare ga", "gated", "standard"),
+        ("plan --no-", "--no-calibrate", "--calibrate"),
+        ("list lap", "laptop", "gated"),
+    ],
+)
+def test_bash_completes_commands_options_and_names(line: str, there: str, absent: str) -> None:
+    words = ["attractor", *line.split(" ")]
+    typed = f"COMP_WORDS=({' '.join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}; _attractor"
+    script = f'{completion.script()}\n{typed}\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    offered = set(done.stdout.split())
+    assert set(there.split()) <= offered
+    assert not set(absent.split()) & offered
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_completion_knows_every_option(command: str) -> None:
+    offered = completion.words_of(command)
+    for option in tables().options_of(command):
+        if not option.positional:
+            refuse_unknown_options(command, [f"--{option.name}"])
+            assert f"--{option.name.replace('_', '-')}" in offered
+
+
+def test_a_terminal_says_that_it_waits_and_a_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delitem(sys.modules, "torch")
+    for stream, seen in ((Terminal(), True), (StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with cli.saying("loading ..."):
+            assert stream.getvalue() == ("loading ..." if seen else "")
+        assert stream.getvalue() == ("loading ...\r           \r" if seen else "")
