@@ -7,11 +7,12 @@ A command's module is imported when the command is chosen. What is printed witho
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 
@@ -77,16 +78,22 @@ def carry_out(argv: Sequence[str], console: Console) -> None:
     words = list(argv) or ["--help"]
     text = f"attractor {version('attractor')}" if words[0] == "--version" else help_asked_for(words)
     if text is None:
-        from attractor.cli.parsing import parse_command, refuse_unknown_options  # tyro takes time, and help needs none
+        with Heartbeat(console, f"attractor {command_of(words)}"):
+            args, run = parse(words)
+            run(args, console)
+    else:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-        name = command_of(words)
-        rest = words[len(name.split()) :]
-        refuse_unknown_options(name, rest)
-        made, run = module_of(name).COMMANDS[name.split()[-1]]
-        with Heartbeat(console, f"attractor {name}"):
-            run(parse_command(made, name, rest), console)
-        return
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, Console], None]]:
+    """Return the arguments of the command that a line begins with, and the function that takes them."""
+    from attractor.cli.parsing import parse_command, refuse_unknown_options  # tyro takes time, and help needs none
+
+    name = command_of(words)
+    rest = words[len(name.split()) :]
+    refuse_unknown_options(name, rest)
+    made, run = module_of(name).COMMANDS[name.split()[-1]]
+    return parse_command(made, name, rest), run
 
 
 def help_asked_for(words: Sequence[str]) -> str | None:
