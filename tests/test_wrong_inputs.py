@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from attractor import cli
+from attractor.cli import listing
 from attractor.evidence.run import RunFolder
 from attractor.study.stored_runs import compare_runs
 from in_process import Command, command_in_process
@@ -480,7 +481,7 @@ def test_each_error_of_the_system_has_a_next_step_of_its_own(
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number), "a/place")
 
-    monkeypatch.setitem(cli.COMMANDS, "list", (cli.runs.List, fails))
+    monkeypatch.setitem(listing.COMMANDS, "list", (listing.List, fails))
     code, _, err = attractor("list")
     (said,) = err.splitlines()
     assert code == 2
@@ -517,7 +518,7 @@ def test_a_full_disk_ends_a_run_with_the_command_that_resumes_it(
 
     name, when = {
         "metrics": ("attractor.evidence.run._write_at_end", "step-00000004"),
-        "checkpoint": ("attractor.train.checkpoint._flush", "step-00000004"),
+        "checkpoint": ("attractor.train.checkpoint.flush_to_disk", "step-00000004"),
         "best": ("attractor.train.checkpoint.mark_best", "step-00000004"),
     }[place_of_write]
     with monkeypatch.context():

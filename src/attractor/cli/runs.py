@@ -205,8 +205,6 @@ def compare(args: Any, console: Console) -> None:
 
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
-    if args.seed is not None:
-        raise InputError(f"seed must be left out of a comparison, got {args.seed}; give --seeds {args.seed}")
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
         preset(name)
