@@ -71,6 +71,16 @@ def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
     assert found.__name__ == f"attractor.{room}"
 
 
+@pytest.mark.parametrize("room", sorted({*attractor.__all__} - {"attention_maps", "capture", "report", "tap", "train"}))
+def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
+    """Criterion: `dir` gives every name of `__all__`, names that can be used, and no import that its file needs."""
+    module = getattr(attractor, room)
+    shown = set(dir(module))
+    assert shown >= set(module.__all__)
+    assert not shown & {"Any", "ModuleType", "KINDS", "import_module", "annotations", "__getattr__"}
+    assert room == "hf" or all(hasattr(module, name) for name in shown)
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
         _ = attractor.training
