@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from attractor.errors import InputError
 from attractor.evidence.configuration import config_differences, config_hash
-from attractor.evidence.lock import hold, turn
+from attractor.evidence.lock import hold, is_held, turn
 from attractor.evidence.machine import environment
 from attractor.files import plain, write_json, write_text
 
@@ -79,6 +79,15 @@ class RunFolder:
     def hold(self) -> AbstractContextManager[None]:
         """Carry out the run alone: while one process holds it, a second one is refused."""
         return hold(self.path)
+
+    @property
+    def state(self) -> str:
+        """Return `finished`, `running`, `interrupted`, or `not begun` where nothing was recorded yet."""
+        if self.finished:
+            return "finished"
+        if is_held(self.path):
+            return "running"
+        return "interrupted" if self._metrics.exists() else "not begun"
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics in a single write, so that readers see whole lines and a crash tears at most one."""
@@ -161,7 +170,7 @@ def find_runs(root: str | Path) -> list[RunFolder]:
     if not root.is_dir():
         raise InputError(f"runs are read from a folder, and '{root}' is none; give a run or a folder of runs")
     runs = []
-    for path in _run_paths(root):
+    for path in run_paths(root):
         try:
             runs.append(RunFolder.open(path))
         except InputError as error:
@@ -171,13 +180,14 @@ def find_runs(root: str | Path) -> list[RunFolder]:
     return runs
 
 
-def _run_paths(folder: Path) -> Iterator[Path]:
+def run_paths(folder: Path) -> Iterator[Path]:
+    """Yield the folder of every run at or below `folder`, damaged runs included, by path."""
     if (folder / "config.json").exists():
         yield folder
     else:
         for child in sorted(folder.iterdir()):
             if child.is_dir():
-                yield from _run_paths(child)
+                yield from run_paths(child)
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:

@@ -130,14 +130,16 @@ class StudyRecord:
     @classmethod
     def read(cls, folder: str | Path) -> Self:
         """From a study's folder and its pool of runs."""
-        folder = Path(folder)
-        design, keys = read_study(folder)
-        pool = pool_of(folder)
+        return cls.of_runs(*study_runs(folder))
+
+    @classmethod
+    def of_runs(cls, design: Design, paths: Mapping[tuple[str, str], Mapping[int, Path]]) -> Self:
+        """From the design of a study and the folders of its runs, by row and column and then by seed."""
         environments: dict[str, set[str]] = {}
         cells = []
         for row in design.rows:
             for column in design.columns:
-                runs = {seed: Path(normpath(pool / key)) for seed, key in keys.get((row, column), {}).items()}
+                runs = paths.get((row, column), {})
                 found = {seed: run for seed, path in runs.items() if (run := finished(path)) is not None}
                 for run in found.values():
                     for name, value in dotted_fields(run.environment).items():
@@ -246,6 +248,15 @@ def pool_of(folder: Path) -> Path:
     """Return the pool of a study's runs: the one inside the study's folder where there is one, else that beside it."""
     inside = folder.resolve() / POOL
     return inside if inside.is_dir() else folder.resolve().parent / POOL
+
+
+def study_runs(folder: str | Path) -> tuple[Design, dict[tuple[str, str], dict[int, Path]]]:
+    """Return the design of a study and the folders of its runs, by row and column and then by seed."""
+    design, keys = read_study(Path(folder))
+    pool = pool_of(Path(folder))
+    return design, {
+        place: {seed: Path(normpath(pool / key)) for seed, key in by_seed.items()} for place, by_seed in keys.items()
+    }
 
 
 def read_study(folder: Path) -> tuple[Design, Keys]:
