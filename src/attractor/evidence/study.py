@@ -265,12 +265,17 @@ def read_study(folder: Path) -> tuple[Design, Keys]:
         raise InputError(
             f"a study's folder must hold {STUDY_FILE}, and '{folder}' does not; give the folder of a study"
         )
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    keys = {
-        (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
-        for cell in stored["cells"]
-    }
-    return Design.from_dict(stored["design"]), keys
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        keys = {
+            (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
+            for cell in stored["cells"]
+        }
+        return Design.from_dict(stored["design"]), keys
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' must describe a study, and is damaged; restore it or run the study again"
+        ) from error
 
 
 def study_as_dict(design: Design, keys: Keys) -> dict[str, Any]:

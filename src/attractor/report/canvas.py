@@ -42,9 +42,9 @@ def styles(labels: Iterable[str], baseline: str, control: str | None) -> dict[st
 
 
 def blank(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
+    from attractor.report.notebook_figure import NotebookFigure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return NotebookFigure(figsize=(width, height), layout="constrained")
 
 
 def framed(axes: "Axes") -> "Axes":
