@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
-from attractor.cli import bench, convert, data, evaluate, evidence, exchange, measure, runs, solve, study
+from attractor.cli import bench, convert, data, evaluate, evidence, exchange, measure, runs, solve, study, watch
 from attractor.cli.parsing import parse_among
 from attractor.errors import InputError, RunStopped
 
 WIDTH_OF_A_LOG = 120
 COMMANDS = {
     name: command
-    for part in (runs, bench, evaluate, solve, measure, exchange, convert, evidence)
+    for part in (runs, watch, bench, evaluate, solve, measure, exchange, convert, evidence)
     for name, command in part.COMMANDS.items()
 }
 GROUPS = {"data": (data.Data, data.COMMANDS), "study": (study.Studies, study.COMMANDS)}  # of several words

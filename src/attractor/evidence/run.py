@@ -29,6 +29,7 @@ from attractor.files import plain, write_json, write_text
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
 
+METRICS = "metrics.jsonl"
 SAMPLES = "samples.json"
 
 
@@ -107,7 +108,7 @@ class RunFolder:
         if not self._metrics.exists():
             return []
         *lines, _torn = self._metrics.read_bytes().split(b"\n")
-        return [self._record(number, line) for number, line in enumerate(lines, start=1)]
+        return [self.record(number, line) for number, line in enumerate(lines, start=1)]
 
     def keep_until(self, step: int) -> None:
         """Drop what was recorded after `step`: a run resumed from a checkpoint will live through it again."""
@@ -131,9 +132,10 @@ class RunFolder:
 
     @property
     def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
-    def _record(self, number: int, line: bytes) -> dict[str, Any]:
+    def record(self, number: int, line: bytes) -> dict[str, Any]:
+        """Return the record in a line of the metrics."""
         try:
             record = json.loads(line)
         except ValueError:
