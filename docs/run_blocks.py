@@ -1,14 +1,15 @@
-"""The code of pages that train longer than a test may: blocks between ~~~ run here, and not in `make test`.
+"""The code of pages that train longer than a test may: blocks between ~~~, and notebooks, run here, not in `make test`.
 
     python docs/run_blocks.py               all pages that have such blocks
     python docs/run_blocks.py docs/x.md     these pages
 
 A page's blocks run in order, those between ``` too, in an empty folder: Python in one namespace, `attractor` commands
-as a reader types them.
+as a reader types them. The code of a notebook runs cell by cell.
 """
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -25,16 +26,25 @@ BLOCK = re.compile(
 
 def long_pages() -> list[Path]:
     pages = sorted(DOCS.rglob("*.md"))
-    return [page for page in pages if any(block["fence"] == "~~~" for block in BLOCK.finditer(page.read_text()))]
+    long = [page for page in pages if any(block["fence"] == "~~~" for block in BLOCK.finditer(page.read_text()))]
+    return [*long, *sorted(DOCS.rglob("*.ipynb"))]
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """Language and content of every block of a page, or of every cell of code of a notebook."""
+    text = page.read_text()
+    if page.suffix != ".ipynb":
+        return [(block["language"], block["content"]) for block in BLOCK.finditer(text)]
+    return [("python", "".join(cell["source"])) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
 
 
 def run_page(page: Path) -> None:
     names: dict[str, object] = {}
-    for block in BLOCK.finditer(page.read_text()):
-        if block["language"] == "python":
-            exec(compile(block["content"], str(page), "exec"), names)
+    for language, content in blocks_of(page):
+        if language == "python":
+            exec(compile(content, str(page), "exec"), names)
         else:
-            for command in block["content"].splitlines():
+            for command in content.splitlines():
                 if command.startswith("attractor "):
                     run_command(command)
 

@@ -8,17 +8,16 @@ from torch import Tensor
 import attractor
 from attractor.attention import Attention, AttentionConfig
 from attractor.models import Transformer, TransformerConfig
-from attractor.results import RunResult, StudyResult
 from attractor.train.config import TrainConfig
 
 
 def types_of_results() -> None:
     run = attractor.load("runs/one")
-    assert_type(run, RunResult | StudyResult)
-    assert isinstance(run, RunResult)
+    assert_type(run, attractor.RunResult | attractor.StudyResult)
+    assert isinstance(run, attractor.RunResult)
     assert_type(run.config, TrainConfig)
     assert_type(run.best_loss, float | None)
-    assert_type(attractor.compare([Path("runs/one"), run]), StudyResult)
+    assert_type(attractor.compare([Path("runs/one"), run]), attractor.StudyResult)
 
 
 def types_of_models() -> None:

@@ -15,7 +15,8 @@ from attractor.papers import CLAIMS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
 RESULTS = ROOT / "results"
 DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
 # What speaks of measurements, and shows them by directives: a figure typed there would not follow the results.
@@ -78,6 +79,25 @@ def test_fences_hold_code_and_colons_directives(page: Path) -> None:
         assert opening == closing
         assert nothing == ""
         assert language in ("python", "sh") if opening == "~~~" else re.fullmatch(r"\w*", language)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
+def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(page: Path) -> None:
+    cells = json.loads(page.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    shown = in_docs("notebooks").in_markdown(page.read_text())
+    sources = [source for _, source in in_docs("run_blocks").blocks_of(page)]
+    assert re.findall(r"^```python\n(.*?)\n```$", shown, re.MULTILINE | re.DOTALL) == sources
+    assert len(sources) == len(code)
+    for source in sources:
+        compile(source, str(page), "exec")
+    for target in re.findall(r"\]\(([^)#:]+)[)#]", shown):
+        assert (page.parent / target).exists(), target
+
+
+def test_notebooks_run_with_the_pages_that_train() -> None:
+    assert {*NOTEBOOKS} <= {*in_docs("run_blocks").long_pages()}
 
 
 def test_every_picture_is_drawn_and_every_drawing_shown() -> None:

@@ -12,9 +12,9 @@ import torch
 from matplotlib.figure import Figure
 
 import attractor
+from attractor import RunResult, StudyResult
 from attractor.errors import InputError
 from attractor.evidence.study import StudyRecord
-from attractor.results import RunResult, StudyResult
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 from attractor.train.finished import finished_run
 from attractor.train.loop import train

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import tasks as tasks
     from attractor import train as train
     from attractor.observe import attention_maps as attention_maps
+    from attractor.results import RunResult as RunResult
+    from attractor.results import StudyResult as StudyResult
     from attractor.results import compare as compare
     from attractor.results import load as load
     from attractor.taps import capture as capture
@@ -48,6 +50,8 @@ _ROOMS = (
     "train",
 )
 _MODULE_OF = {
+    "RunResult": "attractor.results",
+    "StudyResult": "attractor.results",
     "attention_maps": "attractor.observe",
     "capture": "attractor.taps",
     "compare": "attractor.results",
