@@ -44,7 +44,7 @@ MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped 
 FROM_ZERO = ("lr", "tokens_per_second")
 ABOVE = ("step", "steps", "tokens", "n_parameters", "threads", *MARKS)  # numbers that stand elsewhere on the page
 WIDE = 30.0  # elsewhere the scale is logarithmic where the largest value is more than so many times the smallest
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+POLICY = Markup("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
 MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that are listed
 
 
