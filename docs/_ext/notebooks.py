@@ -9,19 +9,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from docutils import nodes
-from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
+SUFFIX = ".ipynb"
 EXECUTED = Path(__file__).parents[2] / "dist" / "notebooks"
 Cell = dict[str, Any]
 
 
-class NotebookParser(MystParser):
-    supported = ("notebook",)
-
-    def parse(self, inputstring: str, document: nodes.document) -> None:
-        super().parse(in_markdown(inputstring, EXECUTED / Path(document["source"]).name), document)
+def convert(app: Sphinx, docname: str, source: list[str]) -> None:
+    page = Path(app.env.doc2path(docname))
+    if page.suffix == SUFFIX:
+        app.env.note_dependency(str(EXECUTED / page.name))
+        source[0] = in_markdown(source[0], EXECUTED / page.name)
 
 
 def in_markdown(notebook: str, executed: Path | None = None) -> str:
@@ -51,6 +50,6 @@ def output_in_markdown(data: dict[str, str]) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_source_suffix(".ipynb", "notebook")
-    app.add_source_parser(NotebookParser)
+    app.add_source_suffix(SUFFIX, "markdown")
+    app.connect("source-read", convert)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

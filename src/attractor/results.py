@@ -81,10 +81,12 @@ class RunResult:
 
     @property
     def path(self) -> Path:
+        """The folder of the run."""
         return self.folder.path
 
     @cached_property
     def config(self) -> TrainConfig:
+        """Everything that determines the run."""
         try:
             return TrainConfig.from_dict(self.folder.config)
         except InputError as error:
@@ -96,6 +98,7 @@ class RunResult:
 
     @property
     def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics in order, each with `step` and `tokens`."""
         return self.folder.metrics()
 
     @property
@@ -110,10 +113,12 @@ class RunResult:
 
     @property
     def state(self) -> str:
+        """One of `not begun`, `running`, `interrupted` and `finished`."""
         return self.folder.state
 
     @property
     def loss_unit(self) -> str:
+        """The unit of the losses in the metrics: nats, nats/byte or nats/token."""
         return stored_loss_unit(with_bytes_per_token(self.summary, self.folder.config))
 
     @property
