@@ -54,6 +54,13 @@ def test_the_command_line_loads_reports_only_when_it_reports() -> None:
     assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
 
 
+def test_runs_are_watched_without_torch_and_figures_are_drawn_only_when_a_run_is_looked_at() -> None:
+    """Criterion: the server stands within the second in which its own modules load."""
+    loaded = modules_after("import attractor.report.live_server")
+    assert "jinja2" in loaded
+    assert loaded.isdisjoint({"torch", "matplotlib", "scipy", "pandas", "transformers"})
+
+
 def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -> None:
     """A promised name; a model that stands on fixed points needs none of it."""
     assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")
