@@ -9,7 +9,7 @@ sys.path[:0] = [str(HERE / "_ext"), str(HERE)]
 
 project = "attractor"
 version = release = version_of("attractor")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "pictures", "measured", "reference"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "pictures", "measured", "reference", "notebooks"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3

@@ -1,14 +1,18 @@
-"""The code of pages that train longer than a test may: blocks between ~~~ run here, and not in `make test`.
+"""The code of pages that train longer than a test may: blocks between ~~~, and notebooks, run here, not in `make test`.
 
     python docs/run_blocks.py               all pages that have such blocks
     python docs/run_blocks.py docs/x.md     these pages
 
 A page's blocks run in order, those between ``` too, in an empty folder: Python in one namespace, `attractor` commands
-as a reader types them.
+as a reader types them. The code of a notebook runs cell by cell, and a copy with what the cells gave goes to
+dist/notebooks/, from where the site shows it.
 """
 
+import ast
+import base64
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -18,6 +22,7 @@ import time
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
+EXECUTED = DOCS.parent / "dist" / "notebooks"
 BLOCK = re.compile(
     r"^(?P<fence>```|~~~)(?P<language>python|sh)\n(?P<content>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL
 )
@@ -25,7 +30,8 @@ BLOCK = re.compile(
 
 def long_pages() -> list[Path]:
     pages = sorted(DOCS.rglob("*.md"))
-    return [page for page in pages if any(block["fence"] == "~~~" for block in BLOCK.finditer(page.read_text()))]
+    long = [page for page in pages if any(block["fence"] == "~~~" for block in BLOCK.finditer(page.read_text()))]
+    return [*long, *sorted(DOCS.rglob("*.ipynb"))]
 
 
 def run_page(page: Path) -> None:
@@ -37,6 +43,36 @@ def run_page(page: Path) -> None:
             for command in block["content"].splitlines():
                 if command.startswith("attractor "):
                     run_command(command)
+
+
+def run_notebook(page: Path, executed: Path = EXECUTED) -> None:
+    notebook = json.loads(page.read_text())
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            value = run_cell("".join(cell["source"]), str(page), names)
+            cell["outputs"] = [] if value is None else [output_of(value)]
+    executed.mkdir(parents=True, exist_ok=True)
+    (executed / page.name).write_text(json.dumps(notebook))
+
+
+def run_cell(source: str, page: str, names: dict[str, object]) -> object:
+    """Run the code of a cell and return the value of its last line, where that is an expression."""
+    body = ast.parse(source).body
+    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), page, "exec"), names)
+    return None if last is None else eval(compile(ast.Expression(last.value), page, "eval"), names)
+
+
+def output_of(value: object) -> dict[str, object]:
+    """Return a value as a notebook stores it: as text, and as HTML or a picture where it can be shown so."""
+    data = {"text/plain": repr(value)}
+    if hasattr(value, "_repr_html_") and (html := value._repr_html_()) is not None:
+        data["text/html"] = html
+    if hasattr(value, "_repr_png_"):
+        picture, _ = value._repr_png_()
+        data["image/png"] = base64.b64encode(picture).decode()
+    return {"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": data}
 
 
 def run_command(command: str) -> None:
@@ -51,7 +87,8 @@ def main() -> None:
         begun = time.monotonic()
         quiet = contextlib.redirect_stdout(io.StringIO())
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), quiet:
-            run_page(page)
+            run = run_notebook if page.suffix == ".ipynb" else run_page
+            run(page)
         print(f"{page.relative_to(DOCS)}: its code ran in {time.monotonic() - begun:.0f} s", flush=True)
 
 

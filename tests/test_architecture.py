@@ -115,6 +115,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "numerals",
     },
     "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
+    "results": {"attention", "evidence", "models", "papers", "report", "study", "train"},
     "cli": ANYTHING,
     "__init__": ANYTHING,
 }

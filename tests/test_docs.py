@@ -75,7 +75,8 @@ def test_every_path_in_the_tree_exists() -> None:
 
 def test_every_room_stands_in_the_tree() -> None:
     named = {name.rstrip("/") for _, name, _ in tree()}
-    rooms = {path.stem if path.is_file() else path.name for path in (ROOT / "src" / "attractor").iterdir()}
+    inside = [path for path in (ROOT / "src" / "attractor").iterdir() if path.is_dir() or path.suffix == ".py"]
+    rooms = {path.stem if path.is_file() else path.name for path in inside}
     rooms -= {"__init__", "__pycache__"}
     missing = {room for room in rooms if room not in named and f"{room}.py" not in named}
     assert not missing, f"add to the README's tree: {sorted(missing)}"

@@ -15,7 +15,8 @@ from attractor.papers import CLAIMS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
 RESULTS = ROOT / "results"
 DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
 # What speaks of measurements, and shows them by directives: a figure typed there would not follow the results.
@@ -78,6 +79,38 @@ def test_fences_hold_code_and_colons_directives(page: Path) -> None:
         assert opening == closing
         assert nothing == ""
         assert language in ("python", "sh") if opening == "~~~" else re.fullmatch(r"\w*", language)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
+def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(page: Path) -> None:
+    cells = json.loads(page.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    shown = in_docs("notebooks").in_markdown(page.read_text())
+    sources = ["".join(cell["source"]) for cell in code]
+    assert re.findall(r"^```python\n(.*?)\n```$", shown, re.MULTILINE | re.DOTALL) == sources
+    for source in sources:
+        compile(source, str(page), "exec")
+    for target in re.findall(r"\]\(([^)#:]+)[)#]", shown):
+        assert (page.parent / target).exists(), target
+
+
+def test_what_the_cells_of_a_notebook_give_is_shown_below_them(tmp_path: Path) -> None:
+    cells = ["x = 6 * 7", "x", "'<b>'", "class Shown:\n    def _repr_html_(self): return '<i>a\\n\\nb</i>'\nShown()"]
+    notebook = {"cells": [{"cell_type": "code", "source": [source], "outputs": []} for source in cells]}
+    page = tmp_path / "page.ipynb"
+    page.write_text(json.dumps(notebook))
+    in_docs("run_blocks").run_notebook(page, tmp_path / "executed")
+    in_markdown = in_docs("notebooks").in_markdown
+    shown = in_markdown(page.read_text(), tmp_path / "executed" / "page.ipynb")
+    assert re.findall(r"^````\n(.*?)\n````$", shown, re.MULTILINE | re.DOTALL) == ["42", "'<b>'"]
+    assert '<div class="output">\n<i>a\nb</i>\n</div>' in shown
+    page.write_text(page.read_text().replace("6 * 7", "6 * 8"))
+    assert "42" not in in_markdown(page.read_text(), tmp_path / "executed" / "page.ipynb")
+
+
+def test_notebooks_run_with_the_pages_that_train() -> None:
+    assert {*NOTEBOOKS} <= {*in_docs("run_blocks").long_pages()}
 
 
 def test_every_picture_is_drawn_and_every_drawing_shown() -> None:

@@ -76,6 +76,13 @@ for line in {lines}:
     assert "unknown option --n-stepz; did you mean --n-steps?" in done.stderr
 
 
+def test_runs_are_watched_without_torch_and_figures_are_drawn_only_when_a_run_is_looked_at() -> None:
+    """Criterion: the server stands within the second in which its own modules load."""
+    loaded = modules_after("import attractor.report.live_server")
+    assert "jinja2" in loaded
+    assert loaded.isdisjoint({"torch", "matplotlib", "scipy", "pandas", "transformers"})
+
+
 def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -> None:
     """A promised name; a model that stands on fixed points needs none of it."""
     assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")
@@ -93,6 +100,16 @@ def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
     assert found.__name__ == f"attractor.{room}"
 
 
+@pytest.mark.parametrize("room", sorted({*attractor._ROOMS} - {"report", "train"}))
+def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
+    """Criterion: `dir` gives every name of `__all__`, names that can be used, and no import that its file needs."""
+    module = getattr(attractor, room)
+    shown = set(dir(module))
+    assert shown >= set(module.__all__)
+    assert not shown & {"Any", "ModuleType", "KINDS", "import_module", "annotations", "__getattr__"}
+    assert room == "hf" or all(hasattr(module, name) for name in shown)
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
         _ = attractor.training
@@ -101,7 +118,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def test_the_public_names_are_these() -> None:
     """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
     rooms = "analysis attention control equilibrium evidence hf models report scoring solving study tasks train"
-    assert set(attractor.__all__) == {*rooms.split(), "attention_maps", "capture", "parameter_groups", "tap"}
+    functions = "attention_maps capture compare load parameter_groups tap"
+    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
     assert models.__all__ == [
         "FAMILIES",

@@ -3,6 +3,7 @@
     attractor.attention.build("coupled-euler", d_model=512, n_heads=8)      one layer, for a model of your own
     attractor.models.SIZES["small"].replace(attention="gated").build()      a language model on any mechanism
     with attractor.capture("weights") as seen: ...                          what happens inside
+    attractor.load("runs/gated").plot()                                     what a stored run left
 
 Everything is imported when it is first named, so that `import attractor` takes no time.
 """
@@ -27,6 +28,10 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import train as train
     from attractor.observe import attention_maps as attention_maps
     from attractor.parameters import parameter_groups as parameter_groups
+    from attractor.results import RunResult as RunResult
+    from attractor.results import StudyResult as StudyResult
+    from attractor.results import compare as compare
+    from attractor.results import load as load
     from attractor.taps import capture as capture
     from attractor.taps import tap as tap
 
@@ -46,8 +51,12 @@ _ROOMS = (
     "train",
 )
 _MODULE_OF = {
+    "RunResult": "attractor.results",
+    "StudyResult": "attractor.results",
     "attention_maps": "attractor.observe",
     "capture": "attractor.taps",
+    "compare": "attractor.results",
+    "load": "attractor.results",
     "parameter_groups": "attractor.parameters",
     "tap": "attractor.taps",
 }

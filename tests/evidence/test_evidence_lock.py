@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attractor.evidence.lock import RunInUseError, hold
+from attractor.evidence.lock import RunInUseError, hold, is_held
 from attractor.evidence.run import RunFolder, find_runs
 from attractor.files import write_json
 from attractor.train.process import fresh_processes
@@ -117,3 +117,35 @@ def test_a_file_system_without_locks_is_named_and_used_all_the_same(tmp_path, mo
     monkeypatch.setattr("fcntl.flock", no_locks)
     with pytest.warns(UserWarning, match="run one process at a time"), hold(tmp_path):
         pass
+
+
+def test_a_look_says_whether_a_run_is_held_and_writes_nothing(tmp_path):
+    run = RunFolder.create(tmp_path / "run", CONFIG)
+    assert run.state == "not begun"
+    untouched = tmp_path / "elsewhere"
+    untouched.mkdir()
+    assert not is_held(untouched)
+    assert not list(untouched.iterdir())
+    with run.hold():
+        assert is_held(run.path)
+        assert run.state == "running"
+    assert not is_held(run.path)
+    run.append({"step": 1, "tokens": 1})
+    assert run.state == "interrupted"
+    run.write_summary({"steps": 1})
+    assert run.state == "finished"
+
+
+def hold_again_and_again(number: int, path: Path) -> None:
+    for _ in range(300):
+        if number == 0:
+            with hold(path):  # raises RunInUseError where a look got in its way
+                pass
+        else:
+            is_held(path)
+
+
+def test_looking_never_keeps_a_process_from_its_run(tmp_path):
+    """Criterion: one process takes a run 300 times while three others ask whether the run is held."""
+    RunFolder.create(tmp_path, CONFIG)
+    side_by_side(hold_again_and_again, tmp_path)

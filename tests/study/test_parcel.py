@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from attractor.errors import InputError
-from attractor.evidence.lock import RunInUseError, hold
+from attractor.evidence.lock import HOLD, TURN, RunInUseError, hold
 from attractor.evidence.run import RunFolder
 from attractor.study.parcel import pack, pack_progress, unpack
+
+LOCKS = {HOLD, TURN}
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def test_a_parcel_holds_the_run_with_its_best_and_last_checkpoint_or_every_one(
     """Criterion: byte for byte; no lock, no link, nothing half written, and no other file."""
     unpack(pack(run, every), tmp_path / "copy")
     arrived = contents(tmp_path / "copy")
-    arrived.pop(".run.lock")  # the copy's own
+    for lock in LOCKS:  # the copy's own
+        arrived.pop(lock)
     files = ["config.json", "environment.json", "metrics.jsonl", "summary.json", "checkpoints/best.json"]
     files += [f"checkpoints/step-{step:08d}/model.safetensors" for step in steps]
     assert arrived == {name: content for name, content in contents(run).items() if name in files}
@@ -63,7 +66,7 @@ def test_what_arrives_takes_the_place_of_what_was_there(run: Path, tmp_path: Pat
         "step-00000002",
         "step-00000003",
     ]
-    assert [path.name for path in (tmp_path / "copy").glob(".*")] == [".run.lock"]
+    assert {path.name for path in (tmp_path / "copy").glob(".*")} == LOCKS
 
 
 def parcel(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
@@ -95,11 +98,11 @@ def test_anything_but_plain_files_inside_the_folder_is_refused_as_a_whole(sent: 
     """Criterion: one line, and no file of the parcel is anywhere, not even the good one before it."""
     with pytest.raises(InputError, match="must be plain files inside the run's folder"):
         unpack(sent, tmp_path / "copy")
-    assert [path.name for path in tmp_path.rglob("*")] == ["copy", ".run.lock"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"copy", *LOCKS}
 
 
 def test_a_run_that_another_process_carries_out_is_left_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with hold(tmp_path / "copy"), pytest.raises(RunInUseError):
         unpack(pack(run), tmp_path / "copy")
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == [".run.lock"]
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == LOCKS

@@ -62,7 +62,7 @@ def test_a_look_reads_what_was_added_alone(folder: RunFolder, monkeypatch: pytes
     append(folder, 2, loss=1.0)
     assert latest.read()["step"] == 2
     assert len(read) == 1
-    assert latest.n_bytes_read == path.stat().st_size
+    assert latest.added.n_bytes_read == path.stat().st_size
 
 
 @pytest.mark.parametrize("terminal", [False, True])

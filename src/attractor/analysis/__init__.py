@@ -67,3 +67,7 @@ __all__ = [
     "symmetric_extremes",
     "symmetric_part",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,3 +7,7 @@ from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import PRESETS
 
 __all__ = ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,12 +9,13 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage, require
 from attractor.errors import unknown
+from attractor.fields import PrintsChanges
 
 STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
 
 
 @dataclass(frozen=True)
-class AttentionConfig:
+class AttentionConfig(PrintsChanges):
     """Project, couple, score, output. `dropout` falls on the attention weights."""
 
     project: Projection = field(default_factory=Heads)

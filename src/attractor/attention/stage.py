@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from attractor.errors import InputError, unknown
-from attractor.fields import later, stored_fields
+from attractor.fields import PrintsChanges, later, stored_fields
 
 
 def require(condition: bool, field: str, rule: str, value: object, next_step: str = "") -> None:
@@ -57,7 +57,7 @@ class HeadLayout:
 
 
 @dataclass(frozen=True)
-class Stage(ABC):
+class Stage(PrintsChanges, ABC):
     """A frozen config of one choice at one stage."""
 
     stage: ClassVar[str]

@@ -27,6 +27,7 @@ COMMANDS = {  # and the module of each, in which a table of the same name holds 
     "compare": "runs",
     "train": "runs",
     "plan": "runs",
+    "watch": "watch",
     "advise": "evidence",
     "generate": "runs",
     "evaluate": "evaluate",
@@ -48,7 +49,7 @@ COMMANDS = {  # and the module of each, in which a table of the same name holds 
     "list": "listing",
     "completion": "completion",
 }
-WITHOUT_PYTORCH = ("listing", "completion")
+WITHOUT_PYTORCH = ("listing", "completion", "watch")
 
 
 def main() -> None:

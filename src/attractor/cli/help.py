@@ -42,6 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "convert": ("attractor convert runs/qwen --attention coupled-gqa",),
     "export": ("attractor export runs/one --dtype bf16",),
     "report": ("attractor report runs/one",),
+    "watch": ("attractor watch runs",),
     "claims": ("attractor claims C1 C3",),
     "advise": ("attractor advise --corpus notes.txt --budget 30m",),
     "list": ("attractor list mechanisms", "attractor list coupled-euler"),

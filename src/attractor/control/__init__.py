@@ -35,3 +35,7 @@ __all__ = [
     "query_key_heads",
     "register_view",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,3 +17,7 @@ def __getattr__(name: str) -> ModuleType:
     if name in _ON_DEMAND:
         return import_module(f"attractor.equilibrium.{name}")
     raise AttributeError(f"module 'attractor.equilibrium' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_ON_DEMAND]

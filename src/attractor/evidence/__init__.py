@@ -24,3 +24,7 @@ __all__ = [
     "write_json",
     "write_text",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -28,7 +28,8 @@ class RunInUseError(InputError):
 def hold(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(_lock(folder / HOLD, wait=False))
+            with turn(folder):  # `is_held` takes the lock for a moment, but never during a turn of another process
+                descriptor = stack.enter_context(_lock(folder / HOLD, wait=False))
         except BlockingIOError:
             owner = (folder / HOLD).read_text().strip() or "unknown"
             raise RunInUseError(
@@ -40,6 +41,17 @@ def hold(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process carries out the run at this moment. Nothing is written."""
+    try:
+        with _lock(folder / TURN, wait=True, to_look=True), _lock(folder / HOLD, wait=False, to_look=True):
+            return False
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # nobody has ever held the run, or this system has no locks
+        return False
+
+
 @contextmanager
 def turn(folder: Path) -> Iterator[None]:
     with _lock(folder / TURN, wait=True):
@@ -47,15 +59,16 @@ def turn(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(path: Path, wait: bool) -> Iterator[int]:
+def _lock(path: Path, wait: bool, to_look: bool = False) -> Iterator[int]:
     import fcntl  # not on every system; results can be read there all the same
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDONLY if to_look else os.O_RDWR | os.O_CREAT, 0o666)
+    kind = fcntl.LOCK_SH if to_look else fcntl.LOCK_EX
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
-            if error.errno not in NO_LOCKS:
+            if to_look or error.errno not in NO_LOCKS:
                 raise
             warnings.warn(f"no locks on the file system of '{path.parent}': run one process at a time", stacklevel=5)
         yield descriptor

@@ -24,12 +24,13 @@ from typing import Any, Self
 
 from attractor.errors import InputError, WritingError
 from attractor.evidence.configuration import config_differences, config_hash
-from attractor.evidence.lock import hold, turn
+from attractor.evidence.lock import hold, is_held, turn
 from attractor.evidence.machine import environment
 from attractor.files import plain, write_json, write_text
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
 
+METRICS = "metrics.jsonl"
 SAMPLES = "samples.json"
 
 
@@ -86,6 +87,15 @@ class RunFolder:
         """Carry out the run alone: while one process holds it, a second one is refused."""
         return hold(self.path)
 
+    @property
+    def state(self) -> str:
+        """Return `finished`, `running`, `interrupted`, or `not begun` where nothing was recorded yet."""
+        if self.finished:
+            return "finished"
+        if is_held(self.path):
+            return "running"
+        return "interrupted" if self._metrics.exists() else "not begun"
+
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics in a single write, so that readers see whole lines and a crash tears at most one."""
         assert {"step", "tokens"} <= record.keys(), "a record of metrics needs step and tokens"
@@ -104,7 +114,7 @@ class RunFolder:
         if not self._metrics.exists():
             return []
         *lines, _torn = self._metrics.read_bytes().split(b"\n")
-        return [self._record(number, line) for number, line in enumerate(lines, start=1)]
+        return [self.record(number, line) for number, line in enumerate(lines, start=1)]
 
     def keep_until(self, step: int) -> None:
         """Drop what was recorded after `step`: a run resumed from a checkpoint will live through it again."""
@@ -128,9 +138,10 @@ class RunFolder:
 
     @property
     def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
-    def _record(self, number: int, line: bytes) -> dict[str, Any]:
+    def record(self, number: int, line: bytes) -> dict[str, Any]:
+        """Return the record in a line of the metrics."""
         try:
             record = json.loads(line)
         except ValueError:
@@ -167,7 +178,7 @@ def find_runs(root: str | Path) -> list[RunFolder]:
     if not root.is_dir():
         raise InputError(f"runs are read from a folder, and '{root}' is none; give a run or a folder of runs")
     runs = []
-    for path in _run_paths(root):
+    for path in run_paths(root):
         try:
             runs.append(RunFolder.open(path))
         except InputError as error:
@@ -177,13 +188,14 @@ def find_runs(root: str | Path) -> list[RunFolder]:
     return runs
 
 
-def _run_paths(folder: Path) -> Iterator[Path]:
+def run_paths(folder: Path) -> Iterator[Path]:
+    """Yield the folder of every run at or below `folder`, damaged runs included, by path."""
     if (folder / "config.json").exists():
         yield folder
     else:
         for child in sorted(folder.iterdir()):
             if child.is_dir():
-                yield from _run_paths(child)
+                yield from run_paths(child)
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:

@@ -148,14 +148,16 @@ class StudyRecord:
     @classmethod
     def read(cls, folder: str | Path) -> Self:
         """From a study's folder and its pool of runs."""
-        folder = Path(folder)
-        design, keys = read_study(folder)
-        pool = pool_of(folder)
+        return cls.of_runs(*study_runs(folder))
+
+    @classmethod
+    def of_runs(cls, design: Design, paths: Mapping[tuple[str, str], Mapping[int, Path]]) -> Self:
+        """From the design of a study and the folders of its runs, by row and column and then by seed."""
         environments: dict[str, set[str]] = {}
         cells = []
         for row in design.rows:
             for column in design.columns:
-                runs = {seed: Path(normpath(pool / key)) for seed, key in keys.get((row, column), {}).items()}
+                runs = paths.get((row, column), {})
                 found = {seed: run for seed, path in runs.items() if (run := finished(path)) is not None}
                 for run in found.values():
                     for name, value in dotted_fields(run.environment).items():
@@ -278,6 +280,15 @@ def refuse_foreign_folder(folder: Path) -> None:
     names = {child.name for child in folder.iterdir() if not child.name.startswith(".")}
     if names - {POOL, SPEEDS}:  # which a study writes before its plan
         raise InputError(f"'{folder}' holds files but no {STUDY_FILE}, so it is no study; choose a new or empty folder")
+
+
+def study_runs(folder: str | Path) -> tuple[Design, dict[tuple[str, str], dict[int, Path]]]:
+    """Return the design of a study and the folders of its runs, by row and column and then by seed."""
+    design, keys = read_study(Path(folder))
+    pool = pool_of(Path(folder))
+    return design, {
+        place: {seed: Path(normpath(pool / key)) for seed, key in by_seed.items()} for place, by_seed in keys.items()
+    }
 
 
 def read_study(folder: Path) -> tuple[Design, Keys]:

@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return getattr(import_module(f"attractor.hf.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module 'attractor.hf' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

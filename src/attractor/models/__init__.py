@@ -21,3 +21,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

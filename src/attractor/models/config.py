@@ -12,7 +12,7 @@ from attractor.attention.position import scaling_numbers
 from attractor.attention.presets import preset
 from attractor.attention.stage import Projection, require
 from attractor.errors import unknown
-from attractor.fields import later, stored_fields
+from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
 
@@ -35,7 +35,7 @@ OF_ATTENTION = (  # what a preset is changed by
 
 
 @dataclass(frozen=True)
-class ModelConfig(ABC, Generic[Model]):
+class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     family: ClassVar[str]  # its name where it is stored
 
     vocab_size: int = 50257

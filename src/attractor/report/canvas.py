@@ -8,6 +8,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ PALETTE = ("#0b84d8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # 
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)))  # tell apart what has the same colour
 WIDTH = 5.8
 SIZES = {"png": {"dpi": 200}}
+CSS_PIXELS = 96  # to an inch
 # Dates would make every file new.
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -42,9 +44,19 @@ def styles(labels: Iterable[str], baseline: str, control: str | None) -> dict[st
 
 
 def blank(width: float, height: float) -> "Figure":
+    return _shown_in_notebooks()(figsize=(width, height), layout="constrained")
+
+
+@cache
+def _shown_in_notebooks() -> "type[Figure]":
+    """Return the class of figures that a notebook shows as the value of a cell, with or without pyplot."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            return as_file(self, "png", "figure"), {"width": round(CSS_PIXELS * self.get_figwidth())}
+
+    return NotebookFigure
 
 
 def framed(axes: "Axes") -> "Axes":

@@ -1,5 +1,7 @@
 """What every HTML page is made with: a template with its values escaped, styles, and settings as texts."""
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,13 @@ def fill(template: str, **values: Any) -> str:
 def verbatim(*names: str) -> Markup:
     """Files of this room as they are: styles and scripts, which nobody else writes."""
     return Markup("\n".join((ROOM / name).read_text(encoding="utf-8") for name in names))
+
+
+def policy(script: str, *allowed: str) -> str:
+    """Return what a page may do, for its head: run this script, and no other, and what else is allowed."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = ["style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'", *allowed]
+    return "; ".join(["default-src 'none'", *rules, "base-uri 'none'", "form-action 'none'"])
 
 
 def is_setting(name: str) -> bool:

@@ -44,6 +44,7 @@ MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped 
 FROM_ZERO = ("lr", "tokens_per_second")
 ABOVE = ("step", "steps", "tokens", "n_parameters", "threads", *MARKS)  # numbers that stand elsewhere on the page
 WIDE = 30.0  # elsewhere the scale is logarithmic where the largest value is more than so many times the smallest
+POLICY = Markup("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
 MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that are listed
 
 
@@ -56,8 +57,11 @@ def write_run_page(folder: Path, out: Path | None = None) -> Path:
     return page
 
 
-def render(run: RunFolder) -> str:
-    """Return the page as text: the same bytes for the same run, wherever its folder lies."""
+def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -> str:
+    """Return the page as text: the same bytes for the same run, wherever its folder lies.
+
+    A live page has a script, which `policy` must allow, and a link to the list of all runs.
+    """
     records, summary = run.metrics(), run.summary() or {}
     # A step that was evaluated twice keeps its later evaluation.
     evaluations = list({record["step"]: record for record in records if "valid_loss" in record}.values())
@@ -72,10 +76,12 @@ def render(run: RunFolder) -> str:
     charts = _lines_by_chart(records, evaluations, summary)
     return fill(
         "run_page.html.j2",
-        style=verbatim("page.css", "study_page.css"),
+        policy=policy,
+        script=script,
+        style=verbatim("page.css", "study_page.css", *(["live.css"] if script else [])),
         label=show(run.config.get("label", "run")),
         data=data,
-        facts=_facts(run, config, records, summary),
+        facts=_facts(run, config, records, summary, run.state if script else "unfinished"),
         numbers=_numbers({**evaluation, **logged, **summary.get("measures", {}), **summary}, marks),
         charts=[_chart(name, lines, marks if name in MARKED else {}) for name, lines in charts.items() if lines],
         headings=list(dict.fromkeys(name for record in evaluations for name in record)),
@@ -89,13 +95,15 @@ def render(run: RunFolder) -> str:
     )
 
 
-def _facts(run: RunFolder, config: Record, records: Sequence[Record], summary: Record) -> dict[str, str]:
+def _facts(
+    run: RunFolder, config: Record, records: Sequence[Record], summary: Record, unfinished: str
+) -> dict[str, str]:
     step, tokens = max(((record["step"], record["tokens"]) for record in records), default=(0, 0))
     step, tokens = summary.get("steps", step), summary.get("tokens", tokens)
     environment = run.environment
     task = [value for name, value in config.items() if name.startswith("task.") and isinstance(value, str)]
     facts = {
-        "state": "finished" if run.finished else f"unfinished, last logged at step {step:,}",
+        "state": "finished" if run.finished else f"{unfinished}, last logged at step {step:,}",
         "task": " · ".join(dict.fromkeys(task)),
         "parameters": _in_digits(summary.get("n_parameters", "")),
         "steps": f"{step:,} of {_in_digits(config.get('n_steps', '?'))}",

@@ -6,7 +6,6 @@ forbids every request and every script but the one that it comes with.
 
 import base64
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from attractor.report.canvas import INK, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.heatmaps import Heatmaps, heatmaps, rival_of
 from attractor.report.judged import Judged
-from attractor.report.page import fill, show, verbatim
+from attractor.report.page import fill, policy, show, verbatim
 from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
 from attractor.report.table import UNKNOWN
@@ -42,7 +41,7 @@ def render(judged: Judged, pictures: Sequence[Picture], presets: Presets | None 
     different, shared = _configuration(judged, presets or {})
     return fill(
         "study_page.html.j2",
-        policy=_policy(script),
+        policy=policy(script, "img-src data:"),
         style=verbatim("page.css", "study_page.css"),
         script=script,
         design=design,
@@ -60,12 +59,6 @@ def render(judged: Judged, pictures: Sequence[Picture], presets: Presets | None 
         has_maps=bool(maps),
         data=_embedded(_data(judged, maps)),
     )
-
-
-def _policy(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 def _facts(judged: Judged) -> dict[str, str]:

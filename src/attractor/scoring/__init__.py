@@ -23,3 +23,7 @@ __all__ = [
     "texts_on",
     "windows",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,3 +15,7 @@ __all__ = [
     "local_exponents",
     "solve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

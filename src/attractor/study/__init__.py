@@ -22,3 +22,7 @@ __all__ = [
     "match_parameters",
     "mechanisms",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,10 +19,23 @@ from attractor.study.compare import MEMORY, SCALE, SPEED, headline
 from attractor.study.study import CONTROL
 
 Runs = Sequence[RunFolder]
+Paths = dict[tuple[str, str], dict[int, Path]]  # the folders of runs, by row and column and then by seed
 
 
 def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tuple[StudyRecord, Path]:
     """Write the study of these runs; return its record and its folder, which by default is one under runs/."""
+    design, runs = study_of_runs(paths, command, folder.name if folder else None)
+    folder = folder or Path("runs") / design.name
+    refuse_foreign_folder(folder)
+    pool = pool_of(folder)
+    keys = {place: {seed: relpath(path, pool) for seed, path in by_seed.items()} for place, by_seed in runs.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STUDY_FILE, study_as_dict(design, keys))
+    return StudyRecord.read(folder), folder
+
+
+def study_of_runs(paths: Sequence[Path], command: str, name: str | None = None) -> tuple[Design, Paths]:
+    """Return the design of a study of these runs, and their folders by row and seed. Nothing is written."""
     runs = [RunFolder.open(path) for path in {path.resolve(): path for path in paths}.values()]
     for run in runs:
         if not {"label", "seed"} <= run.config.keys():
@@ -34,13 +47,11 @@ def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tu
     metrics = {summary["metric"]["name"] for run in runs if (summary := run.summary())}
     if not metrics:
         raise InputError("compared runs must be finished, and none of these has a summary.json; let them finish")
-    folder = folder or Path("runs") / f"compare-{config_hash({'runs': [run.config for run in runs]})[:8]}"
-    refuse_foreign_folder(folder)
     rows = labelled(groups(runs))
     baseline = next(iter(rows))
     control = next((row for row, of_row in rows.items() if of_row[0].config["label"].split()[-1] == CONTROL), CONTROL)
     design = Design(
-        name=folder.name,
+        name=name or f"compare-{config_hash({'runs': [run.config for run in runs]})[:8]}",
         title=f"Runs compared with {baseline}",
         question="How do these runs differ, and may the difference be put down to what differs between them?",
         source="attractor compare",
@@ -56,14 +67,9 @@ def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tu
         quantities=(headline(metrics.pop()) if len(metrics) == 1 else LOSS_OF_VALIDATION, SPEED, MEMORY),
         command=command,
     )
-    pool = pool_of(folder)
-    keys = {
-        (row, ""): {run.config["seed"]: relpath(run.path.resolve(), pool) for run in of_row}
-        for row, of_row in rows.items()
+    return design, {
+        (row, ""): {run.config["seed"]: run.path.resolve() for run in of_row} for row, of_row in rows.items()
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / STUDY_FILE, study_as_dict(design, keys))
-    return StudyRecord.read(folder), folder
 
 
 def groups(runs: Runs) -> list[Runs]:

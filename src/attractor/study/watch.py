@@ -1,7 +1,6 @@
 """The live view of many runs: one bar for all, one for each that runs now, read from the run folders."""
 
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from attractor.evidence.following import AddedLines
 from attractor.evidence.run import RunFolder
 from attractor.study.launch import Job
 from attractor.train.console import in_numbers, now_and_then, print_line, run_progress, shown
@@ -75,24 +75,18 @@ class LatestStep:
     every running run several times a second."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file_number: int | None = None
-        self.n_bytes_read = 0
+        self.added = AddedLines(path)
         self.record: dict[str, Any] = {}
 
     def read(self) -> dict[str, Any]:
         """The record of the step, or an empty one where there is none yet."""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_ino != self.file_number or status.st_size < self.n_bytes_read:  # a resumed run wrote it anew
-                self.file_number, self.n_bytes_read, self.record = status.st_ino, 0, {}
-            file.seek(self.n_bytes_read)
-            lines, end, _torn = file.read().rpartition(b"\n")
-            self.n_bytes_read += len(lines + end)
-            for line in reversed(lines.splitlines()):
-                with suppress(ValueError):
-                    record = json.loads(line)
-                    if "loss" in record:
-                        self.record = record
-                        break
+        lines = self.added.read()
+        if self.added.rewritten:
+            self.record = {}
+        for line in reversed(lines):
+            with suppress(ValueError):
+                record = json.loads(line)
+                if "loss" in record:
+                    self.record = record
+                    break
         return self.record

@@ -13,3 +13,7 @@ KINDS: tuple[type[TaskConfig], ...] = (Text, Recall, Sudoku, Glue)
 TASKS = {kind.kind: kind for kind in KINDS}
 
 __all__ = ["TASKS", "Batch", "Task", "TaskConfig"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(kind.__name__ for kind in KINDS), "recall", "sudoku"]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 
 from attractor.errors import unknown
-from attractor.fields import stored_fields
+from attractor.fields import PrintsChanges, stored_fields
 
 
 class Batch(NamedTuple):
@@ -75,7 +75,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
-class TaskConfig(ABC):
+class TaskConfig(PrintsChanges, ABC):
     """What determines a task's data, but for the seed. A subclass is named by `kind`."""
 
     kind: ClassVar[str]

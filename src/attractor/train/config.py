@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from attractor.attention.stage import require
 from attractor.errors import InputError, unknown
-from attractor.fields import later, stored_fields
+from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
@@ -35,7 +35,7 @@ LAPTOP = TransformerConfig(
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(PrintsChanges):
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
     seed: int = 0
@@ -212,7 +212,7 @@ MAX_THREADS = 1024  # torch crashes where the system cannot start as many as it 
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Runtime(PrintsChanges):
     """Where and how a run is carried out: nothing here changes what it computes."""
 
     device: str = "auto"  # cuda where there is one

@@ -1,0 +1,31 @@
+"""A file of metrics that grows, read from where the last look at it ended."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+class AddedLines:
+    """The whole lines that were added to a file since the last look.
+
+    A run that is resumed writes its metrics anew. `rewritten` then says that the file is another one, of which all
+    lines count as added.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file_number: int | None = None
+        self.n_bytes_read = 0
+        self.rewritten = False
+
+    def read(self) -> list[bytes]:
+        self.rewritten = False
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self.file_number or status.st_size < self.n_bytes_read:
+                self.file_number, self.n_bytes_read, self.rewritten = status.st_ino, 0, True
+            file.seek(self.n_bytes_read)
+            lines, end, _torn = file.read().rpartition(b"\n")
+            self.n_bytes_read += len(lines + end)
+            return lines.splitlines()
+        return []

@@ -1,0 +1,309 @@
+"""`attractor watch`: the list says of each run what its folder says, and nothing but these runs is served."""
+
+import base64
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.evidence.run import RunFolder
+from attractor.report import live_server
+from attractor.report.live_list import WatchedFolder
+from attractor.report.live_server import LiveServer
+from in_process import command_in_process
+
+HOSTILE = "<script>alert(1)</script>"
+CONFIG = {"label": "gated", "seed": 0, "n_steps": 100, "task": {"kind": "text"}, "model": {"vocab_size": 320}}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def begun(path: Path, steps: int = 3, **config: object) -> RunFolder:
+    run = RunFolder.create(path, CONFIG | config)
+    for step in range(1, steps + 1):
+        run.append({"step": step, "tokens": 64 * step, "loss": 4.0 / step, "tokens_per_second": 64.0})
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A run in every state, one of them with a hostile label; beside them a secret, outside of the folder."""
+    (tmp_path / "secret.txt").write_text("secret")
+    begun(tmp_path / "elsewhere" / "run", label="secret")
+    folder = tmp_path / "runs"
+    begun(folder / "interrupted")
+    begun(folder / "study" / "finished", label="standard").write_summary({"steps": 100, "valid_loss": 1.0})
+    RunFolder.create(folder / "waiting", CONFIG)
+    begun(folder / "hostile", label=HOSTILE, seed="<b>")
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "config.json").write_text("{")
+    (folder / "outside").symlink_to(tmp_path / "elsewhere")
+    return folder
+
+
+@pytest.fixture
+def server(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
+    monkeypatch.setattr(live_server, "SECONDS_BETWEEN_LOOKS", 0.0)
+    with LiveServer(runs, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: LiveServer, path: str, method: str = "GET", host: str | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request(method, path, headers={"Host": host or f"127.0.0.1:{server.server_port}"})
+    answer = connection.getresponse()
+    status, text = answer.status, answer.read().decode()
+    connection.close()
+    return status, text
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {line.key: line.state for line in WatchedFolder(folder).look()}
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_run_has_its_state_and_those_that_run_come_first(runs: Path) -> None:
+    expected = {
+        "damaged": "damaged",
+        "waiting": "not begun",
+        "hostile": "interrupted",
+        "interrupted": "interrupted",
+        "study/finished": "finished",
+    }
+    assert states(runs) == expected
+    with RunFolder.open(runs / "interrupted").hold():
+        assert states(runs) == expected | {"interrupted": "running"}
+        assert next(iter(states(runs))) == "interrupted"
+
+
+def test_a_line_holds_the_numbers_of_the_run(runs: Path) -> None:
+    """Criterion: 100 steps of 64 tokens at 64 tokens a second, of which 20 are done, leave 80 seconds."""
+    run = begun(runs / "going", steps=20)
+    run.append({"step": 20, "tokens": 1280, "valid_loss": 1.25})
+    run.append({"step": 20, "tokens": 1280, "valid_loss": 1.5})
+    with run.hold():
+        line = next(line for line in WatchedFolder(runs).look() if line.key == "going")
+    assert line.numbers == {
+        "step": "20 of 100",
+        "loss": "0.200",
+        "best validation": "1.250 nats/byte",
+        "speed": "64 tok/s",
+        "time left": "80 s",
+    }
+    assert line.share == 0.2
+    assert line.curve.count(",") == 20
+
+
+def test_new_runs_and_new_steps_appear_and_removed_runs_go(runs: Path) -> None:
+    watched = WatchedFolder(runs)
+    watched.look()
+    run = begun(runs / "late")
+    assert "late" in {line.key for line in watched.look()}
+    run.append({"step": 50, "tokens": 3200, "loss": 0.5})
+    assert next(line for line in watched.look() if line.key == "late").numbers["step"] == "50 of 100"
+    run.keep_until(2)
+    assert next(line for line in watched.look() if line.key == "late").numbers["step"] == "2 of 100"
+    assert len(watched.runs["late"].losses) == 2
+    run.write_summary({"steps": 100})
+    assert next(line for line in watched.look() if line.key == "late").state == "finished"
+    shutil.rmtree(run.path)
+    assert "late" not in {line.key for line in watched.look()}
+
+
+def test_a_look_reads_only_lines_that_were_added(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = WatchedFolder(runs)
+    watched.look()
+    read: list[int] = []
+    record = RunFolder.record
+    monkeypatch.setattr(RunFolder, "record", lambda *given: (read.append(given[1]), record(*given))[1])
+    watched.look()
+    assert read == []
+    RunFolder.open(runs / "interrupted").append({"step": 4, "tokens": 256, "loss": 1.0})
+    watched.look()
+    assert read == [4]
+
+
+@pytest.mark.parametrize(
+    "content", ["nonsense\n", '{"step": "x", "tokens": 1}\n', '{"step": 1, "tokens": 1, "loss": "low"}\n', "[1]\n"]
+)
+def test_a_damaged_run_shows_as_such_until_it_is_repaired(runs: Path, content: str) -> None:
+    watched = WatchedFolder(runs)
+    n_lines = len(watched.look())
+    metrics = runs / "interrupted" / "metrics.jsonl"
+    before = metrics.read_text()
+    metrics.write_text(before + content)
+    for _ in range(2):
+        lines = watched.look()
+        assert len(lines) == n_lines
+        line = next(line for line in lines if line.key == "interrupted")
+        assert line.state == "damaged"
+        assert line.remark
+    metrics.write_text(before)
+    assert next(line for line in watched.look() if line.key == "interrupted").state == "interrupted"
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_and_the_pages_of_its_runs_are_served_and_names_are_escaped(server: LiveServer) -> None:
+    status, page = ask(server, "/")
+    assert status == 200
+    assert HOSTILE not in page
+    assert escape(HOSTILE) in page
+    links = re.findall(r'href="(/run/[^"]+)"', page)
+    assert sorted(links) == sorted(f"/run/{quote(key)}" for key in states(server.pages.watched.folder))
+    for link in links:
+        status, run_page = ask(server, link)
+        assert status == 200
+        assert "<h1>" in run_page
+        assert HOSTILE not in run_page
+
+
+def test_a_page_may_run_its_own_script_and_no_other(server: LiveServer) -> None:
+    for path in ("/", "/run/interrupted", "/run/damaged"):
+        _, page = ask(server, path)
+        (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+        (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"script-src &#39;sha256-{digest}&#39;" in policy
+        assert "default-src &#39;none&#39;" in policy
+        assert not re.search(r"https?://(?!www\.w3\.org)", page.split("</style>")[1].split("<h2>Environment")[0])
+
+
+def test_only_this_machine_is_listened_to_and_only_by_its_own_name(server: LiveServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    port = server.server_port
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        assert ask(server, "/", host=host)[0] == 200
+    for host in ("example.org", f"example.org:{port}", f"127.0.0.1.example.org:{port}", f"localhost:{port + 1}", "0"):
+        for path in ("/", "/run/interrupted"):
+            status, text = ask(server, path, host=host)
+            assert status == 403
+            assert "interrupted" not in text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"])
+def test_nothing_but_get_is_answered(server: LiveServer, method: str) -> None:
+    status, text = ask(server, "/", method)
+    assert status == 501
+    assert "interrupted" not in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/../../secret.txt",
+        "/run/..%2f..%2fsecret.txt",
+        "/run/%2e%2e/secret.txt",
+        "/run/outside/run",
+        "/run/interrupted/metrics.jsonl",
+        "/run/interrupted/",
+        "/run/%00",
+        "/run/%ff",
+        "/etc/passwd",
+        "/run/",
+        "/run",
+    ],
+)
+def test_no_address_leads_out_of_the_runs_of_the_folder(server: LiveServer, path: str) -> None:
+    status, text = ask(server, path)
+    assert status == 404
+    assert "secret" not in text
+
+
+def test_a_folder_that_is_a_run_is_a_list_of_one(runs: Path) -> None:
+    with LiveServer(runs / "interrupted", port=0) as server:
+        (line,) = server.pages._look()
+        assert server.pages.page(line.address) is not None
+
+
+def test_a_run_is_drawn_again_only_when_it_has_changed_and_not_without_a_pause(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Path] = []
+    monkeypatch.setattr(live_server, "render", lambda run, *_: (drawn.append(run.path), f"page {len(drawn)}")[1])
+    run = RunFolder.open(server.pages.watched.folder / "interrupted")
+    pages = [ask(server, "/run/interrupted")[1] for _ in range(3)]
+    assert pages == ["page 1"] * 3
+    run.append({"step": 4, "tokens": 256, "loss": 1.0})
+    monkeypatch.setattr(live_server, "SHARE_OF_DRAWING", 1e-9)
+    server.pages.drawn.clear()
+    assert ask(server, "/run/interrupted")[1] == "page 2"
+    run.append({"step": 5, "tokens": 320, "loss": 1.0})
+    assert ask(server, "/run/interrupted")[1] == "page 2"
+    server.pages.drawn["interrupted"] = live_server.Drawn((), "old", stays_until=0.0)
+    assert ask(server, "/run/interrupted")[1] == "page 3"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_in_a_browser_the_page_asks_again_and_shows_a_run_that_began_meanwhile(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page, asked = server.pages.page, []
+
+    def page_of_a_growing_folder(path: str) -> str | None:
+        text = page(path)
+        if path == "/":
+            asked.append(path)
+            begun(server.pages.watched.folder / f"later-{len(asked)}")
+        return text
+
+    monkeypatch.setattr(server.pages, "page", page_of_a_growing_folder)
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    flags += f" --disable-component-update --disable-sync --user-data-dir={tmp_path / 'profile'}"
+    command = [str(CHROMIUM), *flags.split(), "--virtual-time-budget=9000", "--dump-dom", server.address]
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(asked) > 2
+    assert 'href="/run/later-1"' in done.stdout
+    assert re.search(r'class="gone"[^>]* hidden', done.stdout)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_the_address_and_ends_in_a_line(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: LiveServer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
+    code, said, errors = command_in_process(monkeypatch, capsys)("watch", str(runs), "--port", "0")
+    address, end = said.splitlines()
+    assert code == 0, errors
+    assert re.match(r"http://127\.0\.0\.1:\d+/ shows the runs in ", address)
+    assert "runs go on" in end
+
+
+def test_what_cannot_be_watched_is_refused_in_one_line(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attractor = command_in_process(monkeypatch, capsys)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, errors = attractor("watch", str(runs), "--port", str(port))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert f"port must be free to listen on, and {port} is not" in errors
+    code, _, errors = attractor("watch", str(tmp_path / "nothing"))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "folder must be there to be watched" in errors
+    with pytest.raises(InputError, match="port must be from 0 to 65535"):
+        LiveServer(runs, port=70_000)
