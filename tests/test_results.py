@@ -245,7 +245,7 @@ def test_what_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_pa
     with pytest.raises(InputError, match=r"holds neither config\.json nor study\.json"):
         attractor.load(runs)
     (tmp_path / "study.json").write_text('{"cells": 3}')
-    with pytest.raises(InputError, match="must describe a study, and is damaged"):
+    with pytest.raises(InputError, match="must hold the plan of a study, and is damaged"):
         attractor.load(tmp_path)
     with pytest.raises(InputError, match="must be a list of runs"):
         attractor.compare(str(runs / "gated-0"))
