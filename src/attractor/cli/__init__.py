@@ -13,8 +13,10 @@ from rich.console import Console
 from attractor.cli import bench, convert, data, evaluate, evidence, exchange, measure, runs, solve, study
 from attractor.cli.parsing import parse_among
 from attractor.errors import InputError, RunStopped
+from attractor.train.interrupt import Deadline
 
 WIDTH_OF_A_LOG = 120
+INTERRUPTED = "interrupted; the same command goes on from what is saved"
 COMMANDS = {
     name: command
     for part in (runs, bench, evaluate, solve, measure, exchange, convert, evidence)
@@ -39,7 +41,8 @@ def main() -> None:
         args = parse(sys.argv[1:] or ["--help"])
         every = [*COMMANDS.values(), *(each for _, commands in GROUPS.values() for each in commands.values())]
         run = next(run for made, run in every if type(args) is made)
-        run(args, console)
+        with Deadline(lambda: INTERRUPTED):
+            run(args, console)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -47,7 +50,7 @@ def main() -> None:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
     except KeyboardInterrupt:  # before the first step, or a second time
-        print("interrupted; the same command goes on from what is saved", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe went away
         sys.exit(1)
