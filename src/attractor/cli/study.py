@@ -57,6 +57,7 @@ class StudyRun(StudyPlan):
     part: Annotated[str, arg(help="the share of the runs that this machine carries out, as 2/3")] = "1/1"
     gpus_per_run: Annotated[float | None, arg(help="on a Ray cluster; may be a fraction")] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
+    keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
     parallel: Annotated[str, arg(help="under torchrun: ddp or fsdp")] = Runtime.parallel
 
 
@@ -76,7 +77,7 @@ def study_run(args: StudyRun, console: Console) -> None:
         command=command,
         gpus_per_run=args.gpus_per_run,
     )
-    runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
+    runtime = Runtime(args.device, args.threads, save_every=args.save_every, keep=args.keep, parallel=args.parallel)
     if args.scale != "smoke":
         seeds = args.seeds or study.on(args.scale).seeds
         print_chances(study.design(args.scale, seeds, command), args.results, console)

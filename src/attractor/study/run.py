@@ -43,7 +43,9 @@ from attractor.study.watch import Watch
 from attractor.train.calibrate import calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
+from attractor.train.fit import Room, refuse_side_by_side
 from attractor.train.hardware import resolve_device
+from attractor.train.memory import Processes
 
 SPEEDS = "speeds.json"  # measured once, since they decide configurations: a study resumed must not become another one
 EARLIER = "earlier"  # what a study was before it was edited
@@ -207,12 +209,15 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         rows = study.pretrained.rows.only(study.rows.labels)
         before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
         print_line(console, f"first the runs that it starts from, those of {study.pretrained.name}")
+        refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
-    for line in write_plan(planned):
-        print_line(console, line)
     index, number = share_of(conduct.part)
     jobs = planned.jobs[index::number]
+    if study.kind == "training":
+        refuse_oversized(jobs, conduct, runtime)
+    for line in write_plan(planned):
+        print_line(console, line)
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
@@ -226,6 +231,32 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     return StudyRecord.read(planned.folder), failures
 
 
+def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
+    """The launcher by name, and how many workers it is given; None: as many as it chooses."""
+    name = conduct.launcher
+    if name == "auto":
+        name = "stacked" if prefer_stacked(runtime.device) else "local"
+    if name == "torchrun":
+        return name, conduct.workers or max(1, torch.cuda.device_count())
+    return name, conduct.workers
+
+
+def refuse_oversized(jobs: Sequence[Job], conduct: Conduct, runtime: Runtime) -> None:
+    """Refuse runs that cannot fit into the memory of this machine, alone or side by side."""
+    name, workers = launcher_of(conduct, runtime)
+    waiting = [job for job in jobs if not job.finished]
+    if name == "ray" or not waiting:  # its machines are not this one
+        return
+    processes = Processes(workers or 1, runtime.parallel) if name == "torchrun" else None
+    room = Room.of(runtime, processes)
+    memories = [room.refuse_oversized(job.config) for job in waiting]
+    if name == "local":
+        refuse_side_by_side(memories, share_machine(len(jobs), workers, runtime)[0], room.free)
+    elif processes is not None and room.device.type == "cpu":  # the processes of one run share the machine
+        largest = max(memories, key=lambda memory: memory.total)
+        refuse_side_by_side([largest] * processes.size, processes.size, room.free)
+
+
 def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:
     """What is not finished of these runs; returns what failed, by name."""
     n_before = sum(job.finished for job in jobs)
@@ -236,12 +267,7 @@ def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime
     if kind != "training":
         carry_out_costs(kind, jobs, runtime, console)
         return {}
-    name = conduct.launcher
-    if name == "auto":
-        name = "stacked" if prefer_stacked(runtime.device) else "local"
-    workers = conduct.workers
-    if name == "torchrun":
-        workers = workers or max(1, torch.cuda.device_count())
+    name, workers = launcher_of(conduct, runtime)
     asked = runtime.threads
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
     module = import_module(LAUNCHERS[name])

@@ -50,8 +50,6 @@ def plan_processes(config: TrainConfig, devices: int, parallel: str, device_type
 def _bytes_sent(config: TrainConfig, processes: Processes) -> int:
     layers, rest = layer_bytes(config)
     whole = sum(layers) + rest
-    if processes.sharded:
-        moved = config.accumulation * (2 * sum(layers) + rest + whole)  # (2)
-    else:
-        moved = 2 * whole  # (1)
+    gathered_and_summed = 2 * sum(layers) + rest + whole
+    moved = config.accumulation * gathered_and_summed if processes.sharded else 2 * whole  # (2), (1)
     return moved * (processes.size - 1) // processes.size

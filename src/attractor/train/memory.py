@@ -87,9 +87,7 @@ class Alive(NamedTuple):
     at_most: int
 
 
-def planned_memory(
-    config: TrainConfig, processes: Processes | None = None, device_type: str = "cpu"
-) -> PlannedMemory:
+def planned_memory(config: TrainConfig, processes: Processes | None = None, device_type: str = "cpu") -> PlannedMemory:
     """Return (3) for one of the processes; on a GPU without the batch, which lies in the memory of the CPU."""
     processes = processes or Processes()
     config = config.replace(seed=0)
