@@ -247,8 +247,8 @@ def compare(args: Any, console: Console) -> None:
     study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
     command = shlex.join(["attractor", *sys.argv[1:]])
     conduct = Conduct(scale=SCALE, root=args.out or folder.parent, folder=folder, workers=args.workers, command=command)
-    room = Room.of(args.runtime())
-    for _, config in study.configs(SCALE, base.seed):
+    room, configs = Room.of(args.runtime()), [config for _, config in study.configs(SCALE, base.seed)]
+    for config in [] if room.is_plenty(configs) else configs:
         room.refuse_oversized(config)
     plans = {row: plan_run(config, task) for (row, _), config in study.configs(SCALE, base.seed)}
     print_line(console, task.describe())

@@ -35,7 +35,7 @@ from attractor.study.launch import Job, share_machine
 from attractor.study.lemma import lemma_of_run
 from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
 from attractor.study.rotation import rotation_of_run
-from attractor.study.stacked import prefer_stacked
+from attractor.study.stacked import MAX_STACK, prefer_stacked
 from attractor.study.structure import structure_of_run
 from attractor.study.study import Study
 from attractor.study.timescales import timescales_of_run
@@ -244,14 +244,14 @@ def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
 def refuse_oversized(jobs: Sequence[Job], conduct: Conduct, runtime: Runtime) -> None:
     """Refuse runs that cannot fit into the memory of this machine, alone or side by side."""
     name, workers = launcher_of(conduct, runtime)
-    waiting = [job for job in jobs if not job.finished]
-    if name == "ray" or not waiting:  # its machines are not this one
-        return
+    waiting = [job.config for job in jobs if not job.finished]
     processes = Processes(workers or 1, runtime.parallel) if name == "torchrun" else None
-    room = Room.of(runtime, processes)
-    memories = [room.refuse_oversized(job.config) for job in waiting]
+    room, (n_at_once, _) = Room.of(runtime, processes), share_machine(len(jobs), workers, runtime)
+    if name == "ray" or room.is_plenty(waiting, n_at_once * MAX_STACK):  # the machines of a cluster are not this one
+        return
+    memories = [room.refuse_oversized(config) for config in waiting]
     if name == "local":
-        refuse_side_by_side(memories, share_machine(len(jobs), workers, runtime)[0], room.free)
+        refuse_side_by_side(memories, n_at_once, room.free)
     elif processes is not None and room.device.type == "cpu":  # the processes of one run share the machine
         largest = max(memories, key=lambda memory: memory.total)
         refuse_side_by_side([largest] * processes.size, processes.size, room.free)
