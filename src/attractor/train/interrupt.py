@@ -92,15 +92,16 @@ class Deadline:
 
     def _watch(self, receiver: socket.socket) -> None:
         with receiver:
-            while (heard := receiver.recv(1)) and heard[0] not in URGENT:
-                continue
-        if not heard or self._overdue is None or self._met.wait(GRACE_SECONDS):
-            return
+            while heard := receiver.recv(1):  # nothing, once the other end is closed
+                if heard[0] in URGENT and self._overdue is not None and not self._met.wait(GRACE_SECONDS):
+                    self._end(heard[0], self._overdue)
+
+    def _end(self, number: int, overdue: Callable[[], str]) -> None:
         try:
             if parent_process() is None:  # of a process that was started for a launcher, the launcher speaks
-                print(self._overdue(), file=sys.stderr, flush=True)
+                print(overdue(), file=sys.stderr, flush=True)
         finally:
-            os._exit(128 + heard[0])
+            os._exit(128 + number)
 
 
 def _by_nohup(number: int) -> bool:
