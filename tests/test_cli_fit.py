@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from in_process import Command, command_in_process
 
 from attractor.train import fit
+from in_process import Command, command_in_process
 
 TINY = [
     "--d-model=16",

@@ -152,7 +152,7 @@ def test_other_stages_end_at_once(stage: str, number: signal.Signals, tmp_path: 
 
 
 def test_a_deadline_that_is_met_ends_nothing() -> None:
-    """Criterion: after `saving`, and after the `with`, the process goes on; handlers and file descriptor are as before."""
+    """Criterion: after `saving`, and after the `with`, the process goes on; the file descriptor is as it was before."""
     script = (
         "import signal, time\n"
         "from attractor.train import interrupt\n"

@@ -158,12 +158,12 @@ def _alive_or_least(config: TrainConfig, rows: int, device_type: str, parameters
     least = Alive(embedded, embedded)
     if max(embedded, parameters) > BEYOND_ANY_MACHINE:
         return least
-    if config.compile:
-        config = config.replace(compile=False, activation_checkpointing=True, recompute="blocks")
-        after_forward = _alive(config, rows, device_type).after_forward
-        return Alive(after_forward, after_forward)
     try:
-        return _alive(config, rows, device_type)
+        if not config.compile:
+            return _alive(config, rows, device_type)
+        recomputed = config.replace(compile=False, activation_checkpointing=True, recompute="blocks")
+        after_forward = _alive(recomputed, rows, device_type).after_forward
+        return Alive(after_forward, after_forward)
     except Exception:  # a model whose operations depend on data, as an equilibrium's do; an estimate ends no run
         return least
 
