@@ -118,6 +118,7 @@ def test_auto_stores_the_numbers_that_it_finds(attractor: Command, monkeypatch: 
 
 def test_auto_is_refused_where_it_would_mean_nothing(attractor: Command) -> None:
     refused(attractor("train", "--batch-size=auto", "--accumulation=2"), "accumulation must be left out")
+    refused(attractor("train", "--batch-size=1.5"), "--batch-size must be a whole number or auto, got '1.5'")
     refused(attractor("compare", "standard", "--batch-size=auto"), "batch_size must be a number in a comparison, got")
 
 

@@ -13,6 +13,7 @@ from attractor.errors import InputError, unknown
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
+KINDS |= {"INT|{auto}": "a whole number or auto"}
 
 
 def parse_among(commands: dict[str, type], program: str, argv: Sequence[str]) -> Any:
