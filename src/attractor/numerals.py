@@ -13,7 +13,10 @@ def with_prefix(value: float) -> str:
 
 
 def in_bytes(value: int) -> str:
-    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+    for size, sign in ((1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB")):
+        if value >= size:
+            return f"{value / size:.1f} {sign}"
+    return f"{value / 1e6:.0f} MB"
 
 
 def in_time(seconds: float) -> str:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,126 @@ def test_a_process_that_was_started_to_survive_its_terminal_does() -> None:
         "    assert stop.signal_number == signal.SIGTERM\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=dict(os.environ))
+
+
+# --- a step that does not end -------------------------------------------------------------------------------------
+
+LONG_STEP = """
+import sys
+import torch
+from attractor.train import interrupt, loop
+interrupt.GRACE_SECONDS = loop.GRACE_SECONDS = 1.0
+take_step = loop.Run.take_step
+def long_step(run):
+    if run.step < STEPS_BEFORE:
+        return take_step(run)
+    print("in the long step", flush=True)
+    q = torch.zeros(1, 1, 1_000_000, 16)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q)  # one operation of minutes, which hears of no signal
+loop.Run.take_step = long_step
+from attractor import cli
+sys.argv = ["attractor", "train", "--d-model=16", "--n-heads=2", "--n-layers=1", "--d-ff=32", "--n-steps=9",
+            "--seq-len=16", "--batch-size=4", "--eval-batches=1", "--save-every=1", "--device=cpu", "--threads=1",
+            "--out=run"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps_before", "number", "saved"),
+    [(0, signal.SIGTERM, "there is no checkpoint yet"), (2, signal.SIGINT, "the newest checkpoint is 'step-00000002'")],
+)
+def test_a_step_that_does_not_end_is_ended_and_what_is_saved_is_said(
+    steps_before: int, number: signal.Signals, saved: str, tmp_path: Path
+) -> None:
+    """Criterion: although Python cannot act on the signal, the process ends with its exit code and one line."""
+    script = LONG_STEP.replace("STEPS_BEFORE", str(steps_before))
+    run = started(script, tmp_path)
+    try:
+        wait_for(run, "in the long step")
+        run.send_signal(number)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 128 + number
+    (line,) = said.splitlines()
+    assert line.startswith(f"interrupted after step {steps_before}: what followed had not ended 1 s after the signal")
+    assert saved in line
+    assert line.endswith("Resume: attractor train --resume run")
+
+
+STAGES = {
+    "data": """
+import sys
+sys.argv = ["attractor", "data", "prepare", "text.txt", "--out=shards"]
+from attractor.cli import data
+def slow(*_):
+    print("begun", flush=True)
+    while True:
+        sum(range(10_000))
+for name, (made, _) in data.COMMANDS.items():
+    data.COMMANDS[name] = (made, slow)
+from attractor import cli
+cli.main()
+""",
+    "planning": """
+import sys
+from attractor.train import fit
+def slow(*_):
+    print("begun", flush=True)
+    while True:
+        sum(range(10_000))
+fit.Room.refuse_oversized = slow
+from attractor import cli
+sys.argv = ["attractor", "plan", "--device=cpu"]
+cli.main()
+""",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stage", STAGES)
+def test_other_stages_end_at_once(stage: str, number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a few words\n" * 1000)
+    run = started(STAGES[stage], tmp_path)
+    try:
+        wait_for(run, "begun")
+        run.send_signal(number)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == (-number if number == signal.SIGTERM else 128 + number)
+    assert "Traceback" not in said
+
+
+def test_a_deadline_that_is_met_ends_nothing() -> None:
+    """Criterion: after `saving`, and after the `with`, the process goes on; the file descriptor is as it was before."""
+    script = (
+        "import signal, time\n"
+        "from attractor.train import interrupt\n"
+        "interrupt.GRACE_SECONDS = 0.2\n"
+        "for meet in (True, False):\n"
+        "    with interrupt.StopRequest(lambda: 'overdue') as stop:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "        if meet:\n"
+        "            stop.saving()\n"
+        "            time.sleep(0.6)\n"
+        "    time.sleep(0.4)\n"
+        "with interrupt.Deadline(lambda: 'overdue'), interrupt.StopRequest():\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    time.sleep(0.6)\n"
+        "assert signal.set_wakeup_fd(-1) == -1\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=dict(os.environ))
+
+
+def started(script: str, folder: Path) -> "subprocess.Popen[str]":
+    """A process with Ctrl-C as at a terminal."""
+    how = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", how + script], cwd=folder, env=dict(os.environ), **pipes)
+
+
+def wait_for(run: "subprocess.Popen[str]", line: str) -> None:
+    assert run.stdout is not None
+    assert any(said.strip() == line for said in run.stdout), run.communicate()

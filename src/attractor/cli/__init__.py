@@ -20,8 +20,10 @@ from attractor.cli.heartbeat import Heartbeat, LogConsole
 from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
 from attractor.errors import InputError, RunStopped, unknown
 from attractor.files import next_step
+from attractor.train.interrupt import Deadline
 
 WIDTH_OF_A_LOG = 120
+INTERRUPTED = "interrupted; the same command goes on from what is saved"
 HELP = ("-h", "--help", "--help-all")
 COMMANDS = {  # and the module of each, in which a table of the same name holds its arguments and its function
     "compare": "runs",
@@ -64,7 +66,7 @@ def main() -> None:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
     except KeyboardInterrupt:  # before the first step, or a second time
-        print("interrupted; the same command goes on from what is saved", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe went away
         sys.exit(1)
@@ -79,7 +81,7 @@ def carry_out(argv: Sequence[str], console: Console) -> None:
     words = list(argv) or ["--help"]
     text = f"attractor {version('attractor')}" if words[0] == "--version" else help_asked_for(words)
     if text is None:
-        with Heartbeat(console, f"attractor {command_of(words)}"):
+        with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(lambda: INTERRUPTED):
             args, run = parse(words)
             run(args, console)
     else:

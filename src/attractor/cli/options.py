@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
@@ -17,6 +17,11 @@ from attractor.tasks import TASKS, TaskConfig
 from attractor.tasks.text import Text, tokenizer_of
 from attractor.train import spelling
 from attractor.train.config import RECIPES, Runtime, TrainConfig
+from attractor.train.distributed import World
+from attractor.train.fit import auto_batch
+from attractor.train.memory import Processes
+
+AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches that fit
 
 NAMES = ("attention", "slow_attention", "task")  # fields whose option is the name of what they hold
 
@@ -30,6 +35,7 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
         for f in fields(config):
             if f.name not in ("model", *without):
                 kind = str if f.name in NAMES else hints[f.name]
+                kind = kind | Literal["auto"] if f.name == "batch_size" else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
 
@@ -48,6 +54,7 @@ class Common:
     device: str = Runtime.device
     threads: int | None = None
     save_every: int = Runtime.save_every
+    keep: int = Runtime.keep
     log_every: int = Runtime.log_every
     telemetry_every: int | None = Runtime.telemetry_every
     tensorboard: bool = False
@@ -62,6 +69,11 @@ class Common:
             raise unknown("size", self.size, SIZES, see="'attractor list' shows all")
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
+        automatic = given.get("batch_size") == AUTO
+        if automatic:
+            del given["batch_size"]
+        if automatic and "accumulation" in given:
+            raise InputError("accumulation must be left out with batch_size=auto, which looks for it; leave one out")
         for name in ("attention", "slow_attention"):
             if name in given:
                 preset(given[name])
@@ -88,7 +100,12 @@ class Common:
         # A vocabulary that is started from may be larger than the task's.
         kept = {*given, "vocab_size"} if "start" in given else given
         demands = {name: value for name, value in task.demands.items() if name not in kept}
-        return config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
+        config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
+        return auto_batch(config, self.runtime(), self.processes()) if automatic else config
+
+    def processes(self) -> Processes:
+        """Those that carry out the run."""
+        return Processes(World.from_environment().size)
 
     def continued(self, recipe: TrainConfig, given: dict[str, Any]) -> TrainConfig:
         """The recipe with the model of the run that it starts from, and for GLUE that run's tokenizer."""
@@ -135,6 +152,7 @@ class Common:
             self.threads,
             self.log_every,
             self.save_every,
+            self.keep,
             telemetry_every=self.telemetry_every,
             tensorboard=self.tensorboard,
         )

@@ -15,6 +15,7 @@ from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
+KINDS |= {"INT|{auto}": "a whole number or auto"}
 
 
 def parse_command(made: type, name: str, argv: Sequence[str]) -> Any:

@@ -72,7 +72,7 @@ GROUPS: dict[str, Group] = {
         common={
             "n_steps": Phrase("optimizer steps"),
             "epochs": Phrase("passes over the data, instead of n_steps"),
-            "batch_size": Phrase("sequences per optimizer step"),
+            "batch_size": Phrase("sequences per optimizer step; auto: in pieces that fit"),
             "accumulation": Phrase("micro-batches that make up a step"),
             "lr": Phrase("peak learning rate"),
             "schedule": Phrase("rate after warm-up: cosine or constant"),
@@ -117,6 +117,7 @@ GROUPS: dict[str, Group] = {
             "device": Phrase("cpu, cuda or auto"),
             "workers": Phrase("runs at the same time", "one per core, one on a GPU"),
             "margin": Phrase("smallest difference that matters to you", "not stated"),
+            "devices": Phrase("processes that torchrun would start"),
             "calibrate": Phrase("measure about two seconds, to estimate time and memory"),
             "json": Phrase("print one JSON object, for programs"),
             "eval_every": Phrase("steps between evaluations"),
@@ -125,6 +126,8 @@ GROUPS: dict[str, Group] = {
         further={
             "eval_batches": Phrase("batches of an evaluation", "all"),
             "threads": Phrase("CPU threads of each run", "automatic"),
+            "keep": Phrase("newest checkpoints kept, besides the best one"),
+            "parallel": Phrase("how several processes share a model: ddp or fsdp"),
             "log_every": Phrase("steps between lines of metrics"),
             "telemetry_every": Phrase("steps between looks at attention's logits", "off"),
             "tensorboard": Phrase("also write TensorBoard's files into the run folder"),

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,23 +16,33 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.presets import preset
 from attractor.cli.ending import end_with
-from attractor.cli.options import Common, command_class
+from attractor.cli.options import AUTO, Common, command_class
 from attractor.errors import InputError, RunStopped
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.fit import Room, said_of_auto
+from attractor.train.memory import Processes
 
 
 @dataclass(frozen=True)
 class TrainBase(Common):
     resume: Path | None = None
+    parallel: str = Runtime.parallel
+
+    def runtime(self) -> Runtime:
+        return replace(super().runtime(), parallel=self.parallel)
 
 
 @dataclass(frozen=True)
 class PlanBase(TrainBase):
     presets: Positional[tuple[str, ...]] = ()
+    devices: int = 1
     calibrate: bool = True
     json: bool = False
+
+    def processes(self) -> Processes:
+        return Processes(self.devices, self.parallel)
 
 
 @dataclass(frozen=True)
@@ -101,9 +111,12 @@ def train(args: Any, console: Console) -> None:
     config, path = starting_point(args)
     runtime = args.runtime()
     resolve_device(runtime.device)
+    if args.batch_size == AUTO:
+        print_line(console, said_of_auto(config, args.processes(), Room.of(runtime).free))
+    memory = None if RunFolder(path, {}).finished else Room.of(runtime).refuse_oversized(config)
     task = config.build_task()
     if not RunFolder.create(path, config.identity(task)).finished:
-        print_line(console, plan_run(config, task).in_short)
+        print_line(console, plan_run(config, task, memory=memory).in_short)
     try:
         summary = carry_out(config, path, runtime, LiveConsole(console))
     except RunStopped:
@@ -148,6 +161,8 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
 
 def plan(args: Any, console: Console) -> None:
     from attractor.train.calibrate import CalibrationError, calibrate
+    from attractor.train.communication import plan_processes
+    from attractor.train.console import print_line
     from attractor.train.hardware import resolve_device
     from attractor.train.plan import RunPlan, differences, plan_run, print_plans
 
@@ -169,17 +184,29 @@ def plan(args: Any, console: Console) -> None:
     if len(configs) == 1:
         refuse_place(path, configs[0].identity(task))
 
-    def planned(config: TrainConfig) -> RunPlan:
-        if not args.calibrate:
-            return plan_run(config, task)
-        try:
-            return plan_run(config, task, estimate=calibrate(config, runtime))
-        except CalibrationError as failed:
-            return plan_run(config, task, failure=str(failed))
+    room = Room.of(runtime)
+    measured = args.calibrate and args.devices == 1
+    if measured:
+        for config in configs:
+            room.refuse_oversized(config)
 
-    watched = console.is_terminal and args.calibrate and not args.json
+    def planned(config: TrainConfig) -> RunPlan:
+        if args.devices != 1:
+            shared = plan_processes(config, args.devices, args.parallel, room.device.type)
+            return plan_run(config, task, memory=shared.memory, distributed=shared)
+        memory = room.plan(config)
+        if not measured:
+            return plan_run(config, task, memory=memory)
+        try:
+            return plan_run(config, task, estimate=calibrate(config, runtime), memory=memory)
+        except CalibrationError as failed:
+            return plan_run(config, task, failure=str(failed), memory=memory)
+
+    watched = console.is_terminal and measured and not args.json
     with console.status("taking the first steps, to measure time and memory") if watched else nullcontext():
         plans = [planned(config) for config in configs]
+    if args.batch_size == AUTO and not args.json:
+        print_line(console, said_of_auto(configs[0], args.processes(), room.free))
     if args.json:
         print(json.dumps({"plans": [each.to_dict() for each in plans], "differences": differences(plans)}, indent=2))
     else:
@@ -208,6 +235,9 @@ def compare(args: Any, console: Console) -> None:
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
         preset(name)
+    if args.batch_size == AUTO:
+        advice = "'attractor plan --batch-size auto' says which accumulation fits"
+        raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
     base = args.config(presets[0], *args.seeds[:1])
     what = base.to_dict() | {"presets": presets, "seed": None}  # more seeds continue the same comparison
     folder = args.out or Path("runs") / f"compare-{config_hash(what)[:8]}"
@@ -215,6 +245,9 @@ def compare(args: Any, console: Console) -> None:
     study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
     command = shlex.join(["attractor", *sys.argv[1:]])
     conduct = Conduct(scale=SCALE, root=args.out or folder.parent, folder=folder, workers=args.workers, command=command)
+    room, configs = Room.of(args.runtime()), [config for _, config in study.configs(SCALE, base.seed)]
+    for config in [] if room.is_plenty(configs) else configs:
+        room.refuse_oversized(config)
     plans = {row: plan_run(config, task) for (row, _), config in study.configs(SCALE, base.seed)}
     print_line(console, task.describe())
     for row, planned in plans.items():

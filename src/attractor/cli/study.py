@@ -60,6 +60,7 @@ class StudyRun(StudyPlan):
         float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
     ] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
+    keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
     parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
 
 
@@ -86,7 +87,7 @@ def study_run(args: StudyRun, console: Console) -> None:
         command=command,
         gpus_per_run=args.gpus_per_run,
     )
-    runtime = Runtime(args.device, args.threads, save_every=args.save_every, parallel=args.parallel)
+    runtime = Runtime(args.device, args.threads, save_every=args.save_every, keep=args.keep, parallel=args.parallel)
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
         print_chances(study.design(args.scale, seeds, command), args.results, console)

@@ -140,6 +140,11 @@ def _rows_at_once(hidden: Tensor, weight: Tensor) -> int:
     return max(held // (len(weight) * hidden.element_size() * ROWS), 1) * ROWS
 
 
+def held_logits(hidden: Tensor, weight: Tensor) -> int:
+    """Return the bytes of the logits of one chunk and of their logarithms, which are held at once."""
+    return 2 * min(_rows_at_once(hidden, weight), len(hidden)) * len(weight) * hidden.element_size()
+
+
 def position_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "C D"], targets: Int[Tensor, "N"]
 ) -> tuple[Float[Tensor, "N"], Int[Tensor, "N"]]:

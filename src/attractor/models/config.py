@@ -20,6 +20,7 @@ Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
 POSITIONS = ("learned", "rope")
 POOLS = ("last", "mean")
+LARGEST = 2**28  # of any size: the bytes of a matrix of two of them can still be counted
 SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
 OF_ATTENTION = (  # what a preset is changed by
     "qkv_bias",
@@ -99,6 +100,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     def require_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
         require(isinstance(value, int) and value >= least, field, f"an integer of at least {least}", value)
+        require(value <= LARGEST, field, f"at most {LARGEST:,}", value, "no machine holds such a model")
 
     # --- the mechanism ------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from attractor.study.launch import Job, share_machine
 from attractor.study.lemma import lemma_of_run
 from attractor.study.probe import Probe, losses_elsewhere, maps_of_run, probe_runs
 from attractor.study.rotation import rotation_of_run
-from attractor.study.stacked import prefer_stacked
+from attractor.study.stacked import MAX_STACK, prefer_stacked
 from attractor.study.structure import structure_of_run
 from attractor.study.study import Study, require_seeds
 from attractor.study.timescales import timescales_of_run
@@ -52,7 +52,9 @@ from attractor.study.watch import Watch
 from attractor.train.calibrate import calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
+from attractor.train.fit import Room, refuse_side_by_side
 from attractor.train.hardware import resolve_device
+from attractor.train.memory import Processes
 
 EARLIER = "earlier"  # what a study was before it was edited
 LAUNCHERS = {
@@ -217,13 +219,16 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         rows = study.pretrained.rows.only(study.rows.labels)
         before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
         print_line(console, f"first the runs that it starts from, those of {study.pretrained.name}")
+        refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
     refuse_foreign_folder(conduct.folder_of(study))
     planned = plan_study(study, conduct, runtime)
-    for line in write_plan(planned):
-        print_line(console, line)
     index, number = share_of(conduct.part)
     jobs = planned.jobs[index::number]
+    if study.kind == "training":
+        refuse_oversized(jobs, conduct, runtime)
+    for line in write_plan(planned):
+        print_line(console, line)
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
@@ -237,6 +242,32 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     return StudyRecord.read(planned.folder), failures
 
 
+def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
+    """The launcher by name, and how many workers it is given; None: as many as it chooses."""
+    name = conduct.launcher
+    if name == "auto":
+        name = "stacked" if prefer_stacked(runtime.device) else "local"
+    if name == "torchrun":
+        return name, conduct.workers or max(1, torch.cuda.device_count())
+    return name, conduct.workers
+
+
+def refuse_oversized(jobs: Sequence[Job], conduct: Conduct, runtime: Runtime) -> None:
+    """Refuse runs that cannot fit into the memory of this machine, alone or side by side."""
+    name, workers = launcher_of(conduct, runtime)
+    waiting = [job.config for job in jobs if not job.finished]
+    processes = Processes(workers or 1, runtime.parallel) if name == "torchrun" else None
+    room, (n_at_once, _) = Room.of(runtime, processes), share_machine(len(jobs), workers, runtime)
+    if name == "ray" or room.is_plenty(waiting, n_at_once * MAX_STACK):  # the machines of a cluster are not this one
+        return
+    memories = [room.refuse_oversized(config) for config in waiting]
+    if name == "local":
+        refuse_side_by_side(memories, n_at_once, room.free)
+    elif processes is not None and room.device.type == "cpu":  # the processes of one run share the machine
+        largest = max(memories, key=lambda memory: memory.total)
+        refuse_side_by_side([largest] * processes.size, processes.size, room.free)
+
+
 def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:
     """What is not finished of these runs; returns what failed, by name."""
     n_before = sum(job.finished for job in jobs)
@@ -247,12 +278,7 @@ def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime
     if kind != "training":
         carry_out_costs(kind, jobs, runtime, console)
         return {}
-    name = conduct.launcher
-    if name == "auto":
-        name = "stacked" if prefer_stacked(runtime.device) else "local"
-    workers = conduct.workers
-    if name == "torchrun":
-        workers = workers or max(1, torch.cuda.device_count())
+    name, workers = launcher_of(conduct, runtime)
     asked = runtime.threads
     n_workers, runtime = share_machine(len(jobs), workers, runtime)
     module = import_module(LAUNCHERS[name])

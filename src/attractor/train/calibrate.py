@@ -36,6 +36,10 @@ class CalibrationError(RuntimeError):
     """The first steps could not be carried out: why, in words."""
 
 
+class OutOfMemory(CalibrationError):  # noqa: N818
+    """They could not be carried out in the memory that is free."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What one run takes; seconds are those of one step, one whole evaluation, one checkpoint."""
@@ -66,13 +70,13 @@ def calibrate(config: TrainConfig, runtime: Runtime) -> Estimate:
                     raise RunInterrupted("interrupted while it calibrated; nothing is written", stop.signal_number)
             answer = receiver.recv()
         except EOFError:
-            answer = f"its process was ended from outside, as happens where memory runs out; {NEXT_STEP}"
+            answer = OutOfMemory(f"its process was ended from outside, as happens where memory runs out; {NEXT_STEP}")
         finally:
             process.kill()
             process.join()
             receiver.close()
-    if isinstance(answer, str):
-        raise CalibrationError(answer)
+    if isinstance(answer, CalibrationError):
+        raise answer
     assert isinstance(answer, Estimate)
     return answer
 
@@ -85,11 +89,11 @@ def _answer(sender: Connection, config: TrainConfig, runtime: Runtime, folder: P
         sender.send(_in_words(error))
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: Exception) -> CalibrationError:
     text = str(error).splitlines()[0] if str(error) else "no reason is given"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return f"out of memory ({text}); {NEXT_STEP}"
-    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+        return OutOfMemory(f"out of memory ({text}); {NEXT_STEP}")
+    return CalibrationError(text if isinstance(error, InputError) else f"{type(error).__name__}: {text}")
 
 
 @freed_memory_kept()

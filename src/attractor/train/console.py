@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from attractor.numerals import in_bytes, with_prefix
+from attractor.numerals import in_bytes, in_time, with_prefix
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -95,6 +95,8 @@ class LiveConsole:
 
     def step(self, record: dict[str, Any]) -> None:
         assert self.bar is not None
+        if not self.latest:
+            self._say_time_ahead(self.bar, record)
         self.latest = record
         self.progress.update(self.bar, completed=record["step"], numbers=in_numbers(record))
 
@@ -112,6 +114,13 @@ class LiveConsole:
         """For a log: a live bar shows it itself."""
         remaining = next((task.time_remaining for task in self.progress.tasks if task.id == self.bar), None)
         return "" if remaining is None else f"  {remaining:.0f} s left"
+
+    def _say_time_ahead(self, bar: TaskID, record: dict[str, Any]) -> None:
+        """Say once how long all further steps take at the speed of the first ones."""
+        n_steps = next(task.total or 0 for task in self.progress.tasks if task.id == bar)
+        seconds = (n_steps / record["step"] - 1) * record["tokens"] / record["tokens_per_second"]
+        if seconds > 0:
+            self.note(f"about {in_time(seconds)} of steps ahead, at the speed of the first ones")
 
     def note(self, text: str) -> None:
         print_line(self.console, text)

@@ -43,7 +43,7 @@ from attractor.train.distributed import World, accumulating, gathered, unsharded
 from attractor.train.evaluate import Evaluation, evaluate
 from attractor.train.hardware import PeakMemory, model_flops_utilisation, on_device, resolve_device
 from attractor.train.heap import freed_memory_kept
-from attractor.train.interrupt import StopRequest
+from attractor.train.interrupt import GRACE_SECONDS, StopRequest
 from attractor.train.interventions import Interventions
 from attractor.train.late import Decisions, step_where
 from attractor.train.optimizer import build_optimizer, load_optimizer, set_rate
@@ -99,7 +99,7 @@ def _carry_out(run: "Run") -> dict[str, Any]:
     try:
         run.restore()
         try:
-            with StopRequest() as stop, freed_memory_kept():
+            with StopRequest(run.overdue) as stop, freed_memory_kept():
                 run.carry_out(stop)
         finally:
             run.display.end()
@@ -109,7 +109,7 @@ def _carry_out(run: "Run") -> dict[str, Any]:
     except BrokenPipeError:  # the reader of the output went away
         raise
     except (OSError, WritingError) as error:
-        raise WritingError(f"{said(error)}. {run.resume}") from error
+        raise WritingError(f"{said(error)}. {run.how_to_resume}") from error
 
 
 def said(error: OSError | WritingError) -> str:
@@ -209,10 +209,25 @@ class Run:
                 stop_signal = self.world.largest(stop.signal_number or 0)
                 if self.due or stop_signal:
                     self.catch_up()
-                    self.look_after(stop_signal)
+                    self.look_after(stop_signal, stop.saving)
 
-    def look_after(self, stop_signal: int) -> None:
-        """What is to be done at this step, besides logging it."""
+    def overdue(self) -> str:
+        """What a person is told where a step, or an evaluation, does not end after a signal."""
+        self.display.end()
+        saved = checkpoint.list_checkpoints(self.folder.checkpoints)
+        what = f"the newest checkpoint is '{saved[-1].name}'" if saved else "there is no checkpoint yet"
+        return (
+            f"interrupted after step {self.step}: what followed had not ended {GRACE_SECONDS:.0f} s after the signal, "
+            f"and {what}. {self.how_to_resume}"
+        )
+
+    @property
+    def how_to_resume(self) -> str:
+        """The command that goes on from the last checkpoint."""
+        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}"
+
+    def look_after(self, stop_signal: int, saving: Callable[[], None] = lambda: None) -> None:
+        """What is to be done at this step, besides logging it; `saving` is told when all but the last save is done."""
         config, state = self.config, self.state
         at_end = state.step == config.n_steps
         every = self.runtime.telemetry_every
@@ -227,15 +242,12 @@ class Run:
                 f"(max_bad_steps={config.max_bad_steps}). The weights from before are saved in "
                 f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
             )
+        if stop_signal:
+            saving()
         if state.step % self.runtime.save_every == 0 or at_end or stop_signal:
             self.save()
         if stop_signal and not at_end:
-            raise RunInterrupted(f"interrupted after step {state.step}, saved. {self.resume}", stop_signal)
-
-    @property
-    def resume(self) -> str:
-        """The command that goes on from the last checkpoint."""
-        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}"
+            raise RunInterrupted(f"interrupted after step {state.step}, saved. {self.how_to_resume}", stop_signal)
 
     @contextmanager
     def batches_ahead(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ Jordan et al. 2024, kellerjordan.github.io/posts/muon; adjustment: Liu et al. 20
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,13 @@ ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
 }
 
 
+def refuse_sharding() -> NoReturn:
+    raise InputError(
+        "parallel must be ddp under Muon, got fsdp: a matrix is orthogonalised whole, and fully sharded no "
+        "process holds one; choose parallel='ddp', or AdamW"
+    )
+
+
 class MuonAdamW(torch.optim.Optimizer):
     def __init__(
         self,
@@ -68,10 +75,7 @@ class MuonAdamW(torch.optim.Optimizer):
         if adjust not in ADJUSTMENTS:
             raise unknown("adjustment of Muon's rate", adjust, ADJUSTMENTS)
         if any(is_spread(parameter) for parameter in model.parameters()):
-            raise InputError(
-                "parallel must be ddp under Muon, got fsdp: a matrix is orthogonalised whole, and fully sharded no "
-                "process holds one; choose parallel='ddp', or AdamW"
-            )
+            refuse_sharding()
         # "fused" also tells torch to load AdamW's step counts to where the parameters are.
         defaults = {"lr": lr, "betas": betas, "eps": 1e-8, "momentum": momentum, "adjust": adjust, "fused": True}
         super().__init__(groups or muon_groups(model, weight_decay), defaults)

@@ -14,11 +14,13 @@ from attractor.evidence.configuration import config_differences
 from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.tasks import Task
 from attractor.train.calibrate import Estimate
+from attractor.train.communication import DistributedPlan
 from attractor.train.config import TrainConfig
+from attractor.train.memory import PlannedMemory
 from attractor.train.optimizer import optimizer_groups
 from attractor.train.parts import BACKWARD, PARTS, forward_flops, parameters_by_part, without_data
 
-NAME_WIDTH = 24
+NAME_WIDTH = 27
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class RunPlan:
     layer_equivalents: float  # what grows with the square of the length, in layers over all positions
     estimate: Estimate | None = None
     failure: str | None = None  # why there is no estimate, where one was asked for
+    memory: PlannedMemory | None = None
+    distributed: DistributedPlan | None = None  # for a run on several processes
 
     @property
     def n_parameters(self) -> int:
@@ -65,14 +69,22 @@ class RunPlan:
     @property
     def in_short(self) -> str:
         epochs = "" if self.epochs is None else f", {self.epochs:.2g} epochs"
-        return f"plan: {self.costs}; {self.n_steps:,} steps of {self.tokens_per_step:,} tokens{epochs}"
+        memory = "" if self.memory is None else f"; at least {in_bytes(self.memory.total)}"
+        return f"plan: {self.costs}; {self.n_steps:,} steps of {self.tokens_per_step:,} tokens{epochs}{memory}"
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"n_parameters": self.n_parameters, "flops_per_token": self.flops_per_token, "tokens": self.tokens}
         return asdict(self) | totals
 
 
-def plan_run(config: TrainConfig, task: Task, estimate: Estimate | None = None, failure: str | None = None) -> RunPlan:
+def plan_run(
+    config: TrainConfig,
+    task: Task,
+    estimate: Estimate | None = None,
+    failure: str | None = None,
+    memory: PlannedMemory | None = None,
+    distributed: DistributedPlan | None = None,
+) -> RunPlan:
     model = without_data(config.model)
     forward = forward_flops(config.model, config.seq_len)
     stored = config.to_dict()
@@ -100,6 +112,8 @@ def plan_run(config: TrainConfig, task: Task, estimate: Estimate | None = None, 
         layer_equivalents=config.model.layer_equivalents,
         estimate=estimate,
         failure=failure,
+        memory=memory,
+        distributed=distributed,
     )
 
 
@@ -175,6 +189,26 @@ def _print_costs(console: Console, plans: Sequence[RunPlan]) -> None:
     row("tokens a step", lambda plan: f"{plan.tokens_per_step:,}")
     row("tokens", lambda plan: f"{plan.tokens:,}")
     row("epochs", lambda plan: "endless data" if plan.epochs is None else f"{plan.epochs:.3g}")
+    table.add_section()
+
+    def planned(name: str, number: Callable[[PlannedMemory], int]) -> None:
+        row(name, lambda plan: in_bytes(number(plan.memory)) if plan.memory and number(plan.memory) else None)
+
+    def shared(name: str, cell: Callable[[DistributedPlan], str]) -> None:
+        row(name, lambda plan: None if plan.distributed is None else cell(plan.distributed))
+
+    shared("processes", lambda d: f"{d.devices} ({d.parallel})")
+    shared("  sequences of each, a step", lambda d: f"{d.sequences_per_step:,}")
+    shared("  in a micro-batch", lambda d: f"{d.sequences_per_micro_batch:,}")
+    shared("  sends a step", lambda d: in_bytes(d.bytes_sent_per_step))
+    of_each = " of each" if any(plan.distributed for plan in plans) else ""
+    planned(f"memory{of_each}, at least", lambda memory: memory.total)
+    planned("  parameters", lambda memory: memory.parameters)
+    planned("  gradients", lambda memory: memory.gradients)
+    planned("  optimizer", lambda memory: memory.optimizer)
+    planned("  average", lambda memory: memory.average)
+    planned("  gathered layer", lambda memory: memory.gathered)
+    planned("  activations", lambda memory: memory.activations)
     table.add_section()
     estimated("estimated time", lambda e: in_time(e.total_seconds))
     estimated("  a step", lambda e: in_time(e.step_seconds))

@@ -217,6 +217,8 @@ class Together:
                 if validate:
                     run.validate()
                 if save:
+                    if interrupted is not None:
+                        stop.saving()
                     run.save()
             self.since = time.perf_counter()
             if interrupted is not None and not at_end:
@@ -267,7 +269,7 @@ def train_together(runs: Sequence[Seed], traced: bool | None = None) -> dict[int
     """Carry runs of one config and several seeds to their end; returns by seed why one stopped before."""
     together = Together(runs, traced)
     try:
-        with StopRequest() as stop, freed_memory_kept():
+        with StopRequest(runs[0].overdue) as stop, freed_memory_kept():
             together.carry_out(stop)
     finally:
         for run in runs:

@@ -1,0 +1,233 @@
+"""Whether a run fits into the memory that is free, before anything is allocated; and the micro-batch that does.
+
+    refused where  planned_memory(run) > free                                                               (1)
+    --batch-size auto:  the largest micro-batch with  margin planned_memory(run) + RESERVED <= free         (2)
+
+Free is, on a GPU, what its driver says. On Linux it is MemAvailable, or less where a control group has a limit. On
+other systems it is not known, and nothing is refused.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from attractor.errors import InputError
+from attractor.numerals import in_bytes
+from attractor.train.calibrate import CalibrationError, OutOfMemory, calibrate
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.distributed import World
+from attractor.train.hardware import resolve_device
+from attractor.train.memory import REPEATED, PlannedMemory, Processes, planned_memory
+
+# What a run takes over what is planned of it. On a CPU the heap's fragments, which runs keep, made measured peaks 1.15
+# to 1.75 times those planned, at 0.6 to 1.3 GB, and 2.2 times with a softcap; on a GPU the first steps are tried.
+MARGINS = {"cpu": 2.2, "cuda": 1.1}
+RESERVED = 2**28  # bytes, for the libraries of a process
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that a new run could have there, or None where nobody knows."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    return min(_rooms(Path("/proc"), Path("/sys/fs/cgroup")), default=None)
+
+
+def _rooms(proc: Path, control_groups: Path) -> Iterator[int]:
+    """What each limit of this machine leaves, in bytes."""
+    try:
+        lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+        yield int(lines["MemAvailable"].split()[0]) * 1024
+        names = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except (OSError, KeyError, ValueError):
+        return
+    for _, controllers, path in names:
+        if controllers == "":  # version 2 of control groups
+            root, limit, used = control_groups, "memory.max", "anon"
+        elif "memory" in controllers.split(","):
+            root, limit, used = control_groups / "memory", "memory.limit_in_bytes", "total_rss"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            try:
+                counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield max(int((folder / limit).read_text()) - int(counts[used]), 0)
+            except (OSError, KeyError, ValueError):  # no such group here, or the word "max" for no limit
+                continue
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where runs are to be carried out, with the memory that is free."""
+
+    device: torch.device
+    processes: Processes
+    free: int | None  # None: not known
+    free_of_cpu: int | None
+
+    @classmethod
+    def of(cls, runtime: Runtime, processes: Processes | None = None) -> "Room":
+        """The room of this process, or of one of the processes; on a CPU those that torchrun started share it."""
+        world, device = World.from_environment(), resolve_device(runtime.device)
+        free, free_of_cpu = free_memory(device), free_memory(torch.device("cpu"))
+        if device.type == "cpu" and free is not None:
+            free //= world.local_size
+        return cls(device, processes or Processes(world.size, runtime.parallel), free, free_of_cpu)
+
+    def plan(self, config: TrainConfig) -> PlannedMemory:
+        return planned_memory(config, self.processes, self.device.type)
+
+    def is_plenty(self, configs: Sequence[TrainConfig], n_at_once: int = 1) -> bool:
+        """Whether so many of these runs certainly fit side by side: an answer that takes no time. (1) is then true."""
+        at_once = sorted((_generous_bytes(config) for config in configs), reverse=True)[:n_at_once]
+        return self.free is None or sum(at_once) <= self.free
+
+    def holds(self, config: TrainConfig, margin: float = 1.0) -> bool:
+        return self.free is None or margin * self.plan(config).total <= self.free
+
+    def refuse_oversized(self, config: TrainConfig) -> PlannedMemory:
+        """(1); returns what is planned of a run that may fit."""
+        memory = self.plan(config)
+        if self.free_of_cpu is not None and memory.batch > self.free_of_cpu:
+            raise _oversized(
+                "batch_size", config.batch_size, memory.batch, self.free_of_cpu, "cpu", "a smaller batch_size"
+            )
+        if self.free is not None and memory.total > self.free:
+            field, value, remedy = self._to_change(config, memory)
+            raise _oversized(field, value, memory.total, self.free, str(self.device), remedy)
+        return memory
+
+    def _to_change(self, config: TrainConfig, memory: PlannedMemory) -> tuple[str, int, str]:
+        """The field that takes most of the memory, its value, and what to give in its place."""
+        assert self.free is not None
+        if memory.of_the_model > self.free:
+            field = _largest_size(config)
+            return field, getattr(config.model, field), f"a smaller {field}"
+        if (smaller := self.smaller_micro_batch(config)) is not None:
+            return "batch_size", config.batch_size, f"accumulation={smaller.accumulation}, or a smaller batch_size"
+        recomputed = config if config.activation_checkpointing else config.replace(activation_checkpointing=True)
+        if self.holds(recomputed):
+            return "seq_len", config.seq_len, "activation_checkpointing, or a smaller seq_len"
+        if (smaller := self.smaller_micro_batch(recomputed)) is not None:
+            remedy = f"accumulation={smaller.accumulation} with activation_checkpointing, or a smaller batch_size"
+            return "batch_size", config.batch_size, remedy
+        return "seq_len", config.seq_len, "a smaller seq_len"
+
+    def smaller_micro_batch(self, config: TrainConfig, margin: float = 1.0) -> TrainConfig | None:
+        """The config with the least accumulation, from its own on, whose micro-batch fits; None where none does."""
+        candidates = [
+            n
+            for n in _divisors(config.batch_size)
+            if n >= config.accumulation and (config.batch_size // n) % self.processes.size == 0
+        ]
+        fitting = partial(self._accumulated_fits, config, margin)
+        if not candidates or not fitting(candidates[-1]):
+            return None
+        low, high = -1, len(candidates) - 1  # what is planned falls as accumulation grows
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fitting(candidates[middle]) else (middle, high)
+        return config.replace(accumulation=candidates[high])
+
+    def _accumulated_fits(self, config: TrainConfig, margin: float, accumulation: int) -> bool:
+        return self.holds(config.replace(accumulation=accumulation), margin)
+
+
+def refuse_side_by_side(memories: Sequence[PlannedMemory], n_at_once: int, free: int | None) -> None:
+    """Refuse more workers than have room for the largest runs at once."""
+    totals = sorted((memory.total for memory in memories), reverse=True)
+    needed = sum(totals[:n_at_once])
+    if free is None or needed <= free:
+        return
+    fitting = max(n for n in range(1, n_at_once + 1) if sum(totals[:n]) <= free or n == 1)
+    raise InputError(
+        f"workers must be few enough for the memory that is free, got {n_at_once}: their runs need at least "
+        f"{in_bytes(needed)} at once, and {in_bytes(free)} are free; give --workers {fitting}, or smaller runs"
+    )
+
+
+def auto_batch(config: TrainConfig, runtime: Runtime, processes: Processes) -> TrainConfig:
+    """The config with the least accumulation whose micro-batch fits (2); on a GPU the first steps are taken, too."""
+    if World.from_environment().size > 1:
+        raise InputError(
+            "batch_size must be a number under torchrun, got auto; 'attractor plan --batch-size auto --devices N' says "
+            "which accumulation fits"
+        )
+    World(size=processes.size).refuse_uneven(config.batch_size, 1)
+    room = Room.of(runtime, processes)
+    spared = replace(room, free=None if room.free is None else room.free - RESERVED)
+    found = spared.smaller_micro_batch(config.replace(accumulation=1), MARGINS.get(room.device.type, 1.0))
+    if found is None:  # the least may fit nevertheless
+        found = config.replace(accumulation=config.batch_size // processes.size)
+        room.refuse_oversized(found)
+    return _verified(found, runtime) if room.device.type == "cuda" and processes.size == 1 else found
+
+
+def said_of_auto(config: TrainConfig, processes: Processes, free: int | None) -> str:
+    """What a person is told of the batch that was found."""
+    each = config.batch_size // config.accumulation // processes.size
+    room = "" if free is None else f", of {in_bytes(free)} free"
+    return (
+        f"batch_size=auto: accumulation={config.accumulation} with batch_size={config.batch_size}, so that "
+        f"{each} sequence{'s' * (each > 1)} go through the model at once{room}"
+    )
+
+
+def _verified(config: TrainConfig, runtime: Runtime) -> TrainConfig:
+    """The config, or with micro-batches half as large (or less), as often as its first steps run out of memory."""
+    while True:
+        try:
+            calibrate(config, runtime)
+        except OutOfMemory as full:
+            more = [n for n in _divisors(config.batch_size) if n >= 2 * config.accumulation]
+            if not more:
+                raise InputError(f"batch_size must leave a micro-batch that fits, got auto: {full}") from full
+            config = config.replace(accumulation=more[0])
+        except CalibrationError as failed:
+            raise InputError(
+                f"batch_size must be a number here, got auto: the first steps failed: {failed}"
+            ) from failed
+        else:
+            return config
+
+
+def _generous_bytes(config: TrainConfig) -> int:
+    """More than a run of this config needs: many times the numbers that its layers hold."""
+    model = config.model
+    n_layers = math.prod(getattr(model, name, 0) + 1 for name in REPEATED)
+    of_a_token = model.d_model + model.d_ff + model.n_heads * config.seq_len
+    tokens = config.batch_size // config.accumulation * config.seq_len
+    weights = model.d_model * (model.vocab_size + model.max_seq_len + 10 * n_layers * (model.d_model + model.d_ff))
+    return 64 * (n_layers * (tokens * of_a_token) + weights + tokens * model.vocab_size)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _largest_size(config: TrainConfig) -> str:
+    """The field of the model from which most of its parameters come."""
+    model = config.model
+    n_layers = getattr(model, "n_layers", 1)
+    sizes = {
+        "vocab_size": model.vocab_size,
+        "max_seq_len": model.max_seq_len if model.positions == "learned" else 0,
+        "d_ff": n_layers * model.d_ff,
+        "d_model": n_layers * model.d_model,
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    return "n_layers" if largest in ("d_ff", "d_model") and n_layers > getattr(model, largest) else largest
+
+
+def _oversized(field: str, value: int, needed: int, free: int, device: str, remedy: str) -> InputError:
+    return InputError(
+        f"{field} must leave the run within the memory that is free, got {value}: it needs at least "
+        f"{in_bytes(needed)}, and {in_bytes(free)} are free on {device}; give {remedy}"
+    )

@@ -1,0 +1,167 @@
+"""Sizes that cannot fit, batches that are found to, and several processes on paper: as a person asks for them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attractor.train import fit
+from in_process import Command, command_in_process
+
+TINY = [
+    "--d-model=16",
+    "--n-heads=2",
+    "--n-layers=1",
+    "--d-ff=32",
+    "--max-seq-len=64",
+    "--seq-len=16",
+    "--batch-size=4",
+]
+SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]
+OVERSIZED = {
+    "width": (["--d-model=1000000"], ["d_model must leave", "got 1000000", "give a smaller d_model"]),
+    "batch": (["--batch-size=100000000"], ["batch_size must leave", "got 100000000", "give a smaller batch_size"]),
+    "depth": (["--n-layers=10000000"], ["n_layers must leave", "give a smaller n_layers"]),
+    "vocabulary": (["--vocab-size=200000000"], ["vocab_size must leave", "give a smaller vocab_size"]),
+    "overflow": (["--d-model=1000000000000"], ["d_model must be at most 268,435,456, got 1000000000000"]),
+    "batch of no integer": ([f"--batch-size={10**30}"], ["batch_size must leave"]),
+}
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit, "free_memory", lambda device: 2**34)
+    return command_in_process(monkeypatch, capsys)
+
+
+def refused(said: tuple[int | str | None, str, str], *parts: str) -> None:
+    code, out, err = said
+    assert (code, out) == (2, ""), said
+    (line,) = err.splitlines()
+    for part in ["error: ", *parts]:
+        assert part in line
+
+
+@pytest.mark.parametrize("command", [["train"], ["plan"], ["compare", "standard"]], ids=lambda command: command[0])
+@pytest.mark.parametrize("case", OVERSIZED)
+def test_what_cannot_fit_is_refused_in_one_line_before_anything_is_written(
+    attractor: Command, command: list[str], case: str, tmp_path: Path
+) -> None:
+    options, parts = OVERSIZED[case]
+    refused(attractor(*command, "--device=cpu", *options), *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_sequence_is_refused_with_the_accumulation_that_fits(attractor: Command) -> None:
+    refused(attractor("train", "--device=cpu", "--seq-len=200000"), "batch_size must leave", "give accumulation=")
+
+
+def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
+    attractor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = Path("study.py")
+    study.write_text(
+        "from attractor.study import Axis, Quantity, Scale, Study\n"
+        "from attractor.train.config import RECIPES\n"
+        "base = RECIPES['laptop'].replace(d_model=WIDTH, n_steps=2, warmup_steps=0)\n"
+        "STUDY = Study(title='t', question='q', source='s', rows=Axis('attention', {'standard': {}}),\n"
+        "    baseline='standard', scales={'smoke': Scale(base, (0, 1))}, quantities=(Quantity('l', 'valid_loss'),))\n"
+    )
+    text = study.read_text()
+    study.write_text(text.replace("WIDTH", "400_000"))
+    refused(attractor("study", "run", "study.py", "--device=cpu"), "d_model must leave", "got 400000")
+    study.write_text(text.replace("WIDTH", "64"))
+    monkeypatch.setattr(fit, "free_memory", lambda device: 2**24)
+    said = attractor("study", "run", "study.py", "--device=cpu", "--workers=2", "--launcher=local")
+    refused(said, "workers must be few enough", "got 2", "give --workers 1")
+    assert not Path("runs").exists()
+
+
+def test_the_first_line_of_a_run_says_what_it_needs_and_soon_how_long_it_takes(attractor: Command) -> None:
+    code, out, err = attractor("train", *TINY, *SHORT, "--log-every=2", "--out=run")
+    assert code == 0, err
+    first, *lines = out.splitlines()
+    assert first.startswith("plan: ")
+    assert first.endswith(" MB")
+    assert "; at least " in first
+    assert sum("of steps ahead, at the speed of the first ones" in line for line in lines) == 1
+
+
+def test_a_finished_run_is_shown_on_a_machine_that_could_not_train_it(
+    attractor: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attractor("train", *TINY, *SHORT, "--out=run")[0] == 0
+    monkeypatch.setattr(fit, "free_memory", lambda device: 1)
+    assert attractor("train", "--resume=run", "--device=cpu")[0] == 0
+    Path("run/summary.json").unlink()
+    refused(attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free")
+
+
+# --- --batch-size auto, --keep ------------------------------------------------------------------------------------
+
+
+def test_auto_stores_the_numbers_that_it_finds(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [option for option in TINY if "batch" not in option]
+    code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=roomy")
+    assert code == 0, err
+    assert out.splitlines()[0].startswith("batch_size=auto: accumulation=1 with batch_size=8, so that 8 sequences go")
+    monkeypatch.setattr(fit, "free_memory", lambda device: fit.RESERVED + 2**20)
+    code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=narrow")
+    assert code == 0, err
+    stored = [json.loads(Path(run, "config.json").read_text()) for run in ("roomy", "narrow")]
+    assert [config["batch_size"] for config in stored] == [8, 8]
+    assert stored[0]["accumulation"] == 1 < stored[1]["accumulation"]
+    (plan,) = json.loads(attractor("plan", *sizes, *SHORT, "--batch-size=auto", "--no-calibrate", "--json")[1])["plans"]
+    assert plan["config"]["accumulation"] == stored[1]["accumulation"]
+
+
+def test_auto_is_refused_where_it_would_mean_nothing(attractor: Command) -> None:
+    refused(attractor("train", "--batch-size=auto", "--accumulation=2"), "accumulation must be left out")
+    refused(attractor("train", "--batch-size=1.5"), "--batch-size must be a whole number or auto, got '1.5'")
+    refused(attractor("compare", "standard", "--batch-size=auto"), "batch_size must be a number in a comparison, got")
+
+
+@pytest.mark.parametrize("command", [["train"], ["compare", "standard"], ["study", "run", "study.py"]])
+def test_keep_is_at_least_one(attractor: Command, command: list[str]) -> None:
+    Path("study.py").write_text(
+        "from attractor.study import Axis, Quantity, Scale, Study\n"
+        "from attractor.train.config import RECIPES\n"
+        "STUDY = Study(title='t', question='q', source='s', rows=Axis('attention', {'standard': {}}),\n"
+        "    baseline='standard', scales={'smoke': Scale(RECIPES['laptop'], (0,))},\n"
+        "    quantities=(Quantity('l', 'valid_loss'),))\n"
+    )
+    refused(attractor(*command, "--keep=0"), "keep must be at least 1, got 0")
+
+
+def test_keep_says_how_many_checkpoints_are_kept(attractor: Command) -> None:
+    assert attractor("train", *TINY, *SHORT, "--save-every=1", "--eval-every=6", "--keep=3", "--out=run")[0] == 0
+    names = [path.name for path in sorted(Path("run/checkpoints").glob("step-*"))]
+    assert names == ["step-00000004", "step-00000005", "step-00000006"]
+
+
+# --- several processes on paper -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_processes_are_planned_without_being_there(attractor: Command, parallel: str) -> None:
+    asked = ["plan", "--batch-size=16", "--device=cpu", "--devices=8", f"--parallel={parallel}"]
+    code, out, err = attractor(*asked, "--json")
+    assert code == 0, err
+    (plan,) = json.loads(out)["plans"]
+    shared = plan["distributed"]
+    assert (shared["devices"], shared["parallel"], shared["sequences_per_micro_batch"]) == (8, parallel, 2)
+    assert shared["memory"] == plan["memory"]
+    assert plan["estimate"] is None
+    shown = attractor(*asked)[1]
+    for part in (f"8 ({parallel})", "sends a step", "memory of each, at least", "gradients", "optimizer"):
+        assert part in shown
+    assert ("gathered layer" in shown) == (parallel == "fsdp")
+
+
+def test_processes_that_do_not_divide_the_batch_are_refused_as_by_the_run(attractor: Command) -> None:
+    refused(
+        attractor("plan", "--device=cpu", "--devices=3"),
+        "batch_size / accumulation must be divisible by the number of processes, 3, got 8 / 1; change one of them",
+    )
+    refused(attractor("plan", "--devices=2", "--parallel=fdsp"), "unknown parallel 'fdsp'; did you mean 'fsdp'?")

@@ -1,0 +1,188 @@
+"""What is refused for want of memory, in which words, and which micro-batch is found to fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attractor.errors import InputError
+from attractor.models import TransformerConfig
+from attractor.tasks.text import Text
+from attractor.train import fit
+from attractor.train.calibrate import OutOfMemory
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.fit import Room, auto_batch, free_memory, refuse_side_by_side
+from attractor.train.loop import train
+from attractor.train.memory import Processes, planned_memory
+
+MODEL = TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=1, d_ff=64, max_seq_len=64)
+CONFIG = TrainConfig(MODEL, Text(), n_steps=4, batch_size=12, seq_len=64, warmup_steps=0, eval_batches=1)
+CPU = torch.device("cpu")
+
+
+def room(free: int | None, processes: Processes | None = None) -> Room:
+    return Room(CPU, processes or Processes(), free, free)
+
+
+def test_what_fits_to_the_byte_is_not_refused() -> None:
+    needed = planned_memory(CONFIG).total
+    assert room(needed).refuse_oversized(CONFIG).total == needed
+    assert room(None).refuse_oversized(CONFIG).total == needed
+    with pytest.raises(InputError, match="free on cpu; give accumulation=2, or a smaller batch_size"):
+        room(needed - 1).refuse_oversized(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("changes", "free", "parts"),
+    [
+        ({"d_model": 4096}, 2**28, ["d_model must leave", "got 4096", "268 MB are free", "give a smaller d_model"]),
+        ({"vocab_size": 2**22}, 2**28, ["vocab_size must leave", "give a smaller vocab_size"]),
+        ({"max_seq_len": 2**22}, 2**28, ["max_seq_len must leave", "give a smaller max_seq_len"]),
+        ({"n_layers": 2**20}, 2**28, ["n_layers must leave", "give a smaller n_layers"]),
+        ({"d_ff": 2**22}, 2**28, ["d_ff must leave", "give a smaller d_ff"]),
+        ({"batch_size": 2**20}, 2**28, ["batch_size must leave", "1.1 GB, and 268 MB are free on cpu"]),
+        ({"batch_size": 2**10}, 2**26, ["batch_size must leave", "give accumulation="]),
+        ({"batch_size": 1, "seq_len": 2**14, "positions": "rope"}, 2**22, ["seq_len must leave", "a smaller seq_len"]),
+        (
+            {"batch_size": 1, "seq_len": 2**12, "max_seq_len": 2**12, "n_layers": 8},
+            2**25,
+            ["seq_len must leave", "give activation_checkpointing"],
+        ),
+    ],
+)
+def test_the_field_that_takes_most_is_named_with_what_to_do(
+    changes: dict[str, Any], free: int, parts: list[str]
+) -> None:
+    """Criterion: one line with field, value, what is needed, what is free, and a next step."""
+    with pytest.raises(InputError) as refused:
+        room(free).refuse_oversized(CONFIG.replace(**changes))
+    text = str(refused.value)
+    assert "\n" not in text
+    for part in [*parts, "it needs at least", "are free on cpu; give "]:
+        assert part in text
+
+
+def test_the_remedy_that_is_named_is_one() -> None:
+    config, free = CONFIG.replace(batch_size=64), 2**23
+    smaller = room(free).smaller_micro_batch(config)
+    assert smaller is not None
+    assert room(free).holds(smaller)
+    assert not room(free).holds(config.replace(accumulation=smaller.accumulation // 2))
+    with pytest.raises(InputError, match=f"give accumulation={smaller.accumulation}, or"):
+        room(free).refuse_oversized(config)
+
+
+def test_what_is_plenty_is_more_than_is_planned() -> None:
+    for config in (CONFIG, CONFIG.replace(attention="coupled-euler"), CONFIG.replace(softcap=9.0, batch_size=2)):
+        needed = planned_memory(config).total
+        assert not room(needed).is_plenty([config]), "the answer that takes no time is on the safe side"
+        assert room(2**40).is_plenty([config] * 4, 4)
+
+
+def test_runs_side_by_side_are_added_up() -> None:
+    small, large = planned_memory(CONFIG), planned_memory(CONFIG.replace(batch_size=48))
+    refuse_side_by_side([small, large], 2, small.total + large.total)
+    refuse_side_by_side([small, large], 4, small.total + large.total)
+    refuse_side_by_side([small, large], 2, None)
+    with pytest.raises(InputError, match=r"workers must be few enough .* got 2: .* give --workers 1, or smaller runs"):
+        refuse_side_by_side([small, large], 2, small.total + large.total - 1)
+
+
+# --- what is free -------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        ("0::/", {}, 8_000_000 * 1024),
+        ("0::/job/step", {"job/memory.max": "1000000", "job/memory.stat": "anon 300000\nfile 600000"}, 700_000),
+        ("0::/job", {"job/memory.max": "max", "job/memory.stat": "anon 1"}, 8_000_000 * 1024),
+        ("0::/job", {"job/memory.max": "10", "job/memory.stat": "anon 300"}, 0),
+        (
+            "9:cpu:/job\n4:memory:/job",
+            {"memory/job/memory.limit_in_bytes": "5000", "memory/job/memory.stat": "cache 9\ntotal_rss 2000"},
+            3_000,
+        ),
+    ],
+)
+def test_a_limit_of_a_control_group_counts(group: str, files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    """Pages of files are given back when they are needed, so they count as free."""
+    write(tmp_path / "proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
+    write(tmp_path / "proc/self/cgroup", group + "\n")
+    for name, text in files.items():
+        write(tmp_path / "groups" / name, text)
+    assert min(fit._rooms(tmp_path / "proc", tmp_path / "groups")) == expected
+
+
+def test_where_nobody_knows_nothing_is_refused(tmp_path: Path) -> None:
+    assert list(fit._rooms(tmp_path, tmp_path)) == []
+    assert free_memory(torch.device("meta")) is None
+
+
+# --- batch_size=auto ----------------------------------------------------------------------------------------------
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(fit, "free_memory", lambda device: free)
+
+
+@pytest.mark.parametrize("factor", [100.0, 0.9, 0.5, 0.2])
+def test_auto_finds_the_largest_micro_batch_and_keeps_the_batch(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the least accumulation that fits with the margin, and none before it does."""
+    config = CONFIG.replace(accumulation=3)
+    margin = fit.MARGINS["cpu"]
+    needed = margin * planned_memory(CONFIG).total
+    with_free(monkeypatch, int(fit.RESERVED + factor * needed))
+    found = auto_batch(config, Runtime("cpu"), Processes())
+    assert found.replace(accumulation=3) == config
+    fitting = [
+        n for n in (1, 2, 3, 4, 6, 12) if room(int(factor * needed)).holds(CONFIG.replace(accumulation=n), margin)
+    ]
+    assert found.accumulation == min(fitting, default=12)
+
+
+def test_auto_trains_as_the_same_numbers_given_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_free(monkeypatch, int(fit.RESERVED + 0.6 * fit.MARGINS["cpu"] * planned_memory(CONFIG).total))
+    found = auto_batch(CONFIG, Runtime("cpu"), Processes())
+    assert found.accumulation > 1
+    by_hand = CONFIG.replace(accumulation=found.accumulation)
+    runtime = Runtime("cpu", threads=1)
+    assert (
+        train(found, tmp_path / "auto", runtime)["valid_loss"]
+        == train(by_hand, tmp_path / "given", runtime)["valid_loss"]
+    )
+    assert (tmp_path / "auto/config.json").read_text() == (tmp_path / "given/config.json").read_text()
+
+
+def test_auto_refuses_what_does_not_fit_one_sequence_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(monkeypatch, 2**16)
+    with pytest.raises(InputError, match="must leave the run within the memory that is free"):
+        auto_batch(CONFIG, Runtime("cpu"), Processes())
+
+
+def test_auto_for_several_processes_gives_each_of_them_whole_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(monkeypatch, 2**16 + fit.RESERVED)
+    assert auto_batch(CONFIG, Runtime("cpu"), Processes(4)).accumulation == 3
+    with pytest.raises(InputError, match="divisible by the number of processes, 5, got 12 / 1"):
+        auto_batch(CONFIG, Runtime("cpu"), Processes(5))
+
+
+def test_on_a_gpu_the_micro_batch_is_halved_as_often_as_it_runs_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def measured(config: TrainConfig, runtime: Runtime) -> None:
+        tried.append(config.accumulation)
+        if config.accumulation < 6:
+            raise OutOfMemory("out of memory")
+
+    monkeypatch.setattr(fit, "calibrate", measured)
+    assert fit._verified(CONFIG, Runtime("cpu")).accumulation == 12
+    assert tried == [1, 2, 4, 12], "divisors of 12, each at least twice the one before"

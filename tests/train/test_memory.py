@@ -1,0 +1,164 @@
+"""What is planned of a run's memory: against exact counts, against torch on real tensors, and against runs."""
+
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attractor.evidence.run import RunFolder
+from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.tasks.sudoku import Sudoku
+from attractor.tasks.text import Text
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Silent
+from attractor.train.loop import Run
+from attractor.train.memory import LiveStorages, Processes, planned_memory
+from attractor.train.optimizer import build_optimizer
+
+MODEL = TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=64, max_seq_len=64)
+CONFIG = TrainConfig(MODEL, Text(), n_steps=4, batch_size=8, seq_len=64, warmup_steps=0)
+CASES = {
+    "standard": CONFIG,
+    "coupled": CONFIG.replace(attention="coupled-euler"),
+    "differential": CONFIG.replace(attention="differential"),
+    "long sequence": CONFIG.replace(seq_len=512, max_seq_len=512, batch_size=2),
+    "large vocabulary": CONFIG.replace(vocab_size=20_000, batch_size=2),
+    "softcap": CONFIG.replace(softcap=20.0),
+    "bf16": CONFIG.replace(precision="bf16"),
+    "activation checkpointing": CONFIG.replace(activation_checkpointing=True),
+    "cheap": CONFIG.replace(activation_checkpointing=True, recompute="cheap"),
+    "fast-slow": CONFIG.replace(
+        model=FastSlowConfig(d_model=32, n_heads=4, d_ff=64, max_seq_len=64, pool_factor=4), batch_size=4
+    ),
+    "recurrent": TrainConfig(
+        ItrSAConfig(d_model=32, n_heads=4, d_ff=64, n_iterations=3), Sudoku(), batch_size=4, seq_len=81
+    ),
+}
+
+
+def counted_for_real(config: TrainConfig) -> tuple[int, int]:
+    """Bytes after the forward pass, and at most, of a micro-batch of real tensors."""
+    model = config.model.build(0)
+    model.train()
+    model.activation_checkpointing = config.activation_checkpointing
+    from attractor.train.recompute import KEPT
+
+    model.kept = KEPT[config.recompute]
+    rows = config.batch_size // config.accumulation
+    tokens = torch.zeros(rows, config.seq_len, dtype=torch.long)
+    half = {"bf16": torch.bfloat16}.get(config.precision)
+    with LiveStorages() as live:
+        with torch.autocast("cpu", half, enabled=half is not None):
+            loss, aux_loss = model.loss(tokens, tokens)
+        after_forward = live.now
+        (loss + aux_loss).backward()
+    return after_forward, live.peak
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_activations_are_those_of_real_tensors(name: str) -> None:
+    """Criterion: what is counted without data is what is counted on real tensors, within 1%."""
+    config = CASES[name]
+    after_forward, at_most = counted_for_real(config)
+    memory = planned_memory(config)
+    assert memory.activations == pytest.approx(after_forward, rel=0.01)
+    working = memory.total - memory.batch - memory.parameters - memory.optimizer
+    assert working == pytest.approx(max(at_most, memory.gradients), rel=0.01)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_model_and_its_optimizer_are_counted_exactly(optimizer: str) -> None:
+    config = CONFIG.replace(optimizer=optimizer, ema=0.9)
+    model = config.model.build(0)
+    moving = build_optimizer(model, config)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    moving.step()
+    n_bytes = sum(p.numel() * 4 for p in model.parameters())
+    moments = sum(x.numel() * 4 for state in moving.state.values() for x in state.values() if x.dim())
+    scalars = 4 * sum(x.dim() == 0 for state in moving.state.values() for x in state.values())
+    of_scalar_parameters = 8 * sum(p.dim() == 0 for p in model.parameters())
+    memory = planned_memory(config)
+    assert (memory.parameters, memory.gradients, memory.average) == (n_bytes, n_bytes, n_bytes)
+    assert memory.optimizer == pytest.approx(moments + of_scalar_parameters, abs=scalars)
+
+
+def test_layers_beyond_the_third_are_like_it() -> None:
+    """Criterion: eight layers are counted as torch counts all eight."""
+    deep = CONFIG.replace(n_layers=8)
+    after_forward, at_most = counted_for_real(deep)
+    memory = planned_memory(deep)
+    assert memory.parameters == sum(p.numel() * 4 for p in deep.model.build(0).parameters())
+    assert memory.activations == pytest.approx(after_forward, rel=0.01)
+    working = memory.total - memory.batch - memory.parameters - memory.optimizer
+    assert at_most * 0.9 <= working <= at_most * 1.001
+
+
+def test_accumulation_needs_less_and_holds_gradients_beside_activations() -> None:
+    whole, parts = planned_memory(CONFIG), planned_memory(CONFIG.replace(accumulation=4))
+    assert parts.activations < whole.activations / 3
+    assert parts.total >= parts.batch + parts.parameters + parts.optimizer + parts.gradients + parts.activations
+    assert planned_memory(CONFIG.replace(activation_checkpointing=True)).total < whole.total
+
+
+def test_what_depends_on_data_is_planned_by_its_embeddings() -> None:
+    """An equilibrium's iterations end by what they find, so they cannot be counted: the plan is a lower bound still."""
+    model = FastSlowConfig(d_model=32, n_heads=4, d_ff=64, max_seq_len=64, equilibrium="deq")
+    memory = planned_memory(CONFIG.replace(model=model))
+    assert memory.activations >= 8 * 64 * 32 * 4
+
+
+def test_absurd_sizes_are_planned_in_numbers_of_python() -> None:
+    for changes in ({"d_model": 2**28, "n_heads": 2**20}, {"batch_size": 10**30}, {"vocab_size": 2**28}):
+        assert planned_memory(CONFIG.replace(**changes)).total > 2**36, changes
+    endless = CONFIG.replace(n_layers=10**8)
+    assert planned_memory(endless).parameters > 10**8 * planned_memory(CONFIG).parameters / 10
+
+
+def test_nothing_is_drawn_and_nothing_stays() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    planned_memory(CONFIG.replace(d_ff=72, dropout=0.1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_storage_counts_once_and_until_nobody_refers_to_it() -> None:
+    with LiveStorages() as live:
+        x = torch.zeros(100)
+        view = x.view(10, 10)
+        assert live.now == 400
+        seen = weakref.ref(x)
+        del x
+        assert live.now == 400, "the view holds it"
+        del view
+        assert (live.now, live.peak, seen()) == (0, 400, None)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_process_of_several_holds_its_share(parallel: str) -> None:
+    """By hand: under fsdp a quarter of each tensor, rounded up by rows, and one layer and the rest whole."""
+    config = CONFIG.replace(batch_size=8)
+    alone = planned_memory(config.replace(batch_size=2))
+    each = planned_memory(config, Processes(4, parallel))
+    assert each.activations == alone.activations, "two of eight sequences"
+    if parallel == "ddp":
+        assert (each.parameters, each.optimizer, each.gathered) == (alone.parameters, alone.optimizer, 0)
+        return
+    model = config.model.build(0)
+    quarter = sum(-(-p.shape[0] // 4) * p[0].numel() * 4 for p in model.parameters())
+    layer = sum(p.numel() * 4 for p in model.layers[0].parameters())
+    rest = sum(p.numel() * 4 for p in model.parameters()) - 2 * layer
+    assert (each.parameters, each.optimizer, each.gathered) == (quarter, 2 * quarter, layer + rest)
+
+
+@pytest.mark.parametrize("name", ["standard", "coupled", "large vocabulary", "activation checkpointing"])
+def test_a_run_needs_at_least_what_is_planned(name: str, tmp_path: Path) -> None:
+    """Criterion: the measured peak of a run's first steps is no smaller, so that nothing that fits is refused."""
+    config = replace(CASES[name], batch_size=32)
+    run = Run(config, RunFolder.create(tmp_path, config.to_dict()), config.build_task(), Runtime("cpu", 1), Silent())
+    for _ in range(2):
+        run.ahead.append(run.take_step())
+        run.catch_up()
+    assert run.memory.read() >= planned_memory(config).total
