@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from attractor.causal import Causal
-from attractor.corpus.documents import documents_at
+from attractor.corpus.in_memory import documents_at
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
 from attractor.scoring.documents import texts_on
 from attractor.scoring.texts import score_texts
 from attractor.scoring.windows import windows
-from attractor.tasks.text import load_corpus
+from attractor.tasks.text import Text, load_corpus
 from tiny_causal import N_POSITIONS, TEXTS, bytes_causal
 
 SHORT = [(str(i), text[: 5 + 7 * i].encode()) for i, text in enumerate(TEXTS[:6])]
@@ -78,7 +78,7 @@ def test_of_its_own_corpus_a_model_sees_what_it_was_validated_on(tmp_path: Path)
     several.write_text("<|endoftext|>\n".join(TEXTS))
     one.write_text("".join(TEXTS))
     for path in (several, one):
-        held_out = texts_on(str(path), trained_on=[str(path)])
+        held_out = texts_on(str(path), trained_on=[Text(str(path))])
         assert held_out.held_out
         joined = bytes([255]).join(text for _, text in held_out.documents)
         tokens = load_corpus(str(path)).valid[:]

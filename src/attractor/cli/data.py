@@ -28,7 +28,9 @@ class DataPrepare:
     ]
     out: Annotated[Path, arg(help="the folder to write")]
     tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:8192 (trained on the corpus), or a path")] = "bytes"
-    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    column: Annotated[
+        str | None, arg(help="of tables, by default 'text' or the only one of strings; several as title,abstract")
+    ] = None
     split: Annotated[str, arg(help="of a data set that has several")] = "train"
     articles: Annotated[bool, arg(help="rows are lines as in WikiText, where ' = Title = ' begins a document")] = False
     max_tokens: Annotated[str | None, arg(help="training tokens at most, as 250k, 100M or 1.5G")] = None
@@ -44,7 +46,9 @@ class DataDescribe:
 
     sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names as for prepare")]
     out: Annotated[Path, arg(help="the folder for describe.json and describe.svg")]
-    column: Annotated[str, arg(help="what holds the text in tables; several as title,abstract")] = "text"
+    column: Annotated[
+        str | None, arg(help="of tables, by default 'text' or the only one of strings; several as title,abstract")
+    ] = None
     split: Annotated[str, arg(help="of a data set that has several")] = "train"
     max_words: Annotated[str, arg(help="words drawn from each, as 250k or 1M")] = "1M"
     piece_words: Annotated[int, arg(help="words drawn from a document")] = 125
@@ -70,19 +74,20 @@ class DataVerify:
 
 
 def data_prepare(args: DataPrepare, console: Console) -> None:
+    from attractor.corpus.columns import columns_from
     from attractor.corpus.console import LivePreparation, print_corpus
     from attractor.corpus.prepare import Preparation, count_of, prepare
 
     given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
-    columns = tuple(column.strip() for column in args.column.split(","))
     max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
     with LivePreparation(console) as live:
-        corpus = prepare(Preparation(**given, columns=columns, max_tokens=max_tokens), live)
+        corpus = prepare(Preparation(**given, columns=columns_from(args.column), max_tokens=max_tokens), live)
     print_corpus(console, corpus)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 
 def data_describe(args: DataDescribe, console: Console) -> None:
+    from attractor.corpus.columns import columns_from
     from attractor.corpus.describe import Settings
     from attractor.corpus.portrait import portray_sources
     from attractor.corpus.prepare import count_of
@@ -90,8 +95,7 @@ def data_describe(args: DataDescribe, console: Console) -> None:
     require(len(args.sources) >= 1, "sources", "at least one", args.sources)
     settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
     provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
-    columns = tuple(column.strip() for column in args.column.split(","))
-    portray_sources(args.sources, args.out, settings, console, provenance, columns, args.split)
+    portray_sources(args.sources, args.out, settings, console, provenance, columns_from(args.column), args.split)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attractor.scoring.texts import TextScore
 
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
-OF_TEXTS = ("on", "against", "stride")
+OF_TEXTS = ("on", "column", "against", "stride")
 OF_TASKS = ("tasks", "include_path", "n_shots", "limit")
 OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
 
@@ -33,6 +33,7 @@ class Evaluate:
 
     model: Annotated[Positional[Path], arg(help="a run folder, or with --on and --tasks also a Hugging Face folder")]
     on: Annotated[str | None, arg(help="texts: a file, a folder or a corpus; by default what the run held out")] = None
+    column: Annotated[str | None, arg(help="of a table of texts; by default 'text', or the only one of strings")] = None
     against: Annotated[Path | None, arg(help="another model, for a test of pairs document by document")] = None
     window: Annotated[int | None, arg(help="tokens of context; by default as many as in training")] = None
     stride: Annotated[int | None, arg(help="tokens between windows; by default half a window")] = None
@@ -110,18 +111,19 @@ def _validation_sets(args: Evaluate, console: Console) -> None:
 
 def _texts(args: Evaluate, console: Console) -> None:
     from attractor.files import write_text
-    from attractor.scoring.documents import corpus_of, texts_on
+    from attractor.scoring.documents import texts_on, trained_text
     from attractor.scoring.paired import paired, require_enough
     from attractor.scoring.shown import lines_of_documents, record_of_texts, table_of_texts
 
     folders = [args.model, *([] if args.against is None else [args.against])]
-    trained_on = [corpus for folder in folders if (corpus := corpus_of(folder)) is not None]
-    own = corpus_of(args.model) if args.on is None else args.on
-    if own is None:
+    trained_on = [task for folder in folders if (task := trained_text(folder)) is not None]
+    own = trained_text(args.model)
+    on = args.on or (own and own.corpus)
+    if not on:
         raise InputError(
             f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"
         )
-    texts = texts_on(own, trained_on)
+    texts = texts_on(on, trained_on, args.column)
     if args.against is not None:
         require_enough(len(texts.documents))
     _say(console, texts.describe())

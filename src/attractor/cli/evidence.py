@@ -48,7 +48,8 @@ class Claims:
 class Advise:
     """Run the smallest pilot on a corpus that can decide, and say which mechanism to use, and how sure that is."""
 
-    corpus: Annotated[str, arg(help="a corpus by name, a text file, or a prepared folder")]
+    corpus: Annotated[str, arg(help="a corpus by name, a file of text or a table, or a prepared folder")]
+    column: Annotated[str | None, arg(help="of a table; by default 'text', or the only one of strings")] = None
     budget: Annotated[str, arg(help="wall clock on this machine, as 90s, 10m or 2h")] = "10m"
     margin: Annotated[float, arg(help="the smallest difference that matters, in nats")] = 0.01
     alpha: Annotated[float, arg(help="the chance of a wrong answer, over all looks and rivals")] = 0.05

@@ -27,6 +27,7 @@ class Measure:
 
     models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders, one or several")]
     on: Annotated[str, arg(help="a file of text, or a corpus by name")]
+    column: Annotated[str | None, arg(help="of a table; by default 'text', or the only one of strings")] = None
     n_samples: Annotated[int, arg(help="passages of the text, over which all is averaged")] = 8
     length: Annotated[int, arg(help="tokens of a passage")] = 128
     layers: Annotated[tuple[int, ...], arg(help="counted from 0; by default all")] = ()
@@ -50,7 +51,7 @@ def measure(args: Measure, console: Console) -> None:
     dtype_of(args.dtype, MEASURED)  # refused before a text is read
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
-    text = text_of(args.on)
+    text = text_of(args.on, args.column)
     contents = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
     records: list[dict[str, Any]] = []
 

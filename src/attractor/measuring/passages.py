@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attractor.corpus.columns import columns_from
+from attractor.corpus.compression import is_compressed
 from attractor.corpus.located import located
-from attractor.corpus.readers import TEXT, format_of
+from attractor.corpus.readers import TEXT, format_at
 from attractor.corpus.shards import is_prepared
 from attractor.corpus.sources import documents, open_source
 from attractor.errors import InputError
@@ -24,10 +26,10 @@ NEAR = 400  # characters within which the beginning of a line is looked for
 BETWEEN = "\n\n"  # documents
 
 
-def text_of(name: str) -> str:
+def text_of(name: str, column: str | None = None) -> str:
     """Of a file in UTF-8, or the documents of a corpus one after another; of what is very long the beginning."""
     path = located(name)
-    if path.is_file() and format_of(path.name) in (None, TEXT) and path.suffix != ".gz":
+    if path.is_file() and format_at(path) in (None, TEXT) and not is_compressed(path.name):
         try:
             with path.open(encoding="utf-8") as file:
                 return file.read(LONGEST)
@@ -39,7 +41,7 @@ def text_of(name: str) -> str:
         raise InputError(
             f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
         )
-    source = open_source(str(path) if path.exists() else name)
+    source = open_source(str(path) if path.exists() else name, columns_from(column))
     texts = (text if isinstance(text, str) else text.decode(errors="replace") for _, text in documents(source))
     return "".join(_beginning(chain.from_iterable((text, BETWEEN) for text in texts)))
 
