@@ -11,6 +11,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
+from attractor.cli.waiting import waiting
 from attractor.evidence.run import environment
 
 
@@ -80,7 +81,7 @@ def data_prepare(args: DataPrepare, console: Console) -> None:
 
     given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
     max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
-    with LivePreparation(console) as live:
+    with LivePreparation(console, args.source) as live:
         corpus = prepare(Preparation(**given, columns=columns_from(args.column), max_tokens=max_tokens), live)
     print_corpus(console, corpus)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
@@ -95,7 +96,8 @@ def data_describe(args: DataDescribe, console: Console) -> None:
     require(len(args.sources) >= 1, "sources", "at least one", args.sources)
     settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
     provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
-    portray_sources(args.sources, args.out, settings, console, provenance, columns_from(args.column), args.split)
+    with waiting(f"measuring {', '.join(args.sources)}"):
+        portray_sources(args.sources, args.out, settings, console, provenance, columns_from(args.column), args.split)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
 from attractor.cli.precision import dtype_of
+from attractor.cli.waiting import data_of, waiting
 from attractor.errors import InputError
 from attractor.train.config import Runtime
 
@@ -91,6 +92,8 @@ def _validation_sets(args: Evaluate, console: Console) -> None:
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
+    if args.puzzles is None:
+        data_of(run.config)
     with progress(console) as watch:
         rows = list(evaluate_run(run, question, watch))
     beside = published(run.config)
@@ -123,7 +126,8 @@ def _texts(args: Evaluate, console: Console) -> None:
         raise InputError(
             f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"
         )
-    texts = texts_on(on, trained_on, args.column)
+    with waiting(f"reading {on}"):
+        texts = texts_on(on, trained_on, args.column)
     if args.against is not None:
         require_enough(len(texts.documents))
     _say(console, texts.describe())

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from attractor.cli.waiting import waiting
 from attractor.errors import InputError
 from attractor.files import write_json
 from attractor.train.config import Runtime
@@ -104,10 +105,14 @@ def advise(args: Advise, console: Console) -> None:
     from attractor.study.advise import Advise as Options
     from attractor.study.advise import advise as carry_out
     from attractor.study.advise import seconds_of
+    from attractor.tasks.text import load_corpus
 
     given = {name: value for name, value in vars(args).items() if name not in ("budget", "device")}
     command = shlex.join(["attractor", *sys.argv[1:]])
-    carry_out(Options(**given, budget=seconds_of(args.budget), command=command), Runtime(args.device), console)
+    options = Options(**given, budget=seconds_of(args.budget), command=command)
+    with waiting(f"reading {args.corpus}"):
+        load_corpus(args.corpus, args.column)
+    carry_out(options, Runtime(args.device), console)
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
 from attractor.cli.precision import MEASURED, dtype_of
+from attractor.cli.waiting import waiting
 from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import Runtime
 
@@ -51,7 +52,8 @@ def measure(args: Measure, console: Console) -> None:
     dtype_of(args.dtype, MEASURED)  # refused before a text is read
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
-    text = text_of(args.on, args.column)
+    with waiting(f"reading {args.on}"):
+        text = text_of(args.on, args.column)
     contents = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
     records: list[dict[str, Any]] = []
 

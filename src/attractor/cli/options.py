@@ -9,6 +9,7 @@ from tyro.conf import arg
 
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
+from attractor.cli.waiting import reading, waiting
 from attractor.corpus.located import located
 from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, unknown
@@ -70,7 +71,8 @@ class Common:
             given.setdefault("seq_len", length)
         steps = ("n_steps", "warmup_steps")
         config = recipe.replace(task=of_the_task, **{name: given[name] for name in given if name not in steps})
-        task = config.task.build(config.seq_len, config.seed)
+        with waiting(reading(config)):
+            task = config.task.build(config.seq_len, config.seed)
         n_steps = given.get("n_steps", recipe.n_steps)
         if self.epochs is not None:
             if "n_steps" in given or task.n_tokens is None:
