@@ -79,6 +79,7 @@ def evaluate(args: Evaluate, console: Console) -> None:
 
 
 def _validation_sets(args: Evaluate, console: Console) -> None:
+    from attractor.evidence.run import RunFolder
     from attractor.files import write_bytes, write_json
     from attractor.models.recurrent import RecurrentModel
     from attractor.report.canvas import as_file
@@ -92,8 +93,8 @@ def _validation_sets(args: Evaluate, console: Console) -> None:
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
-    if args.puzzles is None:
-        data_of(run.config)
+    if args.puzzles is None and data_of(run.config).fingerprint != RunFolder.open(args.model).config.get("data"):
+        _say(console, "the data are others than those that the run was trained on: what is held out may have been seen")
     with progress(console) as watch:
         rows = list(evaluate_run(run, question, watch))
     beside = published(run.config)

@@ -139,10 +139,10 @@ class Common:
 
 def refuse_other_spelling(start: Path, corpus: str) -> None:
     """The same ids would mean other text."""
-    stored = start / spelling.FILE
-    if not stored.is_file():
+    own = spelling.kept_tokenizer(RunFolder.open(start))
+    if own is None:
         return
-    own, found = spelling.tokenizer_of_run(RunFolder.open(start)), tokenizer_of(corpus)
+    stored, found = start / spelling.FILE, tokenizer_of(corpus)
     if own.fingerprint != found.fingerprint:
         raise InputError(
             f"corpus must be in the tokens of the run that is started from, got '{corpus}' in those of "

@@ -11,7 +11,7 @@ from attractor.train.config import TrainConfig
 def waiting(doing: str) -> SignOfLife:
     """Say on stderr, so that a command's output stays its own, what is going on if it takes long."""
     return SignOfLife(
-        lambda line: print(line, file=sys.stderr, flush=True), lambda seconds: f"{doing}: {in_time(seconds)}"
+        lambda line: print(line, file=sys.stderr, flush=True), lambda seconds: f"{doing}: {in_time(seconds)} so far"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from attractor.causal import described, is_imported
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.in_memory import documents_at
-from attractor.corpus.located import located
+from attractor.corpus.located import located, searched
 from attractor.corpus.shards import PreparedCorpus, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.errors import InputError, unknown
@@ -37,7 +37,7 @@ def texts_on(name: str, trained_on: Collection[Text] = (), column: str | None = 
     if name not in CORPORA and not path.exists():
         if "/" not in name and "." not in name:
             raise unknown("corpus", name, CORPORA, see="or give the path of a text file or folder")
-        raise InputError(f"on must be a text file, a folder or a corpus, but '{name}' does not exist; check the path")
+        raise InputError(f"on must be a text file, a folder or a corpus, but '{name}' does not exist; {searched(name)}")
     trained_here = [task for task in trained_on if located(task.corpus).resolve() == path]
     column = column or next((task.column for task in trained_here if task.column), None)
     seen = name in CORPORA or bool(trained_here)

@@ -16,7 +16,7 @@ import numpy as np
 
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.in_memory import documents_at
-from attractor.corpus.located import located
+from attractor.corpus.located import located, searched
 from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
@@ -116,7 +116,10 @@ def missing_corpus(name: str) -> InputError:
     if re.fullmatch(r"[\w-]+", name):
         elsewhere = "or give the path of a text file or folder, or the name of one in the folder ATTRACTOR_DATA"
         return unknown("corpus", name, CORPORA, elsewhere)
-    return InputError(f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}")
+    return InputError(
+        f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}; "
+        f"{searched(name)}"
+    )
 
 
 def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
