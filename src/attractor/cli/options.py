@@ -20,6 +20,10 @@ from attractor.tasks.text import Text, tokenizer_of
 from attractor.train import spelling
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
+# Published recipes validate on whole held-out sets, which may be longer than the training. Studies of them keep that; a
+# person's run on text validates on as many batches as the studies' own scales do.
+EVAL_BATCHES = 64
+
 
 def settings(without: str) -> list[tuple[str, Any, Any]]:
     """Every field of a model, its training and its task, but one, as an option that leaves the recipe alone unless
@@ -67,6 +71,8 @@ class Common:
         if "start" in given:
             recipe = self.continued(recipe, given)
         of_the_task = self.task_settings(given, recipe)
+        if recipe.eval_batches is None and isinstance(of_the_task, Text):
+            given.setdefault("eval_batches", EVAL_BATCHES)
         if (length := of_the_task.seq_len) is not None:
             given.setdefault("seq_len", length)
         steps = ("n_steps", "warmup_steps")

@@ -101,17 +101,17 @@ def _checked_blocks(path: Path) -> Iterator[bytes]:
     with readable(path), Opened(path) as opened:
         while True:
             block = opened.file.read(READ_SIZE)
+            utf_16 = not offset and block.startswith(UTF_16)
+            if b"\0" in block and not utf_16:
+                flaw = f"a NUL byte at offset {offset + block.index(0)}"
+                raise _not_text(path, flaw, "it is binary, so give another file")
             undecided = len(decoder.getstate()[0])  # bytes of a character that the block before began
             try:
                 decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
                 flaw = f"a byte at offset {offset - undecided + error.start} that is not UTF-8"
-                encoding = "utf-16" if block.startswith(UTF_16) and not offset else "latin-1"
-                step = f"convert it, as by: iconv -f {encoding} -t utf-8 FILE > NEW"
+                step = f"convert it, as by: iconv -f {'utf-16' if utf_16 else 'latin-1'} -t utf-8 FILE > NEW"
                 raise _not_text(path, flaw, step) from error
-            if b"\0" in block:
-                flaw = f"a NUL byte at offset {offset + block.index(0)}"
-                raise _not_text(path, flaw, "give text, not a binary file")
             if not block:
                 return
             yield block

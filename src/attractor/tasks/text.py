@@ -75,6 +75,11 @@ class TextTask:
     def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         return evaluation_batches(self.corpus.valid, self.seq_len, batch_size, max_batches)
 
+    def n_validated(self, batch_size: int, max_batches: int | None = None) -> int:
+        """Tokens of one validation."""
+        n_windows = (len(self.corpus.valid) - 1) // self.seq_len
+        return self.seq_len * (n_windows if max_batches is None else min(n_windows, max_batches * batch_size))
+
     @property
     def bytes_per_token(self) -> float:
         """Of validation text, so that a loss per token can be told per byte. The end of a text counts as a token."""

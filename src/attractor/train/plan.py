@@ -13,12 +13,14 @@ from rich.text import Text
 from attractor.evidence.configuration import config_differences
 from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.tasks import Task
+from attractor.tasks.text import TextTask
 from attractor.train.calibrate import Estimate
 from attractor.train.config import TrainConfig
 from attractor.train.optimizer import optimizer_groups
 from attractor.train.parts import BACKWARD, PARTS, forward_flops, parameters_by_part, without_data
 
 NAME_WIDTH = 24
+LARGE_VALIDATION = 0.5  # share of the training tokens, from which on a plan speaks of validation
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class RunPlan:
     epochs: float | None  # None where data are drawn without end
     groups: tuple[Group, ...]
     layer_equivalents: float  # what grows with the square of the length, in layers over all positions
+    n_evaluations: int = 0
+    validated_tokens: int | None = None  # in each of them; None where the task is not text
     estimate: Estimate | None = None
     failure: str | None = None  # why there is no estimate, where one was asked for
 
@@ -65,7 +69,14 @@ class RunPlan:
     @property
     def in_short(self) -> str:
         epochs = "" if self.epochs is None else f", {self.epochs:.2g} epochs"
-        return f"plan: {self.costs}; {self.n_steps:,} steps of {self.tokens_per_step:,} tokens{epochs}"
+        validated = self.n_evaluations * (self.validated_tokens or 0)
+        evaluations = ""
+        if validated > LARGE_VALIDATION * self.tokens:
+            evaluations = (
+                f"; {self.n_evaluations:,} evaluations of {with_prefix(self.validated_tokens or 0)} tokens each, "
+                f"{validated / self.tokens:.0%} of what is trained (--eval-batches, --eval-every)"
+            )
+        return f"plan: {self.costs}; {self.n_steps:,} steps of {self.tokens_per_step:,} tokens{epochs}{evaluations}"
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"n_parameters": self.n_parameters, "flops_per_token": self.flops_per_token, "tokens": self.tokens}
@@ -98,6 +109,10 @@ def plan_run(config: TrainConfig, task: Task, estimate: Estimate | None = None, 
         epochs=None if task.n_tokens is None else tokens / task.n_tokens,
         groups=tuple(groups),
         layer_equivalents=config.model.layer_equivalents,
+        n_evaluations=-(-config.n_steps // config.eval_every),
+        validated_tokens=task.n_validated(config.batch_size // config.accumulation, config.eval_batches)
+        if isinstance(task, TextTask)
+        else None,
         estimate=estimate,
         failure=failure,
     )
@@ -174,6 +189,7 @@ def _print_costs(console: Console, plans: Sequence[RunPlan]) -> None:
     row("steps", lambda plan: f"{plan.n_steps:,}")
     row("tokens a step", lambda plan: f"{plan.tokens_per_step:,}")
     row("tokens", lambda plan: f"{plan.tokens:,}")
+    row("tokens of an evaluation", lambda plan: f"{plan.validated_tokens:,}" if plan.validated_tokens else None)
     row("epochs", lambda plan: "endless data" if plan.epochs is None else f"{plan.epochs:.3g}")
     table.add_section()
     estimated("estimated time", lambda e: in_time(e.total_seconds))
