@@ -50,8 +50,8 @@ def _documents_at(path: Path, column: str | None) -> Iterator[Document]:
     if (path / SPLITS).is_file() or (path / STATE).is_file():
         yield from documents(FileSource.at(path.name, path, columns, "train"), max_bad=0)
         return
-    places = {path.name: path} if path.is_file() else {name: path / name for name in files_below(path)}
     alone = path.is_file()
+    places = {path.name: path} if alone else {name: path / name for name in files_below(path)}
     tables = [name for name, place in places.items() if holds_table(place) or (alone and is_json(name))]
     for name in tables:
         _check_is_text(places[name])
@@ -77,7 +77,7 @@ def _documents_at(path: Path, column: str | None) -> Iterator[Document]:
 
 def _texts_in(path: Path, name: str) -> list[Document]:
     content = io.BytesIO()
-    for block in _checked_blocks(path):
+    for block in checked_blocks(path):
         content.write(block)
         _check_fits(content.tell(), path)
     text = content.getvalue()
@@ -90,11 +90,11 @@ def _texts_in(path: Path, name: str) -> list[Document]:
 def _check_is_text(table: Path) -> None:
     """Read a table of lines or cells once before its rows, so that what is no text is called so with its place."""
     if format_of(table.name) not in ARROWS:
-        for _ in _checked_blocks(table):
+        for _ in checked_blocks(table):
             pass
 
 
-def _checked_blocks(path: Path) -> Iterator[bytes]:
+def checked_blocks(path: Path) -> Iterator[bytes]:
     """The content of a file a piece at a time, each of which is known to be text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
