@@ -1,5 +1,6 @@
 """Likelihoods are what the model's own logits say, whatever they are computed with."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -108,3 +109,15 @@ def test_texts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             texts_on(name)
+
+
+def test_of_a_table_the_column_is_that_of_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out = texts_on(str(path), trained_on=[Text(str(path), "body")])
+    assert held_out.held_out
+    assert 0 < len(held_out.documents) < 60
+    assert all(text.startswith(b"body") for _, text in held_out.documents)
+    titles = texts_on(str(path), column="title")
+    assert [text.decode() for _, text in titles.documents] == [row["title"] for row in rows]
