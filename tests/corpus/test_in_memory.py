@@ -121,6 +121,11 @@ def test_the_column_is_named_or_clear(tmp_path: Path, content: bytes, column: st
     assert [text.decode() for _, text in documents_at(tmp_path / "a.jsonl", column) if text] == [wanted]
 
 
+def test_a_column_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="column must be one name or several, as title,abstract, got 'text,'"):
+        documents_at(written(tmp_path, "a.jsonl"), "text,")
+
+
 def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,score,body\n1,0.5,one\n2,-1e3,two\n")
     assert [text for _, text in documents_at(tmp_path / "a.csv")] == [b"one", b"two"]

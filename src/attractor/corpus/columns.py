@@ -15,7 +15,12 @@ N_ROWS = 100  # that are looked at, of a file that does not say what its columns
 
 def columns_from(option: str | None) -> tuple[str, ...] | None:
     """The columns that an option names, several as title,abstract."""
-    return None if option is None else tuple(name.strip() for name in option.split(","))
+    if option is None:
+        return None
+    columns = tuple(name.strip() for name in option.split(","))
+    if not all(columns):
+        raise InputError(f"column must be one name or several, as title,abstract, got '{option}'; name one")
+    return columns
 
 
 def text_column(path: Path) -> str:
