@@ -309,6 +309,26 @@ def test_a_plan_is_what_training_says_first_and_leaves_nothing_behind(
     assert len(first) <= 100
 
 
+@pytest.mark.parametrize(
+    ("recipe", "options", "eval_batches"),
+    [
+        ("fast-slow", (), 64),
+        ("fast-slow", ("--eval-batches=3",), 3),
+        ("laptop", (), RECIPES["laptop"].eval_batches),
+        ("sudoku", ("--n-boards=50", "--n-valid-boards=10"), None),
+    ],
+)
+def test_a_text_is_validated_on_a_part_unless_more_is_asked_for(
+    attractor: Command, corpus: str, recipe: str, options: tuple[str, ...], eval_batches: int | None
+) -> None:
+    """Studies of a published recipe still validate on everything: it stays as it is."""
+    on_text = (f"--corpus={corpus}",) if recipe != "sudoku" else ()
+    said = attractor("plan", f"--recipe={recipe}", *on_text, *options, "--no-calibrate", "--json")
+    (plan,) = json.loads(said.out)["plans"]
+    assert plan["config"]["eval_batches"] == eval_batches
+    assert RECIPES["fast-slow"].eval_batches is None
+
+
 def test_mechanisms_are_planned_side_by_side_with_what_differs(attractor: Command, corpus: str) -> None:
     said = attractor("plan", "standard", "gated", *TINY, *SHORT, f"--corpus={corpus}", "--json")
     assert (said.code, said.err) == (0, "")

@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 from attractor.corpus.located import located
+from attractor.corpus.tokenizer import load_tokenizer
 from attractor.errors import InputError
+from attractor.scoring.documents import texts_on
+from attractor.tasks.glue.reading import read_examples
+from attractor.tasks.sudoku.formats import files_at
 from attractor.tasks.text import load_corpus
+from attractor.train.start import counterpart
 
 
 def test_a_path_that_exists_or_is_absolute_is_taken_as_it_is(tmp_path, monkeypatch):
@@ -29,3 +34,40 @@ def test_a_corpus_is_found_by_its_name(tmp_path, monkeypatch):
     assert by_name.fingerprint == load_corpus(tmp_path / "cubes").fingerprint
     with pytest.raises(InputError, match=r"unknown corpus 'qubes'.*ATTRACTOR_DATA"):
         load_corpus("qubes")
+
+
+def test_the_end_of_a_path_is_looked_for_where_the_variable_says(tmp_path, monkeypatch):
+    """A run that was copied says where its data lay, which is another folder here; the longest end wins."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("nearer")
+    (tmp_path / "a.txt").write_text("farther")
+    monkeypatch.setenv("ATTRACTOR_DATA", str(tmp_path))
+    for name in ("/home/ada/texts/a.txt", "../texts/a.txt"):
+        with pytest.warns(UserWarning, match=r"'.*a.txt' does not exist here, so '.*texts/a.txt' is taken for it"):
+            assert located(name) == tmp_path / "texts" / "a.txt"
+    with pytest.warns(UserWarning, match="is taken for it"):
+        assert located("/home/ada/other/a.txt") == tmp_path / "a.txt"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        load_corpus,
+        load_tokenizer,
+        files_at,
+        lambda name: read_examples("rte", name, "train"),
+        lambda name: counterpart(Path(name), "standard", 0),
+        texts_on,
+    ],
+    ids=["corpus", "tokenizer", "puzzles", "glue", "start", "on"],
+)
+def test_data_that_are_missing_are_named_with_the_places_and_the_variable(read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError, match=rf"'data/a.txt' .*looked for in '{tmp_path}/data'; ATTRACTOR_DATA may"
+    ) as said:
+        read("data/a.txt")
+    assert "\n" not in str(said.value)
+    monkeypatch.setenv("ATTRACTOR_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(InputError, match=rf" and in '{tmp_path}/elsewhere', which ATTRACTOR_DATA names"):
+        read("data/a.txt")

@@ -291,14 +291,13 @@ def test_flawed_and_empty_records_are_counted(source: Path, tmp_path: Path) -> N
     manifest = prepare(Preparation(str(source), tmp_path / "out", max_bad=0.05)).manifest
     assert (manifest["records"], manifest["empty"], manifest["malformed"]["count"]) == (312, 2, 2)
     first, second = manifest["malformed"]["samples"]
-    assert first.startswith("b.jsonl@")
-    assert first.endswith(": column 'text' holds no text but int")
-    assert ": not JSON: " in second
+    assert first == "line 151 of 'b.jsonl': column 'text' holds no text but int"
+    assert second.startswith("line 152 of 'b.jsonl': not JSON: ")
     assert manifest["train"]["documents"] + manifest["valid"]["documents"] == 308
 
 
 def test_too_many_flaws_end_it_and_a_larger_limit_goes_on(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"at most 0.001 of all \(max_bad\), but 2 of 312 are, the first is b.jsonl@"):
+    with pytest.raises(InputError, match=r"at most 0.001 of all \(max_bad\), but 2 of 312 are, the first is line 151"):
         prepare(Preparation(str(source), tmp_path / "out", max_bad=0.001))
     prepare(Preparation(str(source), tmp_path / "out", max_bad=0.01))
 
@@ -306,7 +305,7 @@ def test_too_many_flaws_end_it_and_a_larger_limit_goes_on(source: Path, tmp_path
 def test_flaws_end_a_long_source_early(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("nothing\n" * 50_000)
     steps: list[Progress] = []
-    with pytest.raises(InputError, match=r"but 2,000 of 2,000 are, the first is a.jsonl@0: not JSON"):
+    with pytest.raises(InputError, match=r"but 2,000 of 2,000 are, the first is line 1 of 'a.jsonl': not JSON"):
         prepare(Preparation(str(tmp_path / "a.jsonl"), tmp_path / "out"), steps.append)
 
 

@@ -1,5 +1,6 @@
 """Likelihoods are what the model's own logits say, whatever they are computed with."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from attractor.causal import Causal
-from attractor.corpus.documents import documents_at
+from attractor.corpus.in_memory import documents_at
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
 from attractor.scoring.documents import texts_on
 from attractor.scoring.texts import score_texts
 from attractor.scoring.windows import windows
-from attractor.tasks.text import load_corpus
+from attractor.tasks.text import Text, load_corpus
 from tiny_causal import N_POSITIONS, TEXTS, bytes_causal
 
 SHORT = [(str(i), text[: 5 + 7 * i].encode()) for i, text in enumerate(TEXTS[:6])]
@@ -78,7 +79,7 @@ def test_of_its_own_corpus_a_model_sees_what_it_was_validated_on(tmp_path: Path)
     several.write_text("<|endoftext|>\n".join(TEXTS))
     one.write_text("".join(TEXTS))
     for path in (several, one):
-        held_out = texts_on(str(path), trained_on=[str(path)])
+        held_out = texts_on(str(path), trained_on=[Text(str(path))])
         assert held_out.held_out
         joined = bytes([255]).join(text for _, text in held_out.documents)
         tokens = load_corpus(str(path)).valid[:]
@@ -108,3 +109,15 @@ def test_texts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             texts_on(name)
+
+
+def test_of_a_table_the_column_is_that_of_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out = texts_on(str(path), trained_on=[Text(str(path), "body")])
+    assert held_out.held_out
+    assert 0 < len(held_out.documents) < 60
+    assert all(text.startswith(b"body") for _, text in held_out.documents)
+    titles = texts_on(str(path), column="title")
+    assert [text.decode() for _, text in titles.documents] == [row["title"] for row in rows]

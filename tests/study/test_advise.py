@@ -296,7 +296,7 @@ def test_a_pilot_that_really_runs(corpus: str, ladder: tuple[Rung, ...], tmp_pat
 def test_every_rung_builds_every_mechanism_in_bytes(corpus: str) -> None:
     for rung in LADDER:
         for label in ("standard", "uniform", *RIVALS):
-            config = module.config_on(rung, corpus, label)
+            config = module.config_on(rung, Text(corpus), label)
             assert config.task == Text(corpus)
             assert config.label == label
         assert rung.config.model.positions == "rope", "with learned positions the control was the better one (LOG.md)"

@@ -137,8 +137,11 @@ def test_a_missing_file_is_named_with_what_would_do() -> None:
     [
         (b"", "corpus must contain text, but '.*' has none; give a file or folder with UTF-8 text"),
         (b" \n\n", "corpus must contain text, but '.*' has none"),
-        (b"ab\0c", "must be UTF-8 text, but '.*' has a NUL byte at offset 2; convert it or give another file"),
-        (b"abc\xff", "must be UTF-8 text, but '.*' has a byte at offset 3 that is not UTF-8"),
+        (b"ab\0c", "must be UTF-8 text, but '.*' has a NUL byte at offset 2; it is binary, so give another file"),
+        (
+            b"abc\xff",
+            "must be UTF-8 text, but '.*' has a byte at offset 3 that is not UTF-8; convert it, .*: iconv -f latin-1",
+        ),
     ],
 )
 def test_a_file_without_text_says_why(tmp_path: Path, content: bytes, message: str) -> None:

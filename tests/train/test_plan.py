@@ -16,6 +16,7 @@ from attractor.attention import PRESETS
 from attractor.kernels.coupling import Program, integrate_reference, two_layer_force
 from attractor.kernels.differential import WAYS, differential_attention_reference
 from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.numerals import with_prefix
 from attractor.train.calibrate import Estimate
 from attractor.train.config import TrainConfig
 from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data
@@ -156,6 +157,19 @@ def test_epochs_are_tokens_over_the_tasks_own_where_these_end(config: TrainConfi
     assert endless.epochs is None
     assert "epochs" not in endless.in_short
     assert np.isfinite(endless.flops_per_token)
+
+
+def test_validation_is_counted_and_told_where_it_is_large(config: TrainConfig) -> None:
+    for eval_batches, told in ((None, True), (1, False)):
+        each = config.replace(eval_batches=eval_batches, eval_every=5)
+        task = each.build_task()
+        plan = plan_run(each, task)
+        micro_batch = each.batch_size // each.accumulation
+        assert plan.validated_tokens == sum(
+            batch.inputs.size for batch in task.valid_batches(micro_batch, eval_batches)
+        )
+        assert plan.n_evaluations == 3, "after steps 5, 10 and 12"
+        assert (f"; 3 evaluations of {with_prefix(plan.validated_tokens)} tokens each" in plan.in_short) == told
 
 
 # --- how it is shown ----------------------------------------------------------------------------------------------

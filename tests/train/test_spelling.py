@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from attractor.cli.exchange import tokenizer_to_export
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
+from attractor.tasks.glue import Glue
 from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
@@ -41,3 +43,24 @@ def test_boards_spell_nothing(tmp_path: Path) -> None:
     config = SHORT.replace(task=task, seq_len=task.seq_len, vocab_size=5, causal=False)
     with pytest.raises(InputError, match="task 'text'"):
         tokenizer_of_run(RunFolder.create(tmp_path / "run", config.to_dict()))
+
+
+def test_a_run_on_glue_keeps_its_tokenizer_for_its_export_and_is_no_text(tmp_path: Path) -> None:
+    from attractor.corpus.prepare import Preparation, prepare
+
+    (tmp_path / "text.txt").write_text(TEXT)
+    prepare(Preparation(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="bpe:300"))
+    (tmp_path / "RTE").mkdir()
+    rows = "".join(f"{i}\tthe same words\tcome again\t{'not_' * (i % 2)}entailment\n" for i in range(20))
+    for part in ("train", "dev"):
+        (tmp_path / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+    task = Glue(glue_task="rte", glue_data=str(tmp_path), glue_tokenizer=str(tmp_path / "corpus"))
+    demands = task.build(16, 0).demands
+    train(SHORT.replace(task=task, **demands), tmp_path / "run", Runtime(device="cpu"))
+    shutil.rmtree(tmp_path / "corpus")
+    folder = RunFolder.open(tmp_path / "run")
+    kept = tokenizer_to_export(folder, TrainConfig.from_dict(folder.config))
+    assert kept is not None
+    assert kept.vocab_size == demands["vocab_size"]
+    with pytest.raises(InputError, match="task 'text'"):
+        tokenizer_of_run(folder)

@@ -11,6 +11,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
+from attractor.cli.waiting import waiting
 from attractor.evidence.run import environment
 
 
@@ -24,7 +25,12 @@ class DataPrepare:
     ]
     out: Annotated[Path, arg(help="folder to write")]
     tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:SIZE (trained on this corpus), or a path")] = "bytes"
-    column: Annotated[str, arg(help="column of tables that holds the text; several as title,abstract")] = "text"
+    column: Annotated[
+        str | None,
+        arg(
+            help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"
+        ),
+    ] = None
     split: Annotated[str, arg(help="split of a data set that has several")] = "train"
     articles: Annotated[
         bool, arg(help="rows are lines of articles as in WikiText; ' = Title = ' begins a document")
@@ -42,7 +48,12 @@ class DataDescribe:
 
     sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names, as for prepare")]
     out: Annotated[Path, arg(help="folder for describe.json and describe.svg")]
-    column: Annotated[str, arg(help="column of tables that holds the text; several as title,abstract")] = "text"
+    column: Annotated[
+        str | None,
+        arg(
+            help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"
+        ),
+    ] = None
     split: Annotated[str, arg(help="split of a data set that has several")] = "train"
     max_words: Annotated[str, arg(help="words sampled from each corpus, as 250k or 1M")] = "1M"
     piece_words: Annotated[int, arg(help="words sampled from one document")] = 125
@@ -68,20 +79,20 @@ class DataVerify:
 
 
 def data_prepare(args: DataPrepare, console: Console) -> None:
+    from attractor.corpus.columns import columns_from
     from attractor.corpus.console import LivePreparation, print_corpus
     from attractor.corpus.prepare import Preparation, count_of, prepare
-    from attractor.train.console import now_and_then
 
     given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
-    columns = tuple(column.strip() for column in args.column.split(","))
     max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
-    with LivePreparation(console, now_and_then()) as live:
-        corpus = prepare(Preparation(**given, columns=columns, max_tokens=max_tokens), live)
+    with LivePreparation(console, args.source) as live:
+        corpus = prepare(Preparation(**given, columns=columns_from(args.column), max_tokens=max_tokens), live)
     print_corpus(console, corpus)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 
 def data_describe(args: DataDescribe, console: Console) -> None:
+    from attractor.corpus.columns import columns_from
     from attractor.corpus.describe import Settings
     from attractor.corpus.portrait import portray_sources
     from attractor.corpus.prepare import count_of
@@ -89,8 +100,8 @@ def data_describe(args: DataDescribe, console: Console) -> None:
     require(len(args.sources) >= 1, "sources", "at least one", args.sources)
     settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
     provenance = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}
-    columns = tuple(column.strip() for column in args.column.split(","))
-    portray_sources(args.sources, args.out, settings, console, provenance, columns, args.split)
+    with waiting(f"measuring {', '.join(args.sources)}"):
+        portray_sources(args.sources, args.out, settings, console, provenance, columns_from(args.column), args.split)
     console.print(str(args.out), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
 from attractor.cli.precision import dtype_of
+from attractor.cli.waiting import data_of, waiting
 from attractor.errors import InputError
 from attractor.train.config import Runtime
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from attractor.scoring.texts import TextScore
 
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
-OF_TEXTS = ("on", "against", "stride")
+OF_TEXTS = ("on", "column", "against", "stride")
 OF_TASKS = ("tasks", "include_path", "n_shots", "limit")
 OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
 
@@ -35,6 +36,9 @@ class Evaluate:
     model: Annotated[Positional[Path], arg(help="run folder; with --on or --tasks also a Hugging Face folder")]
     on: Annotated[
         str | None, arg(help="texts to score: a file, a folder or a corpus; by default what the run held out")
+    ] = None
+    column: Annotated[
+        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
     ] = None
     against: Annotated[Path | None, arg(help="second model, compared with the first document by document")] = None
     window: Annotated[int | None, arg(help="tokens of context; by default as in training")] = None
@@ -86,6 +90,7 @@ def evaluate(args: Evaluate, console: Console) -> None:
 
 
 def _validation_sets(args: Evaluate, console: Console) -> None:
+    from attractor.evidence.run import RunFolder
     from attractor.files import write_bytes, write_json
     from attractor.models.recurrent import RecurrentModel
     from attractor.report.canvas import as_file
@@ -99,6 +104,8 @@ def _validation_sets(args: Evaluate, console: Console) -> None:
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
+    if args.puzzles is None and data_of(run.config).fingerprint != RunFolder.open(args.model).config.get("data"):
+        _say(console, "the data are others than those that the run was trained on: what is held out may have been seen")
     with progress(console) as watch:
         rows = list(evaluate_run(run, question, watch))
     beside = published(run.config)
@@ -119,18 +126,20 @@ def _validation_sets(args: Evaluate, console: Console) -> None:
 
 def _texts(args: Evaluate, console: Console) -> None:
     from attractor.files import write_text
-    from attractor.scoring.documents import corpus_of, texts_on
+    from attractor.scoring.documents import texts_on, trained_text
     from attractor.scoring.paired import paired, require_enough
     from attractor.scoring.shown import lines_of_documents, record_of_texts, table_of_texts
 
     folders = [args.model, *([] if args.against is None else [args.against])]
-    trained_on = [corpus for folder in folders if (corpus := corpus_of(folder)) is not None]
-    own = corpus_of(args.model) if args.on is None else args.on
-    if own is None:
+    trained_on = [task for folder in folders if (task := trained_text(folder)) is not None]
+    own = trained_text(args.model)
+    on = args.on or (own and own.corpus)
+    if not on:
         raise InputError(
             f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"
         )
-    texts = texts_on(own, trained_on)
+    with waiting(f"reading {on}"):
+        texts = texts_on(on, trained_on, args.column)
     if args.against is not None:
         require_enough(len(texts.documents))
     _say(console, texts.describe())

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from attractor.cli.waiting import waiting
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_json
 from attractor.train.config import Runtime
@@ -48,7 +49,10 @@ class Claims:
 class Advise:
     """Say which mechanism to use on a corpus, and how sure that is. It runs the smallest pilot that can decide."""
 
-    corpus: Annotated[str, arg(help="named corpus, text file or prepared folder")]
+    corpus: Annotated[str, arg(help="named corpus, text file, table or prepared folder")]
+    column: Annotated[
+        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
+    ] = None
     budget: Annotated[str, arg(help="time that the pilot may take here, as 90s, 10m or 2h")] = "10m"
     margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats")] = 0.01
     alpha: Annotated[float, arg(help="accepted chance of a wrong answer, over all looks and rivals")] = 0.05
@@ -137,10 +141,14 @@ def advise(args: Advise, console: Console) -> None:
     from attractor.study.advise import Advise as Options
     from attractor.study.advise import advise as carry_out
     from attractor.study.advise import seconds_of
+    from attractor.tasks.text import load_corpus
 
     given = {name: value for name, value in vars(args).items() if name not in ("budget", "device")}
     command = shlex.join(["attractor", *sys.argv[1:]])
-    carry_out(Options(**given, budget=seconds_of(args.budget), command=command), Runtime(args.device), console)
+    options = Options(**given, budget=seconds_of(args.budget), command=command)
+    with waiting(f"reading {args.corpus}"):
+        load_corpus(args.corpus, args.column)
+    carry_out(options, Runtime(args.device), console)
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {

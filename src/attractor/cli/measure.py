@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from attractor.attention.stage import require
 from attractor.cli.precision import MEASURED, dtype_of
+from attractor.cli.waiting import waiting
 from attractor.errors import InputError, RunInterrupted
 from attractor.train.config import Runtime
 
@@ -26,7 +27,10 @@ class Measure:
     """Look inside any causal model as it reads a text: attention, layers, and exponents over depth."""
 
     models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders")]
-    on: Annotated[str, arg(help="text file or named corpus")]
+    on: Annotated[str, arg(help="text file, table of texts or named corpus")]
+    column: Annotated[
+        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
+    ] = None
     n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
     length: Annotated[int, arg(help="tokens per passage")] = 128
     layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
@@ -50,7 +54,8 @@ def measure(args: Measure, console: Console) -> None:
     dtype_of(args.dtype, MEASURED)  # refused before a text is read
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
-    text = text_of(args.on)
+    with waiting(f"reading {args.on}"):
+        text = text_of(args.on, args.column)
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     contents = {"command": shlex.join(["attractor", *sys.argv[1:]]), "environment": environment()}

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
+from attractor.cli.waiting import reading, waiting
 from attractor.corpus.located import located
 from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, unknown
@@ -24,6 +25,10 @@ from attractor.train.memory import Processes
 AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches that fit
 
 NAMES = ("attention", "slow_attention", "task")  # fields whose option is the name of what they hold
+
+# Published recipes validate on whole held-out sets, which may be longer than the training. Studies of them keep that; a
+# person's run on text validates on as many batches as the studies' own scales do.
+EVAL_BATCHES = 64
 
 
 def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
@@ -83,11 +88,14 @@ class Common:
         if "start" in given:
             recipe = self.continued(recipe, given)
         of_the_task = self.task_settings(given, recipe)
+        if recipe.eval_batches is None and isinstance(of_the_task, Text):
+            given.setdefault("eval_batches", EVAL_BATCHES)
         if (length := of_the_task.seq_len) is not None:
             given.setdefault("seq_len", length)
         steps = ("n_steps", "warmup_steps")
         config = recipe.replace(task=of_the_task, **{name: given[name] for name in given if name not in steps})
-        task = config.task.build(config.seq_len, config.seed)
+        with waiting(reading(config)):
+            task = config.task.build(config.seq_len, config.seed)
         n_steps = given.get("n_steps", recipe.n_steps)
         if self.epochs is not None:
             if "n_steps" in given or task.n_tokens is None:
@@ -160,10 +168,10 @@ class Common:
 
 def refuse_other_spelling(start: Path, corpus: str) -> None:
     """The same ids would mean other text."""
-    stored = start / spelling.FILE
-    if not stored.is_file():
+    own = spelling.kept_tokenizer(RunFolder.open(start))
+    if own is None:
         return
-    own, found = spelling.tokenizer_of_run(RunFolder.open(start)), tokenizer_of(corpus)
+    stored, found = start / spelling.FILE, tokenizer_of(corpus)
     if own.fingerprint != found.fingerprint:
         raise InputError(
             f"corpus must be in the tokens of the run that is started from, got '{corpus}' in those of "

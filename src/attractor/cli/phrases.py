@@ -104,10 +104,10 @@ GROUPS: dict[str, Group] = {
     "data": Group(
         common={
             "task": Phrase("what is learned: text, mqar, sudoku or glue"),
-            "corpus": Phrase("a named corpus, a text file or a folder"),
+            "corpus": Phrase("a named corpus, a file of text or a table, or a folder"),
             "seq_len": Phrase("tokens per sequence"),
         },
-        further={},
+        further={"column": Phrase("column of a table that holds the text", "'text' or the only one")},
     ),
     "run": Group(
         common={

@@ -17,6 +17,7 @@ from tyro.conf import Positional, arg
 from attractor.attention.presets import preset
 from attractor.cli.ending import end_with
 from attractor.cli.options import AUTO, Common, command_class
+from attractor.cli.waiting import data_of
 from attractor.errors import InputError, RunStopped
 from attractor.evidence.run import RunFolder, config_hash
 from attractor.tasks.text import Text
@@ -114,7 +115,7 @@ def train(args: Any, console: Console) -> None:
     if args.batch_size == AUTO:
         print_line(console, said_of_auto(config, args.processes(), Room.of(runtime).free))
     memory = None if RunFolder(path, {}).finished else Room.of(runtime).refuse_oversized(config)
-    task = config.build_task()
+    task = data_of(config)
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, plan_run(config, task, memory=memory).in_short)
     try:
@@ -180,7 +181,7 @@ def plan(args: Any, console: Console) -> None:
         path = folder_of(args, configs[0])
     runtime = args.runtime()
     resolve_device(runtime.device)
-    task = config.build_task()
+    task = data_of(config)
     if len(configs) == 1:
         refuse_place(path, configs[0].identity(task))
 
@@ -241,7 +242,7 @@ def compare(args: Any, console: Console) -> None:
     base = args.config(presets[0], *args.seeds[:1])
     what = base.to_dict() | {"presets": presets, "seed": None}  # more seeds continue the same comparison
     folder = args.out or Path("runs") / f"compare-{config_hash(what)[:8]}"
-    task = base.build_task()
+    task = data_of(base)
     study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
     command = shlex.join(["attractor", *sys.argv[1:]])
     conduct = Conduct(scale=SCALE, root=args.out or folder.parent, folder=folder, workers=args.workers, command=command)

@@ -1,7 +1,6 @@
 """What a person sees of a preparation: its progress, and at the end what the folder holds."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -10,15 +9,17 @@ from rich.table import Column
 
 from attractor.corpus import prepare
 from attractor.corpus.shards import SIDES, PreparedCorpus
-from attractor.numerals import in_bytes, with_prefix
+from attractor.corpus.waiting import SECONDS_BETWEEN, SignOfLife
+from attractor.numerals import in_bytes, in_time, with_prefix
 
 
 class LivePreparation:
-    """A bar with tokens a second and the time left. Where nobody watches live, each stage is a line."""
+    """A bar with tokens a second and the time left. Where nobody watches live, each stage is a line, and so is what has
+    become of it every half minute."""
 
-    def __init__(self, console: Console, due: Callable[[], bool] = lambda: False) -> None:
-        """`due` says, whenever it is asked, whether a log should have another line."""
-        self.console, self._due = console, due
+    def __init__(self, console: Console, source: str = "the source") -> None:
+        self.console = console
+        self._lines = SignOfLife(self._print, self._line, SECONDS_BETWEEN)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -29,38 +30,51 @@ class LivePreparation:
             refresh_per_second=4,
         )
         self._task: TaskID | None = None
-        self._stage = ""
+        self._stage = f"reading {source}"
+        self._share, self._numbers = 0.0, ""
         self._began = (0.0, 0)
 
     def __enter__(self) -> "LivePreparation":
+        self._begin_stage()
         if self.console.is_terminal:
             self._bar.start()
+        else:
+            self._lines.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
             self._bar.stop()
+        else:
+            self._lines.__exit__(None, None, None)
 
     def __call__(self, progress: "prepare.Progress") -> None:
         if progress.stage != self._stage:
             self._stage = progress.stage
             self._began = (time.monotonic(), progress.n_tokens)
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(progress.stage, total=1.0 if progress.share else None, numbers="")
-            if not self.console.is_terminal:
-                self.console.print(progress.stage, highlight=False)
-        assert self._task is not None
+            self._begin_stage()
         seconds = max(time.monotonic() - self._began[0], 1e-3)
         speed = (progress.n_tokens - self._began[1]) / seconds
         numbers = f"{with_prefix(progress.n_tokens)} tokens of {progress.n_documents:,} documents"
         if progress.stage == "tokenising":
             numbers += f"  {with_prefix(speed)} tok/s"
-        if not self.console.is_terminal and self._due():
-            share = f"{progress.share:.0%}  " if progress.share else ""
-            self.console.print(f"{progress.stage}: {share}{numbers}", highlight=False, soft_wrap=True)
-        total = 1.0 if progress.share else None
-        self._bar.update(self._task, total=total, completed=progress.share, numbers=numbers)
+        self._share, self._numbers = progress.share, numbers
+        assert self._task is not None
+        self._bar.update(self._task, total=1.0 if progress.share else None, completed=progress.share, numbers=numbers)
+
+    def _begin_stage(self) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(self._stage, total=None, numbers="")
+        if not self.console.is_terminal:
+            self._print(self._stage)
+
+    def _line(self, seconds: float) -> str:
+        share = f" {self._share:.0%}" if self._share else ""
+        return f"{self._stage}:{share} {self._numbers} ({in_time(seconds)} so far)"
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_corpus(console: Console, corpus: PreparedCorpus) -> None:

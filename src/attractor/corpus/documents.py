@@ -1,4 +1,4 @@
-"""Where text comes from: the running Python's own library (nothing is shipped or downloaded), a file, or a folder."""
+"""Documents, and those that every Python has: the texts of its own library. Nothing is shipped or downloaded."""
 
 import ast
 import os
@@ -7,8 +7,6 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from attractor.errors import InputError
 
 Document = tuple[str, bytes]
 """A name, unique within its corpus, and the text."""
@@ -45,54 +43,6 @@ CORPORA: dict[str, Callable[[], list[Document]]] = {
     "stdlib-code": stdlib_code,
     "stdlib-docs": stdlib_docs,
 }
-
-
-def documents_at(path: Path) -> list[Document]:
-    """The documents of one text file, or of all text files below a folder that are not hidden, by sorted name.
-
-    A line `<|endoftext|>` in a .txt file separates documents. Binary files are an error alone, and skipped in a folder.
-    """
-    if path.is_file():
-        return _documents_in(path, path.name)
-    documents, binary = [], []
-    for name in sorted(below.relative_to(path).as_posix() for below in path.rglob("*") if below.is_file()):
-        if any(part.startswith(".") for part in name.split("/")):
-            continue
-        try:
-            documents += _documents_in(path / name, name)
-        except BinaryFileError:
-            binary.append(name)
-    if binary:
-        warnings.warn(f"skipped {len(binary)} binary file(s) in '{path}', the first is '{binary[0]}'", stacklevel=2)
-    return documents
-
-
-class BinaryFileError(InputError):
-    """A file that was to be read as text is not UTF-8."""
-
-
-def _documents_in(path: Path, name: str) -> list[Document]:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"corpus file must be readable, but '{path}' is not: {error.strerror}; check it") from error
-    _check_is_text(text, path)
-    if path.suffix != ".txt":
-        return [(name, text)]
-    parts = SEPARATOR_LINE.split(text)
-    return [(name, text)] if len(parts) == 1 else [(f"{name}#{i}", part) for i, part in enumerate(parts)]
-
-
-def _check_is_text(text: bytes, path: Path) -> None:
-    if b"\0" in text:
-        flaw = f"a NUL byte at offset {text.index(0)}"
-    else:
-        try:
-            text.decode()
-            return
-        except UnicodeDecodeError as error:
-            flaw = f"a byte at offset {error.start} that is not UTF-8"
-    raise BinaryFileError(f"corpus file must be UTF-8 text, but '{path}' has {flaw}; convert it or give another file")
 
 
 def _docstrings(source: bytes) -> Iterator[str]:

@@ -91,7 +91,7 @@ def portray_sources(
     settings: Settings,
     console: Console,
     provenance: Mapping[str, Any],
-    columns: Sequence[str] = ("text",),
+    columns: Sequence[str] | None = None,
     split: str = "train",
 ) -> list[Description]:
     """`portray` for whatever `open_source` reads. Files are called by their names without folder and endings."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from attractor.corpus import bpe
 from attractor.corpus.duplicates import LEAST_SHARED, NEAR, WORDS, Duplicates, find
-from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts
+from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts, remedy
 from attractor.corpus.shards import (
     FORMAT,
     FORMAT_VERSION,
@@ -31,7 +31,7 @@ from attractor.corpus.shards import (
     read_manifest,
     write_side,
 )
-from attractor.corpus.sources import open_source, place_name
+from attractor.corpus.sources import open_source, place_name, record_name
 from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
 from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, tokenise
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
@@ -69,7 +69,7 @@ class Preparation:
     source: str
     out: Path
     tokenizer: str = "bytes"
-    columns: tuple[str, ...] = ("text",)
+    columns: tuple[str, ...] | None = None  # of tables; None: `text`, or else the only one of strings
     split: str = "train"
     articles: bool = False
     max_tokens: int | None = None
@@ -174,17 +174,20 @@ def _split(source: Source, share: float) -> Split:
     """The boundary: `share`, but a corpus so small that chance could leave a side empty is looked at whole."""
     places = []
     n_bytes = 0
+    first = ""
     for n_records, record in enumerate(source.records(), start=1):
         try:
             texts = list(parts(source.text(record)))
-        except FlawError:
+        except FlawError as flaw:
             texts = []
+            first = first or f"{record_name(source, record)}: {flaw}"
         places += [place(text) for text in texts if text.strip()]
         n_bytes += sum(map(len, texts))
         if n_records == PEEKED_RECORDS or n_bytes > PEEKED_BYTES:
             return Split(share)
     if not places:
-        raise InputError(f"source must contain text, but '{source.name}' has none; give another")
+        why = f"none that can be read, {first}; {remedy(first)}" if first else "none; give another"
+        raise InputError(f"source must contain text, but '{source.name}' has {why}")
     return split_of(places, share)
 
 
@@ -248,7 +251,8 @@ def _tokenise_all(
         counts.n_records += len(done.records)
         counts.n_empty += done.n_empty
         counts.n_malformed += len(done.flaws)
-        counts.malformed = (counts.malformed + done.flaws)[:N_SAMPLES]
+        shown = done.flaws[: N_SAMPLES - len(counts.malformed)]
+        counts.malformed += [f"{record_name(source, record)}: {flaw}" for record, flaw in shown]
         if counts.n_records >= EARLIEST_VERDICT:
             _check_malformed(work, wanted.max_bad)
         if time.monotonic() - committed > COMMIT_SECONDS:
@@ -295,9 +299,10 @@ def _share_read(source: Source, last: Record) -> float:
 def _check_malformed(work: Work, max_bad: float) -> None:
     counts = work.counts
     if counts.n_malformed > max_bad * counts.n_records:
+        first = counts.malformed[0]
         raise InputError(
             f"malformed records must be at most {max_bad:.3g} of all (max_bad), but {counts.n_malformed:,} of "
-            f"{counts.n_records:,} are, the first is {counts.malformed[0]}; mend them or raise max_bad"
+            f"{counts.n_records:,} are, the first is {first}; {remedy(first)}, or raise max_bad"
         )
 
 

@@ -1,14 +1,17 @@
 """Files of many documents, read a record at a time: memory is that of a few records, whatever the size of a file."""
 
 import csv
-import gzip
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from attractor.corpus.compression import decompressed, is_compressed, plain_name
 from attractor.corpus.documents import SEPARATOR_LINE
 from attractor.corpus.optional import needed
 from attractor.corpus.records import LONGEST_TEXT, FlawError, cut_point, parse_line, parse_row, parse_text
@@ -22,18 +25,29 @@ BATCH_ROWS = 256
 
 
 class Opened:
-    """A file to read, through gzip if its name says so, and how much of it has been read."""
+    """A file to read, decompressed if its name says so, and how much of it has been read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = max(path.stat().st_size, 1)
         self._raw = path.open("rb")
-        zipped = path.suffix == ".gz"
-        self.file: BinaryIO = gzip.GzipFile(fileobj=self._raw) if zipped else self._raw  # type: ignore[assignment]
+        try:
+            self.file = decompressed(self._raw, path)
+        except InputError:
+            self._raw.close()
+            raise
 
     @property
     def read(self) -> float:
         return min(self._raw.tell() / self.size, 1.0)
+
+    def skip(self, n_bytes: int) -> None:
+        """Pass over the first bytes of the content."""
+        if self.file.seekable():
+            self.file.seek(n_bytes)
+            return
+        while n_bytes and (block := self.file.read(min(n_bytes, READ_SIZE))):
+            n_bytes -= len(block)
 
     def __enter__(self) -> "Opened":
         return self
@@ -49,7 +63,7 @@ Read = Callable[[Path, int, Sequence[str]], Iterator[tuple[int, int, float, Any]
 def read_text(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Texts between lines `<|endoftext|>`; positions are byte offsets."""
     with Opened(path) as opened:
-        opened.file.seek(start)
+        opened.skip(start)
         pending = bytearray()
         ended = False
         while not (ended and not pending):
@@ -96,7 +110,7 @@ def read_text_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[
     """All lines, with what ends them; positions are byte offsets."""
     with Opened(path) as opened:
         file = opened.file
-        file.seek(start)
+        opened.skip(start)
         while line := file.readline(LONGEST_LINE):
             after = start + len(line)
             raw: Any = line
@@ -110,22 +124,46 @@ def read_text_lines(path: Path, start: int, columns: Sequence[str]) -> Iterator[
             start = after
 
 
+def n_lines(path: Path, position: int) -> int:
+    """How many lines end before a byte of a file's content."""
+    n_found = 0
+    with Opened(path) as opened:
+        while position > 0 and (block := opened.file.read(min(position, READ_SIZE))):
+            n_found += block.count(b"\n")
+            position -= len(block)
+    return n_found
+
+
 def read_table(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Rows of a csv or tsv file below its header; positions are row numbers."""
+    for number, (_, share, raw) in enumerate(_table(path, columns)):
+        if number >= start:
+            yield number, number + 1, share, raw
+
+
+def line_of_row(path: Path, row: int) -> int:
+    """The line on which a row of a csv or tsv file begins: cells may hold line breaks."""
+    return next(islice(_table(path, ()), row, None))[0]
+
+
+def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, float, Any]]:
+    """The line on which each row begins, how much of the file is read behind it, and the row."""
     csv.field_size_limit(LONGEST_LINE)
-    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    delimiter = "\t" if plain_name(path.name).lower().endswith(".tsv") else ","
     with Opened(path) as opened:
         # Bytes that are not UTF-8 become lone surrogates here, and a flaw of their row later.
         lines = io.TextIOWrapper(opened.file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        rows = csv.reader(_bounded(lines, path), delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
         except csv.Error as error:
             raise InputError(f"table must begin with its columns' names, but '{path}' does not ({error})") from error
+        if not header:
+            return
         check_columns(path, header, columns)
-        row_number = 0
         while True:
             raw: Any
+            line = rows.line_num + 1
             try:
                 row = next(rows)
             except StopIteration:
@@ -138,9 +176,17 @@ def read_table(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple
                 raw = dict(zip(header, row, strict=False))
                 if len(row) != len(header):
                     raw = FlawError(f"{len(row)} fields where the header has {len(header)}")
-            row_number += 1
-            if row_number > start:
-                yield row_number - 1, row_number, opened.read, raw
+            yield line, opened.read, raw
+
+
+def _bounded(lines: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    while line := lines.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise InputError(
+                f"table must have lines of at most {LONGEST_LINE >> 20} MiB, but '{path}' has a longer one; give a "
+                "table, or name the file .txt if it is a text"
+            )
+        yield line
 
 
 def read_parquet(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
@@ -165,14 +211,36 @@ def read_parquet(path: Path, start: int, columns: Sequence[str]) -> Iterator[tup
 
 def read_arrow(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Rows of an arrow file, as `save_to_disk` of the datasets library leaves them; positions are row numbers."""
+    with _arrow_reader(path) as reader:
+        check_columns(path, reader.schema.names, columns)
+        is_stream = not hasattr(reader, "num_record_batches")
+        batches = reader if is_stream else (reader.get_batch(i) for i in range(reader.num_record_batches))
+        yield from _rows((batch.select(list(dict.fromkeys(columns))) for batch in batches), path, 0, start, None)
+
+
+@contextmanager
+def _arrow_reader(path: Path) -> Iterator[Any]:
     arrow = needed("pyarrow")
     with arrow.OSFile(str(path)) as file:
         is_stream = file.read(6) != b"ARROW1"
         file.seek(0)
-        reader = arrow.ipc.open_stream(file) if is_stream else arrow.ipc.open_file(file)
-        check_columns(path, reader.schema.names, columns)
-        batches = reader if is_stream else (reader.get_batch(i) for i in range(reader.num_record_batches))
-        yield from _rows((batch.select(list(dict.fromkeys(columns))) for batch in batches), path, 0, start, None)
+        yield arrow.ipc.open_stream(file) if is_stream else arrow.ipc.open_file(file)
+
+
+def string_columns(path: Path) -> dict[str, bool]:
+    """Every column of a parquet or arrow file, and whether it holds strings."""
+    arrow = needed("pyarrow")
+    if format_of(path.name) is ARROW:
+        with _arrow_reader(path) as reader:
+            schema = reader.schema
+    else:
+        import pyarrow.parquet as parquet
+
+        schema = parquet.read_schema(path)
+    is_dictionary, strings = arrow.types.is_dictionary, (arrow.string(), arrow.large_string())
+    return {
+        field.name: (field.type.value_type if is_dictionary(field.type) else field.type) in strings for field in schema
+    }
 
 
 def _rows(
@@ -220,18 +288,36 @@ FORMATS = {
     ".txt": TEXT,
     ".md": TEXT,
     ".jsonl": LINES,
+    ".json": LINES,
     ".csv": TABLE,
     ".tsv": TABLE,
     ".parquet": PARQUET,
     ".arrow": ARROW,
 }
-GZIPPED = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 
 
 def format_of(name: str) -> Format | None:
-    plain = name.removesuffix(".gz")
-    suffix = Path(plain).suffix.lower()
-    return FORMATS.get(suffix) if plain == name or suffix in GZIPPED else None
+    """What a file of that name holds; parquet and arrow compress their content themselves."""
+    kind = FORMATS.get(Path(plain_name(name)).suffix.lower())
+    return None if kind in ARROWS and is_compressed(name) else kind
+
+
+def format_at(path: Path) -> Format | None:
+    """What that file holds. A .json file counts only with an object on its first line, for most are no tables."""
+    kind = format_of(path.name)
+    return kind if not is_json(path.name) or begins_with_object(path) else None
+
+
+def is_json(name: str) -> bool:
+    return Path(plain_name(name)).suffix.lower() == ".json"
+
+
+def begins_with_object(path: Path) -> bool:
+    line = next((raw for *_, raw in read_lines(path, 0, ())), b"{}")
+    try:
+        return isinstance(json.loads(line), dict)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def has_known_suffix(name: str) -> bool:

@@ -54,7 +54,17 @@ class Source(Protocol):
         """What the record says, or a FlawError."""
 
 
+CONVERT = "convert the file, as by: iconv -f latin-1 -t utf-8 FILE > NEW"
+
+
+def remedy(flaw: str) -> str:
+    """What to do about records of which the first has this flaw."""
+    return CONVERT if "not UTF-8" in flaw else "mend or remove them"
+
+
 def parse_text(raw: bytes, columns: Sequence[str]) -> str:
+    if b"\0" in raw:
+        raise FlawError(f"no text but binary data, with a NUL byte at {raw.index(0)}")
     return decoded(raw)
 
 

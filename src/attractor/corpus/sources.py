@@ -1,9 +1,7 @@
 """Where large corpora are read from: files, folders, dumps, the Hugging Face Hub, Python's own library."""
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,36 +10,47 @@ from pathlib import Path
 from typing import Any
 
 from attractor.corpus.articles import Articles
+from attractor.corpus.columns import USUAL, text_column
+from attractor.corpus.compression import DAMAGED_GZIP
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.hub import ALIASES, hub_source
 from attractor.corpus.readers import (
     ARROWS,
     FORMATS,
     LINES,
+    TABLE,
     TEXT,
     TEXT_LINES,
     Format,
     check_columns,
+    format_at,
     format_of,
     has_known_suffix,
+    is_json,
+    line_of_row,
+    n_lines,
     read_lines,
 )
-from attractor.corpus.records import FlawError, Record, Source, decoded, parts
+from attractor.corpus.records import FlawError, Record, Source, decoded, parts, remedy
 from attractor.errors import InputError, unknown
 
+SPLITS, STATE = "dataset_dict.json", "state.json"  # of what save_to_disk of the datasets library left
+EARLIEST_VERDICT = 1000  # records, before which a share of unreadable ones says nothing
 
-def open_source(name: str, columns: Sequence[str] = ("text",), split: str = "train", articles: bool = False) -> Source:
+
+def open_source(
+    name: str, columns: Sequence[str] | None = None, split: str = "train", articles: bool = False
+) -> Source:
     """A file, a folder, a pattern, a dump, the name of a built-in corpus, or `name:config:column` on the Hub; with
-    `articles`, the rows of tables and the lines of texts are lines of longer documents."""
-    if not all(columns):
-        raise InputError(f"column must be one name or several, as title,abstract, got '{','.join(columns)}'; name one")
+    `articles`, the rows of tables and the lines of texts are lines of longer documents. Without `columns` the text of a
+    table is in its column `text`, or else in its only column of strings."""
     source = _open(name, columns, split)
     if articles and isinstance(source, FileSource):
         source = replace(source, by_line=True)
     return Articles(source) if articles and not isinstance(source, Articles) else source
 
 
-def _open(name: str, columns: Sequence[str], split: str) -> Source:
+def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
     path = Path(name).expanduser()
     if path.exists():
         return FileSource.at(name, path, columns, split)
@@ -57,19 +66,48 @@ def _open(name: str, columns: Sequence[str], split: str) -> Source:
             raise unknown(
                 "source", name, [*CORPORA, *ALIASES], see="or a file, a folder, a pattern, owner/name:config:column"
             )
-        return hub_source(name, columns, split)
+        return hub_source(name, columns or (USUAL,), split)
     raise InputError(f"source must be a file, a folder, a pattern or a dataset, but '{name}' does not exist; check it")
 
 
-def documents(source: Source) -> Iterator[Document]:
-    """Every readable document with its place, for whoever needs only the texts."""
-    for record in source.records():
+def documents(source: Source, max_bad: float = 0.01) -> Iterator[Document]:
+    """Every document with its place, for whoever needs only the texts. Records that cannot be read are left out; more
+    than `max_bad` of all are an error that names the first."""
+    first = ""
+    n_flaws = n_records = 0
+
+    def check() -> None:
+        if n_flaws > max_bad * n_records:
+            raise InputError(
+                f"records must be readable, but {n_flaws:,} of {n_records:,} are not, the first is {first}; "
+                f"{remedy(first)}"
+            )
+
+    for n_records, record in enumerate(source.records(), start=1):
         try:
             text = source.text(record)
-        except FlawError:
+        except FlawError as flaw:
+            n_flaws += 1
+            first = first or f"{record_name(source, record)}: {flaw}"
+            if max_bad == 0 or n_records >= EARLIEST_VERDICT:
+                check()
             continue
         for part in parts(text):
             yield place_name(source, record.file, record.position), part
+    check()
+
+
+def record_name(source: Source, record: Record) -> str:
+    """A record as a person finds it: by its line in a file of lines or cells, by its number in another table."""
+    rows = source.rows if isinstance(source, Articles) else source
+    if not isinstance(rows, FileSource):
+        return place_name(source, record.file, record.position)
+    path, name = rows.paths[record.file], rows.files[record.file]
+    kind = format_of(name)
+    if kind in ARROWS:
+        return f"row {record.position + 1} of '{name}'"
+    line = line_of_row(path, record.position) if kind is TABLE else 1 + n_lines(path, record.position)
+    return f"line {line} of '{name}'"
 
 
 def place_name(source: Source, file: int, position: int) -> str:
@@ -88,42 +126,53 @@ class FileSource:
     """Whether each line of a text is a record, rather than each text."""
 
     @classmethod
-    def at(cls, name: str, path: Path, columns: Sequence[str], split: str) -> "FileSource":
+    def at(cls, name: str, path: Path, columns: Sequence[str] | None, split: str) -> "FileSource":
         """One file, a folder, or what `save_to_disk` of the datasets library left."""
         if path.is_file():
             return cls.of(name, [path], [path.name], columns)
-        if (path / "dataset_dict.json").is_file():
-            splits = _listed(path / "dataset_dict.json", "splits")
+        if (path / SPLITS).is_file():
+            splits = _listed(path / SPLITS, "splits")
             if split not in splits:
                 raise unknown("split", split, splits)
             path = path / split
-        if (path / "state.json").is_file():
-            saved = [str(entry["filename"]) for entry in _listed(path / "state.json", "_data_files")]
+        if (path / STATE).is_file():
+            saved = [str(entry["filename"]) for entry in _listed(path / STATE, "_data_files")]
             return cls.of(name, [path / each for each in saved], saved, columns)
-        below = sorted(found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file())
-        shown = [found for found in below if not any(part.startswith(".") for part in found.split("/"))]
-        known = [found for found in shown if has_known_suffix(found)]
+        shown = files_below(path)
+        known = [found for found in shown if is_known(path / found)]
         if not known:
             suffixes = sorted({Path(found).suffix or "no suffix" for found in shown})
             raise InputError(
                 f"source folder must hold files of a known type ({', '.join(FORMATS)}), but '{name}' has "
                 f"{', '.join(suffixes[:5]) or 'no files'}; give another folder or rename them"
             )
-        skipped = [found for found in shown if not has_known_suffix(found)]
+        skipped = [found for found in shown if found not in set(known)]
         return cls.of(name, [path / found for found in known], known, columns, skipped)
 
     @classmethod
     def of(
-        cls, name: str, paths: Sequence[Path], files: Sequence[str], columns: Sequence[str], skipped: Sequence[str] = ()
+        cls,
+        name: str,
+        paths: Sequence[Path],
+        files: Sequence[str],
+        columns: Sequence[str] | None,
+        skipped: Sequence[str] = (),
     ) -> "FileSource":
         for path in paths:
             if not has_known_suffix(path.name):
                 raise InputError(
-                    f"file type must be one of {', '.join(FORMATS)} (texts and tables also with .gz), but '{path}' is "
-                    "none of them; convert or rename it"
+                    f"file type must be one of {', '.join(FORMATS)} (all but the last two also with .gz or .zst), but "
+                    f"'{path}' is none of them; convert or rename it"
                 )
             if not path.is_file():
                 raise InputError(f"source must be whole, but '{path}' is missing; fetch it again")
+            if is_json(path.name) and not holds_table(path):
+                raise InputError(
+                    f"json file must hold one object in each line, but '{path}' does not begin with one; for a list, "
+                    "run: jq -c '.[]' FILE.json > FILE.jsonl"
+                )
+        if columns is None:
+            columns = [next((column_of(path) for path in paths if holds_table(path)), USUAL)]
         sizes = tuple(path.stat().st_size for path in paths)
         source = cls(name, tuple(paths), tuple(files), sizes, tuple(columns), tuple(skipped))
         source._check_first_object()
@@ -137,7 +186,7 @@ class FileSource:
     def records(self, file: int = 0, position: int = 0) -> Iterator[Record]:
         for number in range(file, len(self.paths)):
             path = self.paths[number]
-            with _readable(path):
+            with readable(path):
                 for record in self._format(path).read(path, position if number == file else 0, self.columns):
                     yield Record(number, *record)
 
@@ -156,7 +205,7 @@ class FileSource:
         for path in self.paths[:1]:
             if format_of(path.name) is not LINES:
                 continue
-            with _readable(path):
+            with readable(path):
                 first = [raw for *_, raw in islice(read_lines(path, 0, self.columns), 100)]
             for raw in first:
                 try:
@@ -168,12 +217,34 @@ class FileSource:
                     return
 
 
+def files_below(folder: Path) -> list[str]:
+    """The files below a folder that are not hidden, by sorted name."""
+    below = sorted(found.relative_to(folder).as_posix() for found in folder.rglob("*") if found.is_file())
+    return [found for found in below if not any(part.startswith(".") for part in found.split("/"))]
+
+
+def is_known(path: Path) -> bool:
+    with readable(path):
+        return format_at(path) is not None
+
+
+def holds_table(path: Path) -> bool:
+    """Whether a file holds rows of columns, rather than a text."""
+    with readable(path):
+        return format_at(path) not in (None, TEXT)
+
+
+def column_of(table: Path) -> str:
+    with readable(table):
+        return text_column(table)
+
+
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """What the libraries say of a damaged file, in one line."""
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except DAMAGED_GZIP as error:
         raise InputError(f"gzip file must be whole, but '{path}' is not ({error}); fetch it again") from error
     except (ValueError, OSError, NotImplementedError) as error:
         # What arrow finds wrong with the content may be any of these; what the system refuses has a number.

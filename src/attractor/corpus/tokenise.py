@@ -17,7 +17,6 @@ import numpy as np
 from attractor.corpus.duplicates import sketch
 from attractor.corpus.records import FlawError, Record, Source, parts
 from attractor.corpus.shards import SIDES, id_type
-from attractor.corpus.sources import place_name
 from attractor.corpus.split import Split
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.work import DOCUMENT, Part
@@ -34,7 +33,7 @@ class Tokenised:
     train: Part
     valid: Part
     n_empty: int
-    flaws: list[str]
+    flaws: list[tuple[Record, str]]
 
     def side(self, side: str) -> Part:
         return self.valid if side == "valid" else self.train
@@ -50,7 +49,7 @@ def tokenise(records: list[Record], source: Source, tokenizer: Tokenizer, split:
         try:
             said = source.text(record)
         except FlawError as flaw:
-            flaws.append(f"{place_name(source, record.file, record.position)}: {flaw}")
+            flaws.append((record, str(flaw)))
             continue
         if not said.encode().strip():
             n_empty += 1

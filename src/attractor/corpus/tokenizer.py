@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from attractor.corpus import bpe
-from attractor.corpus.located import located
+from attractor.corpus.located import located, searched
 from attractor.errors import InputError, unknown
 
 N_BYTES = 256
@@ -105,7 +105,9 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
         raise unknown(
             "tokenizer", name_or_path, (ByteTokenizer.name, bpe.GPT2, "bpe:8192"), see="or a tokenizer.json's path"
         )
-    raise InputError(f"tokenizer must be a name or a path, but '{name_or_path}' does not exist; check it")
+    raise InputError(
+        f"tokenizer must be a name or a path, but '{name_or_path}' does not exist; {searched(name_or_path)}"
+    )
 
 
 def restore(definition: bytes, name: str) -> Tokenizer:

@@ -4,14 +4,19 @@ The text is cut into as many stretches as there are passages, and in each of the
 the seed, at a line's beginning where one is near: passages are spread over the text and do not overlap.
 """
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attractor.corpus.columns import columns_from
+from attractor.corpus.compression import is_compressed
+from attractor.corpus.in_memory import checked_blocks
 from attractor.corpus.located import located
 from attractor.corpus.readers import TEXT, format_of
 from attractor.corpus.shards import is_prepared
@@ -24,22 +29,18 @@ NEAR = 400  # characters within which the beginning of a line is looked for
 BETWEEN = "\n\n"  # documents
 
 
-def text_of(name: str) -> str:
+def text_of(name: str, column: str | None = None) -> str:
     """Of a file in UTF-8, or the documents of a corpus one after another; of what is very long the beginning."""
     path = located(name)
-    if path.is_file() and format_of(path.name) in (None, TEXT) and path.suffix != ".gz":
-        try:
-            with path.open(encoding="utf-8") as file:
-                return file.read(LONGEST)
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"on must be text in UTF-8, but '{name}' is not ({error.reason} at byte {error.start}); convert it"
-            ) from error
+    if path.is_file() and format_of(path.name) in (None, TEXT) and not is_compressed(path.name):
+        if column is not None:
+            raise InputError(f"column must be left out with plain text, got '{column}' for '{name}'; leave it out")
+        return _beginning_of(path)
     if is_prepared(path):
         raise InputError(
             f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
         )
-    source = open_source(str(path) if path.exists() else name)
+    source = open_source(str(path) if path.exists() else name, columns_from(column))
     texts = (text if isinstance(text, str) else text.decode(errors="replace") for _, text in documents(source))
     return "".join(_beginning(chain.from_iterable((text, BETWEEN) for text in texts)))
 
@@ -67,6 +68,16 @@ def passages(
             )
         found.append(leading + list(tokens))
     return torch.tensor(found)
+
+
+def _beginning_of(path: Path) -> str:
+    content = io.BytesIO()
+    for block in checked_blocks(path):
+        content.write(block)
+        if content.tell() >= 4 * LONGEST:  # bytes, of which a character has four at most
+            break
+    content.seek(0)
+    return io.TextIOWrapper(content, encoding="utf-8", errors="ignore").read(LONGEST)
 
 
 def _line_near(stretch: str, at: int) -> int:

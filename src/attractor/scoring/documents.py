@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attractor.causal import described, is_imported
-from attractor.corpus.documents import CORPORA, Document, documents_at
-from attractor.corpus.located import located
+from attractor.corpus.documents import CORPORA, Document
+from attractor.corpus.in_memory import documents_at
+from attractor.corpus.located import located, searched
 from attractor.corpus.shards import PreparedCorpus, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.errors import InputError, unknown
@@ -29,18 +30,21 @@ class Texts:
         return f"{part}{self.name}: {len(self.documents):,} documents, {self.n_bytes:,} bytes"
 
 
-def texts_on(name: str, trained_on: Collection[str] = ()) -> Texts:
-    """Of a corpus by name, a prepared one, and one that a model was trained on: what is held out of it."""
+def texts_on(name: str, trained_on: Collection[Text] = (), column: str | None = None) -> Texts:
+    """Of a corpus by name, a prepared one, and one that a model was trained on: what is held out of it. Of a table the
+    given column, or that which a model was trained on."""
     path = located(name).resolve()
     if name not in CORPORA and not path.exists():
         if "/" not in name and "." not in name:
             raise unknown("corpus", name, CORPORA, see="or give the path of a text file or folder")
-        raise InputError(f"on must be a text file, a folder or a corpus, but '{name}' does not exist; check the path")
-    seen = name in CORPORA or path in {located(each).resolve() for each in trained_on}
+        raise InputError(f"on must be a text file, a folder or a corpus, but '{name}' does not exist; {searched(name)}")
+    trained_here = [task for task in trained_on if located(task.corpus).resolve() == path]
+    column = column or next((task.column for task in trained_here if task.column), None)
+    seen = name in CORPORA or bool(trained_here)
     if name not in CORPORA and is_prepared(path):
         found, seen = tuple(_of_prepared(path)), True
     else:
-        there = CORPORA[name]() if name in CORPORA else documents_at(path)
+        there = CORPORA[name]() if name in CORPORA else documents_at(path, column)
         written = [document for document in there if document[1].strip()]
         found = tuple(_held_out(written) if seen and written else written)
     if not found:
@@ -48,13 +52,13 @@ def texts_on(name: str, trained_on: Collection[str] = ()) -> Texts:
     return Texts(name if name in CORPORA else path.name, found, seen)
 
 
-def corpus_of(folder: Path) -> str | None:
+def trained_text(folder: Path) -> Text | None:
     """What a run on text was trained on here; None for any other folder."""
     config = described(folder)
     if "model_type" in config:
         return None
     task = TrainConfig.from_dict(config).task
-    return task.corpus if isinstance(task, Text) and not is_imported(task) else None
+    return task if isinstance(task, Text) and not is_imported(task) else None
 
 
 def _held_out(documents: list[Document]) -> Iterator[Document]:

@@ -115,5 +115,5 @@ def score_texts(
     stride: int | None = None,
     batch_size: int | None = None,
 ) -> TextScore:
-    """Documents are names and UTF-8 texts, as `attractor.corpus.documents.documents_at` finds them."""
+    """Documents are names and UTF-8 texts, as `attractor.corpus.in_memory.documents_at` finds them."""
     return score(read(causal, documents, window, stride), batch_size)

@@ -61,6 +61,7 @@ class Advise:
     out: Path | None = None
     ladder: tuple[Rung, ...] = LADDER
     command: str = "attractor advise"
+    column: str | None = None  # of a table
 
     def __post_init__(self) -> None:
         if not 0 < self.budget < math.inf:
@@ -73,6 +74,10 @@ class Advise:
 
     def pilot(self, n_max: int) -> Pilot:
         return Pilot(self.rivals, n_max, self.margin, self.alpha)
+
+    @property
+    def text(self) -> Text:
+        return Text(self.corpus, self.column)
 
     def question(self, task: Task) -> dict[str, Any]:
         """What a folder holds the answer to. Another budget is another pilot, as it may choose another rung."""
@@ -100,7 +105,7 @@ def advise(options: Advise, runtime: Runtime, console: Console) -> Advice:
         print_line(console, text)
 
     resolve_device(runtime.device)
-    task = Text(options.corpus).build(options.ladder[0].config.seq_len, 0)
+    task = options.text.build(options.ladder[0].config.seq_len, 0)
     say(task.describe())
     question = options.question(task)
     folder = options.out or Path("runs") / f"advise-{config_hash(question)[:8]}"
@@ -112,7 +117,7 @@ def advise(options: Advise, runtime: Runtime, console: Console) -> Advice:
     clock = Clock(folder, plan, options.budget, began)
     rung = next(rung for rung in options.ladder if rung.name == plan["rung"])
     pilot = options.pilot(plan["n_max"])
-    trial = Trial(folder, pilot, {label: config_on(rung, options.corpus, label) for label in pilot.arms})
+    trial = Trial(folder, pilot, {label: config_on(rung, options.text, label) for label in pilot.arms})
     if not clock.spent_before:
         folder.mkdir(parents=True, exist_ok=True)
         clock.save()
@@ -155,8 +160,8 @@ def advise(options: Advise, runtime: Runtime, console: Console) -> Advice:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def config_on(rung: Rung, corpus: str, label: str) -> TrainConfig:
-    return fitted(rung.config.replace(task=Text(corpus), attention=label), {})
+def config_on(rung: Rung, text: Text, label: str) -> TrainConfig:
+    return fitted(rung.config.replace(task=text, attention=label), {})
 
 
 def stored_plan(folder: Path, question: dict[str, Any]) -> dict[str, Any] | None:
@@ -185,7 +190,7 @@ def new_plan(options: Advise, task: Task, runtime: Runtime, n_workers: int, bega
             f"corpus must hold at least {needed:,} training tokens, so that the shortest pilot reads it "
             f"{MAX_EPOCHS:g} times at most, and '{options.corpus}' holds {task.n_tokens:,}; give more text"
         )
-    timing = Timing(runtime, lambda rung, label: config_on(rung, options.corpus, label))
+    timing = Timing(runtime, lambda rung, label: config_on(rung, options.text, label))
 
     def left() -> float:
         return options.budget - (time.monotonic() - began)

@@ -1,7 +1,7 @@
 """Language modelling: predict the next token of a corpus, measured by perplexity on documents held out.
 
-A corpus is text, which is read into memory as bytes, or a folder that `attractor data prepare` wrote, whose tokens stay
-on disk and are of the folder's own tokenizer.
+A corpus is text or a table with a column of text, which are read into memory as bytes, or a folder that `attractor data
+prepare` wrote, whose tokens stay on disk and are of the folder's own tokenizer.
 """
 
 import hashlib
@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from attractor.corpus.documents import CORPORA, Document, documents_at
-from attractor.corpus.located import located
+from attractor.corpus.documents import CORPORA, Document
+from attractor.corpus.in_memory import documents_at
+from attractor.corpus.located import located, searched
 from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
 from attractor.errors import InputError, unknown
+from attractor.fields import later
 from attractor.tasks.order import Windows, check_length, evaluation_batches
 from attractor.tasks.task import Batch, TaskConfig
 
@@ -44,9 +46,10 @@ class Text(TaskConfig):
     kind = "text"
 
     corpus: str = "stdlib-code"
+    column: str | None = later(None)  # of a table; None: its column `text`, or else its only one of strings
 
     def build(self, seq_len: int, seed: int) -> "TextTask":
-        return TextTask(self.corpus, seq_len, seed)
+        return TextTask(self.corpus, seq_len, seed, self.column)
 
 
 class TextTask:
@@ -55,8 +58,8 @@ class TextTask:
     metric = "perplexity"
     valid_sets = ("valid",)
 
-    def __init__(self, corpus: str, seq_len: int, seed: int) -> None:
-        self.corpus = load_corpus(corpus)
+    def __init__(self, corpus: str, seq_len: int, seed: int, column: str | None = None) -> None:
+        self.corpus = load_corpus(corpus, column)
         self.seq_len = seq_len
         self.name = f"text:{self.corpus.name}"
         self.demands = {"vocab_size": self.corpus.tokenizer.vocab_size, "causal": True, "n_classes": None}
@@ -71,6 +74,11 @@ class TextTask:
 
     def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         return evaluation_batches(self.corpus.valid, self.seq_len, batch_size, max_batches)
+
+    def n_validated(self, batch_size: int, max_batches: int | None = None) -> int:
+        """Tokens of one validation."""
+        n_windows = (len(self.corpus.valid) - 1) // self.seq_len
+        return self.seq_len * (n_windows if max_batches is None else min(n_windows, max_batches * batch_size))
 
     @property
     def bytes_per_token(self) -> float:
@@ -90,20 +98,33 @@ class TextTask:
         )
 
 
-def load_corpus(name_or_path: str | PathLike[str]) -> Corpus:
-    """The corpus of that name in CORPORA, or else of that file or folder; read once in a process."""
+def load_corpus(name_or_path: str | PathLike[str], column: str | None = None) -> Corpus:
+    """The corpus of that name in CORPORA, or else of that file or folder; read once in a process. The column is that of
+    tables."""
     name = str(name_or_path)
-    if name in CORPORA:
+    path = None if name in CORPORA else located(name).resolve()
+    if column is not None and (path is None or is_prepared(path)):
+        raise InputError(
+            f"column must be left out with corpus '{name}', which is no table, got '{column}'; leave it out"
+        )
+    if path is None:
         return _load(name, None)
-    path = located(name).resolve()
     if is_prepared(path):
         return _open(path)
     if path.exists():
-        return _load(name, path)
+        return _load(name, path, column)
+    raise missing_corpus(name)
+
+
+def missing_corpus(name: str) -> InputError:
+    """The error for a corpus that is neither a name nor there."""
     if re.fullmatch(r"[\w-]+", name):
         elsewhere = "or give the path of a text file or folder, or the name of one in the folder ATTRACTOR_DATA"
-        raise unknown("corpus", name, CORPORA, elsewhere)
-    raise InputError(f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}")
+        return unknown("corpus", name, CORPORA, elsewhere)
+    return InputError(
+        f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}; "
+        f"{searched(name)}"
+    )
 
 
 def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
@@ -113,8 +134,8 @@ def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, path: Path | None) -> Corpus:
-    found = CORPORA[name]() if path is None else documents_at(path)
+def _load(name: str, path: Path | None, column: str | None = None) -> Corpus:
+    found = CORPORA[name]() if path is None else documents_at(path, column)
     documents = [document for document in found if document[1].strip()]
     if not documents:
         raise InputError(f"corpus must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
@@ -159,13 +180,12 @@ def split(documents: Sequence[Document]) -> tuple[list[bytes], list[bytes]]:
 
 
 def _join(texts: Sequence[bytes]) -> np.ndarray:
-    """The tokens of the texts with an end-of-text token between them."""
-    tokenizer = ByteTokenizer()
-    between = np.array([END_OF_TEXT], dtype=np.uint16)
-    parts = [tokenizer.encode(texts[0])]
-    for text in texts[1:]:
-        parts += [between, tokenizer.encode(text)]
-    tokens = np.concatenate(parts)
+    """The tokens of the texts, which are their bytes, with an end-of-text token between them."""
+    tokens = np.full(sum(map(len, texts)) + len(texts) - 1, END_OF_TEXT, dtype=np.uint16)
+    begin = 0
+    for text in texts:
+        tokens[begin : begin + len(text)] = np.frombuffer(text, dtype=np.uint8)
+        begin += len(text) + 1
     tokens.flags.writeable = False
     return tokens
 
@@ -174,5 +194,5 @@ def _fingerprint(train: np.ndarray, valid: np.ndarray) -> str:
     """Over the length of the training part too: the same tokens split elsewhere are other data."""
     digest = hashlib.sha256(len(train).to_bytes(8))
     for part in (train, valid):
-        digest.update(part.astype("<u2").tobytes())
+        digest.update(part.astype("<u2", copy=False).data)
     return digest.hexdigest()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from attractor.attention.stage import require
+from attractor.corpus.located import located
 from attractor.errors import InputError, unknown
 from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
@@ -119,7 +120,7 @@ class TrainConfig(PrintsChanges):
 
     @property
     def _start_path(self) -> Path | None:
-        return None if self.start is None else Path(self.start.format(attention=self.label, seed=self.seed))
+        return None if self.start is None else located(self.start.format(attention=self.label, seed=self.seed))
 
     @property
     def start_folder(self) -> Path | None:

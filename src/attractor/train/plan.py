@@ -13,6 +13,7 @@ from rich.text import Text
 from attractor.evidence.configuration import config_differences
 from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.tasks import Task
+from attractor.tasks.text import TextTask
 from attractor.train.calibrate import Estimate
 from attractor.train.communication import DistributedPlan
 from attractor.train.config import TrainConfig
@@ -21,6 +22,7 @@ from attractor.train.optimizer import optimizer_groups
 from attractor.train.parts import BACKWARD, PARTS, forward_flops, parameters_by_part, without_data
 
 NAME_WIDTH = 27
+LARGE_VALIDATION = 0.5  # share of the training tokens, from which on a plan speaks of validation
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class RunPlan:
     epochs: float | None  # None where data are drawn without end
     groups: tuple[Group, ...]
     layer_equivalents: float  # what grows with the square of the length, in layers over all positions
+    n_evaluations: int = 0
+    validated_tokens: int | None = None  # in each of them; None where the task is not text
     estimate: Estimate | None = None
     failure: str | None = None  # why there is no estimate, where one was asked for
     memory: PlannedMemory | None = None
@@ -70,7 +74,15 @@ class RunPlan:
     def in_short(self) -> str:
         epochs = "" if self.epochs is None else f", {self.epochs:.2g} epochs"
         memory = "" if self.memory is None else f"; at least {in_bytes(self.memory.total)}"
-        return f"plan: {self.costs}; {self.n_steps:,} steps of {self.tokens_per_step:,} tokens{epochs}{memory}"
+        validated = self.n_evaluations * (self.validated_tokens or 0)
+        evaluations = ""
+        if validated > LARGE_VALIDATION * self.tokens:
+            evaluations = (
+                f"; {self.n_evaluations:,} evaluations of {with_prefix(self.validated_tokens or 0)} tokens each, "
+                f"{validated / self.tokens:.0%} of what is trained (--eval-batches, --eval-every)"
+            )
+        steps = f"{self.n_steps:,} steps of {self.tokens_per_step:,} tokens"
+        return f"plan: {self.costs}; {steps}{epochs}{evaluations}{memory}"
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"n_parameters": self.n_parameters, "flops_per_token": self.flops_per_token, "tokens": self.tokens}
@@ -110,6 +122,10 @@ def plan_run(
         epochs=None if task.n_tokens is None else tokens / task.n_tokens,
         groups=tuple(groups),
         layer_equivalents=config.model.layer_equivalents,
+        n_evaluations=-(-config.n_steps // config.eval_every),
+        validated_tokens=task.n_validated(config.batch_size // config.accumulation, config.eval_batches)
+        if isinstance(task, TextTask)
+        else None,
         estimate=estimate,
         failure=failure,
         memory=memory,
@@ -188,6 +204,7 @@ def _print_costs(console: Console, plans: Sequence[RunPlan]) -> None:
     row("steps", lambda plan: f"{plan.n_steps:,}")
     row("tokens a step", lambda plan: f"{plan.tokens_per_step:,}")
     row("tokens", lambda plan: f"{plan.tokens:,}")
+    row("tokens of an evaluation", lambda plan: f"{plan.validated_tokens:,}" if plan.validated_tokens else None)
     row("epochs", lambda plan: "endless data" if plan.epochs is None else f"{plan.epochs:.3g}")
     table.add_section()
 

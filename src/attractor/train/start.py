@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from attractor.corpus.located import searched
 from attractor.errors import InputError
 from attractor.evidence.run import RunFolder
 from attractor.evidence.study import STUDY_FILE, pool_of, read_study
@@ -23,6 +24,8 @@ READOUT = "head.weight"
 
 def counterpart(path: Path, label: str, seed: int) -> Path:
     """Return the run at this path; of a comparison's folder, its run of that label and seed."""
+    if not path.exists():
+        raise InputError(f"start must be a run or a comparison, but '{path}' does not exist; {searched(path)}")
     if not (path / STUDY_FILE).exists():
         return path
     _, keys = read_study(path)

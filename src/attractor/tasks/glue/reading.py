@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attractor.corpus.located import searched
 from attractor.corpus.network import OFFLINE, reachable
 from attractor.corpus.optional import needed
 from attractor.corpus.records import FlawError
@@ -152,7 +153,8 @@ def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
     """The folder may be the task's own, or hold one that is called after the task: `SST-2` or `sst2`."""
     if not folder.is_dir():
         raise InputError(
-            f"glue_data must be a folder, or '{HUB}', but '{folder}' is not; give one with a folder '{task}'"
+            f"glue_data must be a folder, or '{HUB}', but '{folder}' is not; give one with a folder '{task}'; "
+            f"{searched(folder)}"
         )
     own = [below for below in sorted(folder.iterdir()) if below.is_dir() and _plain(below.name) == task]
     place = own[0] if own else folder

@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from attractor.corpus.located import located, searched
 from attractor.errors import InputError
 from attractor.tasks.sudoku.board import SIZES, as_boards, candidates, digits, is_solved
 from attractor.tasks.sudoku.solver import search
@@ -78,14 +79,16 @@ def files_at(sources: str) -> list[Path]:
     """The files of comma-separated paths and globs, in order and without repetition."""
     found: dict[Path, None] = {}
     for source in filter(None, (part.strip() for part in sources.split(","))):
-        path = Path(source).expanduser()
+        path = located(source)
         if path.is_file():
             matches = [path]
         else:
             below = path.relative_to(path.anchor)  # nothing for '.' and '/', which are no pattern
             matches = sorted(m for m in Path(path.anchor).glob(str(below)) if m.is_file()) if below.parts else []
         if not matches:
-            raise InputError(f"puzzles must name files, but '{source}' matches none; give paths or globs")
+            raise InputError(
+                f"puzzles must name files, but '{source}' matches none; give paths or globs; {searched(source)}"
+            )
         found |= dict.fromkeys(matches)
     if not found:
         raise InputError("puzzles must name files, got none; give paths or globs, separated by commas")

@@ -1,0 +1,40 @@
+"""A sign of life: lines that say what a long piece of work is at, while it reports nothing itself."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+FIRST_SECONDS, SECONDS_BETWEEN = 2.0, 30.0
+
+
+class SignOfLife:
+    """Say a line after two seconds, and another every half minute, until the work inside ends.
+
+    `message` is asked for each line, with the seconds since the beginning.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], message: Callable[[float], str], first_seconds: float | None = None
+    ) -> None:
+        self._say, self._message = say, message
+        self._first_seconds = FIRST_SECONDS if first_seconds is None else first_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._speak, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _speak(self) -> None:
+        began, seconds = time.monotonic(), self._first_seconds
+        while not self._ended.wait(seconds):
+            self._say(self._message(time.monotonic() - began))
+            seconds = SECONDS_BETWEEN

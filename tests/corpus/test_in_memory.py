@@ -1,0 +1,241 @@
+"""Corpora in memory: whatever file holds the documents, the same ones are learned; what is no text is called so."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attractor.corpus import compression, in_memory, readers
+from attractor.corpus.in_memory import documents_at
+from attractor.corpus.prepare import Preparation, prepare
+from attractor.errors import InputError
+from attractor.tasks.text import Text, load_corpus
+
+DOCUMENTS = [f"document {i} says é 日本 and\nends" + "." * i for i in range(40)]
+
+
+def as_lines(texts: list[str], column: str = "text") -> bytes:
+    return "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(texts)).encode()
+
+
+def as_cells(texts: list[str], delimiter: str, column: str = "text") -> bytes:
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerows([("id", column), *enumerate(texts)])
+    return file.getvalue().encode()
+
+
+def as_parquet(texts: list[str], column: str = "text") -> bytes:
+    arrow = pytest.importorskip("pyarrow")
+    file = io.BytesIO()
+    pytest.importorskip("pyarrow.parquet").write_table(
+        arrow.table({"id": range(len(texts)), column: texts}), file, row_group_size=7
+    )
+    return file.getvalue()
+
+
+def zstd(content: bytes) -> bytes:
+    """Two frames, as a program that appends leaves them."""
+    compress = pytest.importorskip("zstandard").ZstdCompressor().compress
+    return compress(content[:100]) + compress(content[100:])
+
+
+FILES: dict[str, Callable[[list[str]], bytes]] = {
+    "a.txt": lambda texts: "\n<|endoftext|>\n".join(texts).encode(),
+    "a.jsonl": as_lines,
+    "a.json": as_lines,
+    "a.csv": lambda texts: as_cells(texts, ","),
+    "a.tsv": lambda texts: as_cells(texts, "\t"),
+    "a.parquet": as_parquet,
+}
+COMPRESSED = {f"{name}{suffix}" for name in FILES if name != "a.parquet" for suffix in compression.SUFFIXES}
+
+
+def written(folder: Path, name: str, texts: list[str] = DOCUMENTS) -> Path:
+    """The texts in a file of that name. A text file has a line break before what separates its documents."""
+    content = FILES[compression.plain_name(name)](texts)
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    path = folder / name
+    path.write_bytes(zstd(content) if name.endswith(".zst") else content)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(FILES.keys() | COMPRESSED))
+def test_every_file_gives_the_documents_that_were_written(tmp_path: Path, name: str) -> None:
+    found = [text.decode() for _, text in documents_at(written(tmp_path, name))]
+    assert [text.removesuffix("\n") for text in found] == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "b.csv", "b.parquet"])
+def test_the_fingerprint_is_that_of_the_documents(tmp_path: Path, name: str) -> None:
+    """Neither the other columns, nor the name of the column or of the file count; another document does."""
+    lines = load_corpus(written(tmp_path, "a.jsonl"))
+    other = load_corpus(written(tmp_path, name.replace("b", "a", 1)).rename(tmp_path / name))
+    assert other.fingerprint == lines.fingerprint
+    (tmp_path / "c.jsonl").write_bytes(as_lines(DOCUMENTS, "body"))
+    assert load_corpus(tmp_path / "c.jsonl").fingerprint == lines.fingerprint
+    (tmp_path / "d.jsonl").write_bytes(as_lines([*DOCUMENTS[:-1], "another"]))
+    assert load_corpus(tmp_path / "d.jsonl").fingerprint != lines.fingerprint
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_a_table_in_memory_and_the_same_prepared_hold_out_the_same(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, name)
+    prepared = prepare(Preparation(str(path), tmp_path / "prepared"))
+    for side in ("train", "valid"):
+        tokens = getattr(prepared, side)[:]
+        assert np.array_equal(tokens[:-1], getattr(load_corpus(path), side)), "but for the last end of text"
+
+
+def test_a_folder_holds_texts_and_tables_of_one_column(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    written(tmp_path / "deep", "a.jsonl", DOCUMENTS[:2])
+    (tmp_path / "b.jsonl").write_bytes(as_lines(DOCUMENTS[2:4]))
+    (tmp_path / "c.txt").write_text("a text")
+    (tmp_path / "package.json").write_text('{\n  "name": "no table"\n}')
+    found = [text.decode() for _, text in documents_at(tmp_path)]
+    assert found == [*DOCUMENTS[2:4], "a text", *DOCUMENTS[:2], '{\n  "name": "no table"\n}']
+    (tmp_path / "z.csv").write_bytes(as_cells(DOCUMENTS, ",", "body"))
+    with pytest.raises(InputError, match=r"column 'text' must be in every file, but '.*z.csv' has id, body; give"):
+        documents_at(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "column", "wanted"),
+    [
+        (b'{"n": 1, "body": "one"}\n{"n": 2, "body": null}\n', None, "one"),
+        (b'{"title": "t", "text": "one"}\n', None, "one"),
+        (b'{"title": "t", "body": "one"}\n', "body", "one"),
+        (b'{"title": "t", "body": "one"}\n', "title, body", "t\n\none"),
+    ],
+)
+def test_the_column_is_named_or_clear(tmp_path: Path, content: bytes, column: str | None, wanted: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    assert [text.decode() for _, text in documents_at(tmp_path / "a.jsonl", column) if text] == [wanted]
+
+
+def test_a_column_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="column must be one name or several, as title,abstract, got 'text,'"):
+        documents_at(written(tmp_path, "a.jsonl"), "text,")
+
+
+def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,score,body\n1,0.5,one\n2,-1e3,two\n")
+    assert [text for _, text in documents_at(tmp_path / "a.csv")] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"title": "t", "body": "b"}', r"'.*a.jsonl' has title, body; give --column NAME"),
+        ("a.csv", b"title,body\nx,y\n", r"'.*a.csv' has title, body; give --column NAME"),
+        ("a.jsonl", b'{"text": "x"}\n\n[1]\n', "the first is line 3 of 'a.jsonl': not a JSON object"),
+        ("a.jsonl", b'{"text": "x"}\n{"t": "y"}\n', "the first is line 2 of 'a.jsonl': no column 'text'"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": 5}\n', "line 2 of 'a.jsonl': column 'text' holds no text but int"),
+        ("a.jsonl", b'{"text": "x"}\nword\n', "line 2 of 'a.jsonl': not JSON"),
+        ("a.csv", b'text,id\n"x\ny",1\nz\n', "line 4 of 'a.csv': 1 fields where the header has 2"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}', r"a byte at offset 24 that is not UTF-8; convert .* iconv -f"),
+        ("a.csv", b"text\nx\n\xe9\n", "a byte at offset 7 that is not UTF-8"),
+        ("a.csv", b"text\nx\0\n", "a NUL byte at offset 6"),
+        ("a.txt", "text".encode("utf-16"), "a byte at offset 0 that is not UTF-8; .* iconv -f utf-16"),
+        ("a.txt.gz", gzip.compress(b"ab\xe2\x82"), "a byte at offset 2 that is not UTF-8"),
+        ("a.txt.gz", gzip.compress(b"text" * 99)[:-9], "gzip file must be whole"),
+        ("a.json", b'[{"text": "x"}]', r"json file must hold one object in each line, but .* run: jq -c"),
+        ("a.json", b'{\n  "text": "x"}', "json file must hold one object in each line"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        documents_at(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.json", "a.parquet", "a.txt"])
+def test_an_empty_file_has_no_text(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, name, [])
+    if name in ("a.jsonl", "a.csv"):
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
+        load_corpus(path)
+
+
+def test_a_column_is_refused_where_there_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text")
+    prepare(Preparation(str(written(tmp_path, "a.jsonl")), tmp_path / "prepared"))
+    for corpus in (tmp_path / "a.txt", tmp_path / "prepared", "stdlib-docs"):
+        with pytest.raises(InputError, match=r"column must be left out with .*, got 'text'"):
+            load_corpus(corpus, "text")
+
+
+def test_without_a_column_a_configuration_is_stored_as_it_always_was() -> None:
+    assert Text("a.txt").to_dict() == {"kind": "text", "corpus": "a.txt"}
+    named = Text("a.jsonl", "body")
+    assert Text.from_dict({k: v for k, v in named.to_dict().items() if k != "kind"}) == named
+
+
+@pytest.mark.parametrize("name", ["a.zst", "a.jsonl.zst"])
+def test_a_zst_file_that_was_cut_off_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(zstd(as_lines(DOCUMENTS))[:-5])
+    with pytest.raises(InputError, match=r"zst file must be whole, but '.*' is not \(it ends within a frame\)"):
+        documents_at(path)
+    path.write_bytes(b"no zst")
+    with pytest.raises(InputError, match="zst file must be whole"):
+        documents_at(path)
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.jsonl.zst", "zstandard"), ("a.parquet", "pyarrow")])
+def test_a_missing_package_is_named_with_the_extra_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    (tmp_path / name).write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=f"package '{package}' must be installed .* pip install 'attractor.text.'"):
+        documents_at(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", compression.SUFFIXES)
+def test_what_unfolds_beyond_memory_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Of a bomb of 64 MiB that a few kilobytes unfold to, only the beginning is ever held."""
+    monkeypatch.setattr(in_memory, "MEMORY_SHARE", 1 << 60)
+    content = io.BytesIO(b" " * (1 << 26))
+    if suffix == ".gz":
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.getvalue(), 1))
+    else:
+        (tmp_path / "a.txt.zst").write_bytes(
+            pytest.importorskip("zstandard").ZstdCompressor().compress(content.getvalue())
+        )
+    del content
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"corpus must be at most .* of text to be held in memory"):
+            documents_at(tmp_path / f"a.txt{suffix}")
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet"])
+def test_reading_a_large_table_holds_little_besides_its_documents(tmp_path: Path, name: str) -> None:
+    """The file is never held as a whole, and neither are its rows."""
+    texts = [f"{i:09} " * 100 for i in range(6000)]
+    path = written(tmp_path, name, texts)
+    documents_at(path)  # imports
+    tracemalloc.start()
+    try:
+        found = documents_at(path)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(len(text) for _, text in found) == 6_000_000
+    assert peak - held < 4 * readers.READ_SIZE, "a few blocks"
