@@ -14,7 +14,7 @@ from attractor.hf.bundle import OPTIONAL, file_name, rewritten, self_contained_c
 
 CODE = self_contained_code()
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # the last comes with transformers
-ROOMS = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "tap", "hf"}
+ROOMS = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "taps", "hf"}
 
 
 def modules() -> dict[str, Path]:
