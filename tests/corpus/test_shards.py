@@ -132,7 +132,9 @@ def test_what_is_no_prepared_corpus_says_so(tmp_path: Path, copied: Path) -> Non
         PreparedCorpus.open(copied)
     (copied / MANIFEST).unlink()
     assert not is_prepared(copied)
-    with pytest.raises(InputError, match=r"must have a manifest.json, but '.*' has none; run 'attractor data prepare SOURCE"):
+    with pytest.raises(
+        InputError, match=r"must have a manifest.json, but '.*' has none; run 'attractor data prepare SOURCE"
+    ):
         PreparedCorpus.open(copied)
     with pytest.raises(InputError, match="must be a folder"):
         PreparedCorpus.open(tmp_path / "nowhere")
