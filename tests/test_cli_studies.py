@@ -1,12 +1,16 @@
 """The commands about studies, as a person gives them: from a file to a report, a stored record and verdicts."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from attractor import cli
+from attractor.cli.evidence import folder_around
+from attractor.errors import InputError
+from attractor.files import prepare_place, write_text
 
 FILE = """
 from attractor.study import Scale, Study, axis
@@ -106,3 +110,34 @@ def test_what_is_wrong_ends_in_one_line_and_exit_code_2(attractor, arguments, sa
     assert said in err
     assert len(err.splitlines()) == 1
     assert not Path("runs").exists()
+
+
+def test_a_report_is_of_the_folder_around_what_a_command_printed(tmp_path):
+    """Criterion: the folder, its page, its record, its pool of runs, and the folder in which it lies alone all mean it.
+    A run inside is meant by itself, and of several studies none."""
+    study = tmp_path / "runs" / "compare-1"
+    (study / "runs" / "key").mkdir(parents=True)
+    for file in ("study.json", "report.html", "record.json", "runs/key/config.json", "runs/key/report.html"):
+        (study / file).write_text("{}")
+    for source in (study, study / "report.html", study / "record.json", study / "runs", tmp_path / "runs"):
+        assert folder_around(source) == study
+    for source in (study / "runs" / "key", study / "runs" / "key" / "report.html"):
+        assert folder_around(source) == study / "runs" / "key"
+    shutil.copytree(study, study.with_name("compare-2"))
+    with pytest.raises(InputError, match=r"source must be one study, and '.*runs' holds 2: .*compare-1, .*compare-2"):
+        folder_around(tmp_path / "runs")
+
+
+def test_an_error_of_writing_names_the_file_that_was_asked_for(tmp_path):
+    """Criterion: not the temporary one beside it; a folder is refused before anything is written."""
+    absent = tmp_path / "absent" / "file.json"
+    with pytest.raises(FileNotFoundError) as error:
+        write_text(absent, "")
+    assert error.value.filename == str(absent)
+    for refuse in (prepare_place, lambda path: write_text(path, "")):
+        with pytest.raises(IsADirectoryError) as error:
+            refuse(tmp_path)
+        assert error.value.filename == str(tmp_path)
+    prepare_place(absent)
+    write_text(absent, "now")
+    assert [path.name for path in absent.parent.iterdir()] == ["file.json"]

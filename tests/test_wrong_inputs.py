@@ -433,7 +433,7 @@ def what_was_typed(line: str) -> set[str]:
     return {form for word in words for form in (word, word.replace("-", "_"), Path(word).name) if form}
 
 
-@pytest.mark.parametrize("case", ALL)
+@pytest.mark.parametrize("case", ALL, ids=[case.replace(TRAIN, "train") for case in ALL])
 def test_a_wrong_input_is_one_line_that_names_it(attractor: Command, case: str) -> None:
     """Criterion: exit code 2, and one line on standard error, which holds a word that was typed behind the command, or
     the words that stand behind the case."""

@@ -49,7 +49,14 @@ def _commit() -> dict[str, Any]:
 
 def _git(*arguments: str, folder: Path = PACKAGE) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -238,7 +238,9 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     if elsewhere:
         probe_runs(jobs, "elsewhere", partial(losses_elsewhere, corpora=elsewhere), runtime, console)
     if not any(job.finished for job in planned.jobs):
-        raise InputError("no run finished, so there is nothing to report; mend what the lines above name")
+        raise InputError(
+            "no run finished, so there is nothing to report; mend what the lines above name, then repeat the command"
+        )
     return StudyRecord.read(planned.folder), failures
 
 
