@@ -119,17 +119,26 @@ def test_the_readmes_table_is_the_stored_result() -> None:
 def test_code_and_commands_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own."""
+    """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own. Output that is
+    shown under them is theirs: every line begins with a word with which a line of the real output begins."""
     monkeypatch.chdir(tmp_path)
     attractor = command_in_process(monkeypatch, capsys)
     names: dict[str, object] = {}
-    for language, content in blocks(page, "python", "sh"):
+    printed = ""
+    for language, content in blocks(page, "python", "sh", "output"):
         if language == "python":
             exec(compile(content, str(page), "exec"), names)
             continue
+        if language == "output":
+            begins = {line.split()[0] for line in printed.splitlines() if line.split()} | {"..."}
+            strangers = [line for line in content.splitlines() if line.split() and line.split()[0] not in begins]
+            assert not strangers, f"not printed by the commands above: {strangers}\n{printed}"
+            continue
+        printed = ""
         for command in content.splitlines():
             if command.startswith("attractor "):
                 code, said, errors = attractor(*shlex.split(command, comments=True)[1:])
+                printed += said
                 assert code == 0, f"`{command}` ended with {code}:\n{said[-3000:]}\n{errors[-3000:]}"
 
 

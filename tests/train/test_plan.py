@@ -169,7 +169,7 @@ def test_validation_is_counted_and_told_where_it_is_large(config: TrainConfig) -
             batch.inputs.size for batch in task.valid_batches(micro_batch, eval_batches)
         )
         assert plan.n_evaluations == 3, "after steps 5, 10 and 12"
-        assert (f"; 3 evaluations of {with_prefix(plan.validated_tokens)} tokens each" in plan.in_short) == told
+        assert (f"; 3 evaluations of {with_prefix(plan.validated_tokens)} tokens, " in plan.in_short) == told
 
 
 # --- how it is shown ----------------------------------------------------------------------------------------------

@@ -78,7 +78,8 @@ class RunPlan:
         evaluations = ""
         if validated > LARGE_VALIDATION * self.tokens:
             evaluations = (
-                f"; {self.n_evaluations:,} evaluations of {with_prefix(self.validated_tokens or 0)} tokens each, "
+                f"; {self.n_evaluations:,} evaluation{'s' * (self.n_evaluations > 1)} of "
+                f"{with_prefix(self.validated_tokens or 0)} tokens, "
                 f"{validated / self.tokens:.0%} of what is trained (--eval-batches, --eval-every)"
             )
         steps = f"{self.n_steps:,} steps of {self.tokens_per_step:,} tokens"
