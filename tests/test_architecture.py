@@ -167,7 +167,7 @@ def test_every_room_is_in_the_table() -> None:
     rooms = {place(file).split("/")[0].removesuffix(".py") for file in FILES}
     missing = sorted(rooms - MAY_IMPORT.keys())
     assert not missing, (
-        f"add {missing} to MAY_IMPORT and to the README's tree, or move the files to a room that is there"
+        f"add {missing} to MAY_IMPORT and to the tree in CONTRIBUTING.md, or move the files to a room that is there"
     )
 
 

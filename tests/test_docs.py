@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attractor.papers import PAPERS
 from attractor.papers.ledger import read_record
 from attractor.report.judged import Judged, signed
 from in_process import command_in_process
@@ -57,8 +58,8 @@ def run(command: str, folder: Path, source: Path = ROOT / "src") -> str:
 
 
 def tree() -> list[tuple[int, str, str]]:
-    """The README's picture of the house: indentation, path, phrase."""
-    (text,) = [content for _, content in blocks(ROOT / "README.md", "") if "src/attractor/" in content]
+    """The picture of the house in CONTRIBUTING.md: indentation, path, phrase."""
+    (text,) = [content for _, content in blocks(ROOT / "CONTRIBUTING.md", "") if "src/attractor/" in content]
     lines = [re.match(r"( *)(\S+)\s*(.*)", line) for line in text.splitlines()]
     return [(len(line[1]), line[2], line[3]) for line in lines if line]
 
@@ -68,7 +69,7 @@ def test_every_path_in_the_tree_exists() -> None:
     for indent, name, phrase in tree():
         folder = next((parents[i] for i in sorted(parents, reverse=True) if i < indent), ROOT)
         parents = {i: path for i, path in parents.items() if i < indent} | {indent: folder / name}
-        assert (folder / name).exists(), f"the README's tree names {name}, which is not in {folder.relative_to(ROOT)}"
+        assert (folder / name).exists(), f"the tree names {name}, which is not in {folder.relative_to(ROOT)}"
         for file in re.findall(r"[\w]+\.py", phrase):
             assert (folder / name / file).exists() or (folder / file).exists(), f"{file} is not in {name}"
 
@@ -79,7 +80,21 @@ def test_every_room_stands_in_the_tree() -> None:
     rooms = {path.stem if path.is_file() else path.name for path in inside}
     rooms -= {"__init__", "__pycache__"}
     missing = {room for room in rooms if room not in named and f"{room}.py" not in named}
-    assert not missing, f"add to the README's tree: {sorted(missing)}"
+    assert not missing, f"add to the tree in CONTRIBUTING.md: {sorted(missing)}"
+
+
+def test_the_readme_is_read_in_a_minute_and_names_the_papers() -> None:
+    """Criterion: at most 120 lines; title, authors, year and arXiv number as the claims have them."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    citation = (ROOT / "CITATION.cff").read_text()
+    for paper in PAPERS:
+        assert paper.title in readme
+        assert paper.title in citation
+        assert paper.year is None or str(paper.year) in readme
+        assert paper.arxiv is None or f"arXiv:{paper.arxiv}" in readme
+        if paper.arxiv is not None:
+            assert f"arXiv:{paper.arxiv}" in citation
 
 
 def test_make_has_the_targets_that_the_readme_names() -> None:
@@ -150,7 +165,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 # --- the recipes of CONTRIBUTING ------------------------------------------------------------------------------------
 
-RECIPES = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]
+SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]
+RECIPES = [section for section in SECTIONS if section.startswith("Add ")]
 STEP = re.compile(
     r"^(?:Create `(?P<new>[^`]+)`[^\n]*:"
     r"|In `(?P<below_file>[^`]+)`, below `(?P<line>[^`]+)`, add:"
