@@ -269,15 +269,6 @@ def test_stages_and_the_outcome_are_told(source: Path, tmp_path: Path) -> None:
         assert part in said.getvalue()
 
 
-def test_a_log_has_a_line_within_a_stage_when_one_is_due() -> None:
-    for due in (True, False):
-        said = StringIO()
-        with LivePreparation(Console(file=said, width=150), lambda due=due: due) as live:
-            live(Progress("tokenising", 0.1, 1000, 3))
-            live(Progress("tokenising", 0.5, 5000, 15))
-        assert ("tokenising: 50%  5.00k tokens of 15 documents" in said.getvalue()) == due
-
-
 def test_a_person_sees_the_speed_and_the_time_left() -> None:
     said = StringIO()
     with LivePreparation(Console(file=said, force_terminal=True, width=150)) as live:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from same_runs import assert_same_run
 
-from attractor.errors import RunInterrupted
+from attractor.errors import RunInterrupted, WritingError
 from attractor.tasks.text import TextTask
 from attractor.train import loop
 from attractor.train.config import Runtime, TrainConfig
@@ -111,7 +111,7 @@ def test_a_run_is_the_same_whoever_makes_its_batches(
     assert not batch_threads()
 
 
-def test_an_error_in_the_data_ends_the_run_as_itself(
+def test_an_error_in_the_data_ends_the_run_with_its_reason(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, ahead: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead()
@@ -121,7 +121,7 @@ def test_an_error_in_the_data_ends_the_run_as_itself(
         raise error
 
     monkeypatch.setattr(TextTask, "train_batch", broken)
-    with pytest.raises(OSError, match="the disk is gone") as caught:
+    with pytest.raises(WritingError, match=r"the disk is gone; .* Resume: attractor train --resume") as caught:
         train(config, tmp_path, runtime)
-    assert caught.value is error
+    assert caught.value.__cause__ is error
     assert not batch_threads()

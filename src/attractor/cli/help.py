@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from attractor.cli.phrases import GROUPS, PHRASES
-from attractor.cli.tables import Named, Option, Tables, tables
+from attractor.cli.tables import EVAL_BATCHES, Named, Option, Tables, tables
 from attractor.errors import unknown
 
 WIDEST_NAME = 26
@@ -154,6 +154,8 @@ def start_of(line: Sequence[str]) -> Start:
     if (task_name := word_after("task", line)) is not None and task_name != task:
         task, said = task_name, f"{said}, task {task_name}"
         values |= {**entry(known, "tasks", task).values, "task": task}
+    if task == "text" and values.get("eval_batches") is None:
+        values["eval_batches"] = str(EVAL_BATCHES)
     length = known.kinds["tasks"][task].facts["seq_len"]
     return Start(said, family, task, values | ({} if length is None else {"seq_len": str(length)}))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 from attractor.attention.presets import preset
 from attractor.attention.stage import require
+from attractor.cli.tables import EVAL_BATCHES
 from attractor.cli.waiting import reading, waiting
 from attractor.corpus.located import located
 from attractor.corpus.shards import is_prepared
@@ -25,10 +26,6 @@ from attractor.train.memory import Processes
 AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches that fit
 
 NAMES = ("attention", "slow_attention", "task")  # fields whose option is the name of what they hold
-
-# Published recipes validate on whole held-out sets, which may be longer than the training. Studies of them keep that; a
-# person's run on text validates on as many batches as the studies' own scales do.
-EVAL_BATCHES = 64
 
 
 def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:

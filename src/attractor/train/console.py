@@ -95,7 +95,7 @@ class LiveConsole:
 
     def step(self, record: dict[str, Any]) -> None:
         assert self.bar is not None
-        if not self.latest:
+        if not self.latest and record.get("tokens_per_second"):
             self._say_time_ahead(self.bar, record)
         self.latest = record
         self.progress.update(self.bar, completed=record["step"], numbers=in_numbers(record))

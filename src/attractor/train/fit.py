@@ -156,8 +156,8 @@ def auto_batch(config: TrainConfig, runtime: Runtime, processes: Processes) -> T
     """The config with the least accumulation whose micro-batch fits (2); on a GPU the first steps are taken, too."""
     if World.from_environment().size > 1:
         raise InputError(
-            "batch_size must be a number under torchrun, got auto; 'attractor plan --batch-size auto --devices N' says "
-            "which accumulation fits"
+            "batch_size must be a number under torchrun, got auto; 'attractor plan --batch-size auto' with --devices "
+            "says which accumulation fits"
         )
     World(size=processes.size).refuse_uneven(config.batch_size, 1)
     room = Room.of(runtime, processes)
