@@ -97,6 +97,14 @@ def test_the_readme_is_read_in_a_minute_and_names_the_papers() -> None:
             assert f"arXiv:{paper.arxiv}" in citation
 
 
+def test_the_glossary_names_every_claim_by_its_paper() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    for paper in PAPERS:
+        first, last = paper.claims[0].id, paper.claims[-1].id
+        assert f"| {first} to {last} |" in glossary
+        assert paper.title in glossary
+
+
 def test_make_has_the_targets_that_the_readme_names() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text().split("## The house")[0]):
