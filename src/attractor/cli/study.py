@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.ending import end_with
 from attractor.errors import InputError
+from attractor.evidence.machine import is_tracked
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
@@ -69,11 +70,20 @@ def refuse_missing(results: Path) -> None:
         raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
 
 
+def announce_code(file: Path, console: Console) -> None:
+    """Say that a study's file is code, unless a repository tracks it and its changes can be read there."""
+    if file.is_file() and not is_tracked(file):
+        console.print(
+            f"'{file}' is Python code that no repository tracks, and is executed now", markup=False, soft_wrap=True
+        )
+
+
 def study_run(args: StudyRun, console: Console) -> None:
     from attractor.evidence.study import STUDY_FILE
     from attractor.study.run import Conduct, run_study
     from attractor.study.study import load_study
 
+    announce_code(args.file, console)
     study = load_study(args.file)
     refuse_missing(args.results)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
@@ -107,6 +117,7 @@ def study_plan(args: StudyPlan, console: Console) -> None:
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
 
+    announce_code(args.file, console)
     study = load_study(args.file)
     conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
     refuse_missing(args.results)
@@ -153,17 +164,22 @@ def print_chances(design: "Design", results: Path, console: Console) -> None:
 
 
 def study_list(args: StudyList, console: Console) -> None:
-    from attractor.study.study import load_study
+    from attractor.study.outline import outline_of
 
     files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []
     if not files:
         raise InputError(f"folder must hold study files, and '{args.folder}' holds none; give that of the repository")
     for file in files:
-        study = load_study(file)
+        try:
+            study = outline_of(file)
+        except InputError as error:  # one damaged file hides no other
+            console.print(Text(str(error)), soft_wrap=True)
+            continue
+        scales = f"; scales {', '.join(study.scales)}" if study.scales else ""
         claims = f"; claims {', '.join(study.claims)}" if study.claims else ""
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
         console.print(Text(f"  {study.question}"), soft_wrap=True)
-        console.print(Text(f"  {study.source}; scales {', '.join(study.scales)}{claims}"), soft_wrap=True)
+        console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {

@@ -47,6 +47,11 @@ def _commit() -> dict[str, Any]:
     return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
 
 
+def is_tracked(file: Path) -> bool:
+    """Whether a repository of git tracks this file."""
+    return _git("ls-files", "--error-unmatch", "--", file.name, folder=file.resolve().parent) is not None
+
+
 def _git(*arguments: str, folder: Path = PACKAGE) -> str | None:
     try:
         done = subprocess.run(

@@ -1,0 +1,64 @@
+"""What a study's file says about itself is read without executing it."""
+
+from pathlib import Path
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.study import load_study
+from attractor.study.outline import outline_of
+from in_process import command_in_process
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.py"))
+TRAP = """
+from pathlib import Path
+Path("executed").touch()
+from attractor.study import Study
+STUDY = Study(title="A trap", question="Is this executed?", source="nobody", claims=("C1", "C2"), scales={"smoke": 1})
+"""
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_an_outline_says_what_the_study_says(file: Path) -> None:
+    """Criterion: title, question, source and claims of every study here; of the scales none that it does not have."""
+    outline, study = outline_of(file), load_study(file)
+    assert (outline.title, outline.question, outline.source) == (study.title, study.question, study.source)
+    assert outline.claims == study.claims
+    assert set(outline.scales) <= set(study.scales)
+
+
+def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "others"
+    folder.mkdir()
+    (folder / "trap.py").write_text(TRAP)
+    (folder / "a-damaged.py").write_text("STUDY = (\n")
+    (folder / "b-empty.py").write_text("x = 1\n")
+    code, said, _ = command_in_process(monkeypatch, capsys)("study", "list", "others")
+    assert code == 0
+    assert not (tmp_path / "executed").exists()
+    assert "others/trap.py: A trap" in said
+    assert "nobody; scales smoke; claims C1, C2" in said
+    assert "'others/a-damaged.py' line 1 cannot be read as Python" in said
+    assert "'others/b-empty.py' must define STUDY" in said
+
+
+def test_code_that_no_repository_tracks_is_announced_before_it_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trap.py").write_text(TRAP)
+    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "trap.py")
+    assert code == 2
+    assert "'trap.py' is Python code that no repository tracks, and is executed now" in said
+    assert (tmp_path / "executed").exists()
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["STUDY = 3", "", "\0"])
+def test_what_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.py").write_text(text)
+    with pytest.raises(InputError, match="mend or remove it"):
+        outline_of(tmp_path / "x.py")
