@@ -7,6 +7,17 @@ import pytest
 
 from attractor import cli
 
+TINY = [
+    "--d-model=16",
+    "--n-heads=2",
+    "--n-layers=1",
+    "--d-ff=32",
+    "--max-seq-len=64",
+    "--seq-len=16",
+    "--batch-size=4",
+]
+SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]  # of a run that takes a second
+
 Command = Callable[..., tuple[int | str | None, str, str]]  # arguments to exit code, output and errors
 
 

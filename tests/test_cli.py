@@ -17,17 +17,7 @@ from attractor import cli
 from attractor.cli import listing
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
-
-TINY = [
-    "--d-model=16",
-    "--n-heads=2",
-    "--n-layers=1",
-    "--d-ff=32",
-    "--max-seq-len=64",
-    "--seq-len=16",
-    "--batch-size=4",
-]
-SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]
+from in_process import SHORT, TINY
 
 
 class Said(NamedTuple):
