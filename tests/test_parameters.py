@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -91,7 +92,6 @@ def test_frozen_parameters_are_left_out_and_an_empty_group_with_them() -> None:
 
 
 def test_a_hugging_face_model_holds_its_tied_weights_once() -> None:
-    transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=32,
         hidden_size=16,

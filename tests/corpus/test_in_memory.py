@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+import zstandard
+from pyarrow import parquet
 
 from attractor.corpus import compression, in_memory, readers
 from attractor.corpus.in_memory import documents_at
@@ -32,17 +35,14 @@ def as_cells(texts: list[str], delimiter: str, column: str = "text") -> bytes:
 
 
 def as_parquet(texts: list[str], column: str = "text") -> bytes:
-    arrow = pytest.importorskip("pyarrow")
     file = io.BytesIO()
-    pytest.importorskip("pyarrow.parquet").write_table(
-        arrow.table({"id": range(len(texts)), column: texts}), file, row_group_size=7
-    )
+    parquet.write_table(pyarrow.table({"id": range(len(texts)), column: texts}), file, row_group_size=7)
     return file.getvalue()
 
 
 def zstd(content: bytes) -> bytes:
     """Two frames, as a program that appends leaves them."""
-    compress = pytest.importorskip("zstandard").ZstdCompressor().compress
+    compress = zstandard.ZstdCompressor().compress
     return compress(content[:100]) + compress(content[100:])
 
 
@@ -212,9 +212,7 @@ def test_what_unfolds_beyond_memory_is_refused_early(
     if suffix == ".gz":
         (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.getvalue(), 1))
     else:
-        (tmp_path / "a.txt.zst").write_bytes(
-            pytest.importorskip("zstandard").ZstdCompressor().compress(content.getvalue())
-        )
+        (tmp_path / "a.txt.zst").write_bytes(zstandard.ZstdCompressor().compress(content.getvalue()))
     del content
     tracemalloc.start()
     try:
