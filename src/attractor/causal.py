@@ -27,8 +27,8 @@ from attractor.hf.safetensors import files_of
 from attractor.models.language_model import LanguageModel
 from attractor.tasks.task import TaskConfig
 from attractor.tasks.text import Text
+from attractor.train.config import AUTOCAST
 from attractor.train.finished import CHECKPOINTS, finished_run
-from attractor.train.loop import AUTOCAST
 from attractor.train.spelling import ELSEWHERE, tokenizer_of_run
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")

@@ -14,6 +14,11 @@ from attractor.attention.stage import require
 from attractor.cli.waiting import waiting
 from attractor.evidence.run import environment
 
+Columns = Annotated[
+    str | None,
+    arg(help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"),
+]
+
 
 @dataclass(frozen=True)
 class DataPrepare:
@@ -25,12 +30,7 @@ class DataPrepare:
     ]
     out: Annotated[Path, arg(help="folder to write")]
     tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:SIZE (trained on this corpus), or a path")] = "bytes"
-    column: Annotated[
-        str | None,
-        arg(
-            help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"
-        ),
-    ] = None
+    column: Columns = None
     split: Annotated[str, arg(help="split of a data set that has several")] = "train"
     articles: Annotated[
         bool, arg(help="rows are lines of articles as in WikiText; ' = Title = ' begins a document")
@@ -48,12 +48,7 @@ class DataDescribe:
 
     sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names, as for prepare")]
     out: Annotated[Path, arg(help="folder for describe.json and describe.svg")]
-    column: Annotated[
-        str | None,
-        arg(
-            help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"
-        ),
-    ] = None
+    column: Columns = None
     split: Annotated[str, arg(help="split of a data set that has several")] = "train"
     max_words: Annotated[str, arg(help="words sampled from each corpus, as 250k or 1M")] = "1M"
     piece_words: Annotated[int, arg(help="words sampled from one document")] = 125

@@ -60,10 +60,9 @@ from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, Step
 from attractor.models.recurrent import RecurrentModel
 from attractor.tasks import Task
-from attractor.train.config import TrainConfig
+from attractor.train.config import AUTOCAST, TrainConfig
 from attractor.train.evaluate import evaluate
 from attractor.train.hardware import on_device
-from attractor.train.loop import AUTOCAST
 
 N_BOARDS = 4
 N_STEPS = 16

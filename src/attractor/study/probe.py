@@ -25,11 +25,10 @@ from attractor.observe import attention_maps
 from attractor.study.launch import Job
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import AUTOCAST, Runtime, TrainConfig
 from attractor.train.console import print_line, run_progress
 from attractor.train.evaluate import evaluate
 from attractor.train.hardware import on_device, resolve_device
-from attractor.train.loop import AUTOCAST
 
 N_BATCHES = 25  # CoupledQK, table 12
 BATCH_SIZE = 8

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from attractor.attention.stage import require
 from attractor.corpus.located import located
 from attractor.errors import InputError, unknown
@@ -25,6 +27,7 @@ from attractor.train.schedule import SCHEDULES
 from attractor.train.start import counterpart, weights_fingerprint
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what products are computed in; fp32 has no autocast
 PARALLEL = ("ddp", "fsdp")
 RECOMPUTED = ("blocks", "cheap")
 

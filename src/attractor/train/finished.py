@@ -12,8 +12,7 @@ from attractor.errors import InputError, unknown
 from attractor.evidence.run import RunFolder
 from attractor.models.language_model import LanguageModel
 from attractor.train import checkpoint
-from attractor.train.config import TrainConfig
-from attractor.train.loop import AUTOCAST
+from attractor.train.config import AUTOCAST, TrainConfig
 from attractor.train.start import chosen_checkpoint
 
 CHECKPOINTS = ("best", "last")

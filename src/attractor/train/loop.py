@@ -37,7 +37,7 @@ from attractor.train import checkpoint
 from attractor.train.average import Average
 from attractor.train.checkpoint import TrainState
 from attractor.train.compiled import CompileClock, compiler, refuse_cuda_graphs
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import AUTOCAST, Runtime, TrainConfig
 from attractor.train.display import Display, Silent
 from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
 from attractor.train.evaluate import Evaluation, evaluate
@@ -67,7 +67,6 @@ from attractor.train.vitals import Vitals, in_summary
 if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAKE_THEIR_OWN = ("cpu",)  # devices on which batches are made step by step: a thread would take a core from the steps
 FARTHEST = 32  # steps that nobody has read: how late a run may hear that it is to stop
 

@@ -27,12 +27,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attractor.kernels.cross_entropy import held_logits
-from attractor.train.config import TrainConfig
+from attractor.train.config import AUTOCAST, TrainConfig
 from attractor.train.optimizer import optimizer_groups
 from attractor.train.parts import without_data
 from attractor.train.recompute import KEPT
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 REPEATED = ("n_layers", "n_iterations", "n_rounds", "n_pre", "n_post", "n_slow")  # parts that are alike, and add up
 COUNTED = 3  # repetitions that are counted; what more of them need grows by what the last one added
 BEYOND_ANY_MACHINE = 2**46  # bytes: more are not counted exactly, since torch's own counts would overflow
