@@ -9,27 +9,29 @@ models.
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attractor.corpus.tokenizer import Tokenizer
+from attractor.corpus.tokenizer import Tokenizer, special_tokens
+from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
 from attractor.hf.import_models import ATTRACTOR_TYPE, import_model
+from attractor.hf.import_runs import TRAINED_LENGTH
 from attractor.hf.progress_bars import without_progress_bars
-from attractor.hf.safetensors import files_of
+from attractor.hf.safetensors import files_of, read_object
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.task import TaskConfig
 from attractor.tasks.text import Text
 from attractor.train.finished import CHECKPOINTS, finished_run
-from attractor.train.saved_tokenizer import ELSEWHERE, tokenizer_of_run
+from attractor.train.saved_tokenizer import ELSEWHERE, saved_settings, tokenizer_of_run
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 BEGINNINGS = ("<|begin_of_text|>", "<bos>", "<s>", "<|startoftext|>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
@@ -51,6 +53,12 @@ class Causal:
     unspell: Callable[[Sequence[int]], str] = field(repr=False)
     precision: str = "fp32"  # autocast precision of matrix products, as in training
     always_starts: bool = False  # whether the tokenizer puts `start` before every text, as in training
+    beginning: int | None = None  # the token that the tokenizer itself names as the beginning of a text
+    stops: tuple[int, ...] = ()  # the tokens that end generated text, besides `end`
+    specials: frozenset[int] = frozenset()  # tokens that are left out of generated text
+    generation: Mapping[str, Any] = field(default_factory=dict)  # the fields of generation_config.json
+    spell_prompt: Callable[[str, bool], list[int]] | None = field(default=None, repr=False)  # as its tokenizer does
+    chat_tokenizer: Callable[[], Any] | None = field(default=None, repr=False)  # of transformers, for chat templates
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens before or after it."""
@@ -62,8 +70,39 @@ class Causal:
             )
         return tokens
 
+    def encode_prompt(self, text: str, specials: bool) -> list[int]:
+        """Return the tokens of a prompt as the model's own tokenizer does, which may read names of special tokens.
+
+        With `specials`, it also puts special tokens before or after the text as it does by default."""
+        if self.spell_prompt is not None:
+            return self.spell_prompt(text, specials)
+        tokens = self.encode(text)
+        return [self.start, *tokens] if specials and self.always_starts and self.start is not None else tokens
+
     def decode(self, ids: Iterable[int]) -> str:
         return self.unspell([int(token) for token in ids])
+
+    def generator(self) -> Any:
+        """Return the model with the method `generate` of transformers and the settings of generation_config.json."""
+        if not isinstance(self.model, LanguageModel):
+            return self.model
+        from transformers import GenerationConfig
+
+        from attractor.hf.model import AttractorForCausalLM
+
+        wrapper = AttractorForCausalLM.of(self.model)
+        wrapper.generation_config = GenerationConfig.from_dict({**self.generation})
+        return wrapper
+
+    def describe(self) -> str:
+        """Say after which token texts are predicted, and which tokens end generated text."""
+        start = "no token" if self.start is None else f"{self.decode([self.start])!r}"
+        ends = " or ".join(repr(self.decode([token])) for token in self.ends) or "none"
+        return f"{self.name}: texts are predicted after {start}; tokens that end a text: {ends}"
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys([*self.stops, *([] if self.end is None else [self.end])]))
 
     def logits(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
         """Return the logits. `real` is False at padding; padding after a text needs no mask, as the model is causal."""
@@ -100,22 +139,45 @@ def load_causal(
 
 def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, checkpoint: str) -> Causal:
     tokenizer = tokenizer_of_run(RunFolder.open(folder))
+    settings = saved_settings(folder)
     run = finished_run(folder, device, checkpoint)
     _require_causal(run.model)
-    beginning = _beginning(tokenizer) if is_imported(run.config.task) else None
-    return Causal(
+    causal = Causal(
         name=folder.resolve().name,
         model=run.model.to(dtype).eval(),
         vocab_size=run.model.config.vocab_size,
-        start=_first_of(beginning, tokenizer.end_of_text),
+        start=tokenizer.end_of_text,
         end=tokenizer.end_of_text,
         max_length=run.model.max_length,
         trained_length=run.config.seq_len,
         spell=tokenizer.encode,
         unspell=lambda ids: tokenizer.decode([token for token in ids if token < tokenizer.n_spelled]),
         precision=run.config.precision if dtype is None else "fp32",
-        always_starts=beginning is not None,
+        specials=frozenset(special_tokens(tokenizer)),
     )
+    if settings is not None:
+        return replace(
+            causal,
+            start=settings.start,
+            end=settings.end,
+            always_starts=settings.always_starts,
+            beginning=settings.beginning,
+            stops=settings.stops,
+            specials=settings.specials,
+            generation=settings.generation_config,
+            spell_prompt=settings.spell,
+            chat_tokenizer=lambda: _original_tokenizer(settings),
+        )
+    beginning = _beginning(tokenizer) if is_imported(run.config.task) else None
+    if beginning is None:
+        return causal
+    return replace(causal, start=beginning, always_starts=True, beginning=beginning)
+
+
+def _original_tokenizer(settings: TokenizerSettings) -> Any:
+    from attractor.hf.tokenizers import original_tokenizer
+
+    return original_tokenizer(settings)
 
 
 def is_imported(task: TaskConfig) -> bool:
@@ -132,20 +194,42 @@ def _beginning(tokenizer: Tokenizer) -> int | None:
 def _of_export(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Causal:
     """Load an exported model as a LanguageModel, so that it can be observed like a run's model."""
     # Exports use this class. AutoTokenizer would ask for the model's code.
-    tokenizer = _tokenizer(folder, "PreTrainedTokenizerFast")
+    tokenizer = _tokenizer(folder, PLAIN_CLASS)
     model = import_model(folder, dtype)
     _require_causal(model)
+    config, file = described(folder), folder / "generation_config.json"
+    generation = read_object(file) if file.is_file() else {}
     return Causal(
-        name=folder.resolve().name,
         model=model.to(device).eval(),
         vocab_size=model.config.vocab_size,
-        start=_first_of(tokenizer.bos_token_id, tokenizer.eos_token_id),
-        end=tokenizer.eos_token_id,
         max_length=model.max_length,
-        trained_length=model.config.max_seq_len,
-        spell=_speller(tokenizer),
-        unspell=tokenizer.decode,
+        trained_length=config.get(TRAINED_LENGTH, model.config.max_seq_len),
+        stops=stop_ids(generation, config, tokenizer.eos_token_id),
+        generation=generation,
+        **_of_tokenizer(folder, tokenizer, config.get("bos_token_id")),
     )
+
+
+def _of_tokenizer(folder: Path, tokenizer: Any, beginning: int | list[int] | None) -> dict[str, Any]:
+    """Return the fields that a tokenizer of transformers decides. `beginning` is the token that config.json states."""
+
+    def spell_prompt(text: str, specials: bool) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
+
+    start = first_id(tokenizer.bos_token_id, beginning, tokenizer.eos_token_id)
+    added = tokenizer.added_tokens_decoder.items()
+    return {
+        "name": folder.resolve().name,
+        "start": start,
+        "end": tokenizer.eos_token_id,
+        "spell": _speller(tokenizer),
+        "unspell": tokenizer.decode,
+        "always_starts": start is not None and tokenizer("")["input_ids"][:1] == [start],
+        "beginning": tokenizer.bos_token_id,
+        "specials": frozenset(token for token, properties in added if properties.special),
+        "spell_prompt": spell_prompt,
+        "chat_tokenizer": lambda: tokenizer,
+    }
 
 
 def _require_causal(model: LanguageModel) -> None:
@@ -167,19 +251,14 @@ def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ca
     tokenizer = _tokenizer(folder)
     model = _loaded(folder, dtype).to(device).eval()
     text = config.get_text_config(decoder=True)
-    start = _first_of(tokenizer.bos_token_id, text.bos_token_id, tokenizer.eos_token_id)
     length = getattr(text, "max_position_embeddings", None)
     causal = Causal(
-        name=folder.resolve().name,
         model=model,
         vocab_size=model.get_input_embeddings().num_embeddings,
-        start=start,
-        end=tokenizer.eos_token_id,
         max_length=length,
         trained_length=length,
-        spell=_speller(tokenizer),
-        unspell=tokenizer.decode,
-        always_starts=start is not None and tokenizer("")["input_ids"][:1] == [start],
+        stops=stop_ids(model.generation_config.to_dict(), {}, tokenizer.eos_token_id),
+        **_of_tokenizer(folder, tokenizer, text.bos_token_id),
     )
     _refuse_foresight(causal)
     return causal
@@ -268,7 +347,3 @@ def _explained(folder: Path) -> Iterator[None]:
             f"model must be one that transformers reads without code of its own, but '{folder}' is not ({said}); "
             "mend the folder or give another"
         ) from error
-
-
-def _first_of(*tokens: int | list[int] | None) -> int | None:
-    return next((token for token in tokens if isinstance(token, int)), None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "column", "against", "stride")
-OF_TASKS = ("tasks", "include_path", "n_shots", "limit")
+OF_TASKS = ("tasks", "include_path", "n_shots", "limit", "apply_chat_template")
 OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
 
 
@@ -45,6 +45,7 @@ class EvaluateArguments:
     include_path: Annotated[Path | None, arg(help="folder with tasks of your own, whose code is executed")] = None
     n_shots: Annotated[int | None, arg(help="examples before each question; by default as the task says")] = None
     limit: Annotated[int | None, arg(help="questions per task, to try it out; by default all")] = None
+    apply_chat_template: Annotated[bool, arg(help="ask in the model's chat template, with shots as its turns")] = False
     n_iterations: Annotated[
         tuple[int, ...], arg(help="iterations of an iterated model; several make a curve; by default as in training")
     ] = ()
@@ -161,6 +162,7 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
     from attractor.scoring.texts import encode_texts, score
 
     causal = replace(_load(args, folder), name=name)
+    say(console, causal.describe())
     encoded = encode_texts(causal, texts.documents, args.window, args.stride)
     with progress(console) as start_progress:
         return score(encoded, args.batch_size, start_progress(f"tokens of {name}", encoded.n_tokens))
@@ -187,16 +189,18 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
             f"package 'lm-eval' must be installed for --tasks ({error}); run: pip install 'attractor[eval]'"
         ) from error
     causal = _load(args, args.model)
+    say(console, causal.describe())
     names = [name for tasks in args.tasks for name in tasks.split(",") if name]
     with progress(console) as start_progress:
         lm = AttractorLM(causal, args.window, args.batch_size, start_progress)
-        results = evaluate_tasks(lm, names, args.include_path, args.n_shots, args.limit)
+        results = evaluate_tasks(lm, names, args.include_path, args.n_shots, args.limit, args.apply_chat_template)
     console.print(table_of_tasks(results))
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
         fields_kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
         chosen = {name: results[name] for name in fields_kept if name in results}
-        _write_record(args, {"model": causal.name, "window": lm.max_length, "limit": args.limit, **chosen}, console)
+        conditions = {"window": lm.max_length, "start": lm.prefix_token_id, "chat_template": args.apply_chat_template}
+        _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
 
 
 # --- what they share ------------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ def export(args: ExportArguments, console: Console) -> None:
     from attractor.hf.export import export_model
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
+    from attractor.train.saved_tokenizer import saved_settings
 
     folder = RunFolder.open(args.run)
     out = args.out or args.run / args.to  # within the run, where no search for runs finds its config.json
@@ -116,7 +117,19 @@ def export(args: ExportArguments, console: Console) -> None:
     )
     card = model_card(folder, exported)
     labels = labels_to_export(run.config)
-    export_model(run.model, out, tokenizer, card, args.self_contained, args.max_shard_size, dtype, labels)
+    settings = saved_settings(folder.path)
+    export_model(
+        run.model,
+        out,
+        tokenizer,
+        card,
+        args.self_contained,
+        args.max_shard_size,
+        dtype,
+        labels,
+        settings,
+        run.config.seq_len,
+    )
     say(console, str(out))
 
 

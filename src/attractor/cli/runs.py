@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -25,6 +25,11 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import Room, said_of_auto
 from attractor.train.from_recipe import AUTO
 from attractor.train.memory import ProcessLayout
+
+if TYPE_CHECKING:
+    from attractor.corpus.tokenizer_settings import TokenizerSettings
+
+TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,17 @@ class GenerateArguments:
     run: Annotated[Positional[Path], arg(help="run folder")]
     prompt: Annotated[str, arg(help="text to continue; by default a new document")] = ""
     max_new_tokens: Annotated[int, arg(help="tokens to generate")] = 200
-    temperature: Annotated[float, arg(help="sampling temperature; 0 takes the likeliest token")] = 0.8
-    top_k: Annotated[int | None, arg(help="sample from the k likeliest tokens; by default all")] = None
+    chat: Annotated[bool, arg(help="take the prompt as a message, in the chat template of an imported model")] = False
+    temperature: Annotated[
+        float | None,
+        arg(help="sampling temperature; 0 takes the likeliest token; by default as an imported model says, else 0.8"),
+    ] = None
+    top_k: Annotated[
+        int | None, arg(help="sample from the k likeliest tokens; by default as an imported model says, else all")
+    ] = None
     top_p: Annotated[
-        float | None, arg(help="sample from the likeliest tokens of this total probability; by default all")
+        float | None,
+        arg(help="sample from the likeliest tokens of this total probability; by default as for top_k"),
     ] = None
     seed: Annotated[int, arg(help="seed of the sampling")] = 0
     checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
@@ -262,14 +274,41 @@ def generate(args: GenerateArguments, console: Console) -> None:
     from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
     from attractor.train.samples import continuation
-    from attractor.train.saved_tokenizer import tokenizer_of_run
+    from attractor.train.saved_tokenizer import saved_settings, tokenizer_of_run
 
     tokenizer = tokenizer_of_run(RunFolder.open(args.run))
+    settings = saved_settings(args.run)
+    sampling = {"temperature": TEMPERATURE} | ({} if settings is None else settings.sampling)
+    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
+    sampling |= {name: value for name, value in given.items() if value is not None}
+    prompt = chat_prompt(args, settings) if args.chat else args.prompt
+    if settings is not None:
+        say(console, settings.describe_generation())
     model = finished_run(args.run, resolve_device(args.device), args.checkpoint).model
-    written = continuation(
-        model, tokenizer, args.prompt, args.max_new_tokens, args.temperature, args.seed, args.top_k, args.top_p
-    )
-    say(console, args.prompt + written)
+    written = continuation(model, tokenizer, prompt, args.max_new_tokens, seed=args.seed, settings=settings, **sampling)
+    say(console, written if args.chat else args.prompt + written)
+
+
+def chat_prompt(args: GenerateArguments, settings: "TokenizerSettings | None") -> list[int]:
+    """Return the tokens of a chat in which the prompt is the first message, rendered by transformers' sandbox."""
+    if settings is None or not settings.has_chat_template:
+        raise InputError(f"chat must be left out, since '{args.run}' has no chat template, got True; leave --chat out")
+    from jinja2 import TemplateError
+
+    try:
+        from attractor.hf.tokenizers import original_tokenizer
+    except ImportError as error:
+        raise InputError(
+            f"package 'transformers' must be installed for --chat ({error}); run: pip install 'attractor[hf]'"
+        ) from error
+    messages = [{"role": "user", "content": args.prompt}]
+    try:
+        text = original_tokenizer(settings).apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise InputError(
+            f"chat_template must render a message, but '{args.run}' has one that fails ({error})"
+        ) from error
+    return settings.spell(str(text), specials=False)
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {

@@ -97,6 +97,13 @@ def restore(definition: bytes, name: str) -> Tokenizer:
     return ByteTokenizer() if definition == ByteTokenizer.definition else bpe.BytePairs(definition, name)
 
 
+def special_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of the special tokens, which are no text."""
+    if isinstance(tokenizer, ByteTokenizer):
+        return sorted(SPECIALS)
+    return [token["id"] for token in json.loads(tokenizer.definition)["added_tokens"] if token["special"]]
+
+
 def _spelling(token: int) -> bytes:
     if 0 <= token < N_BYTES:
         return bytes([token])

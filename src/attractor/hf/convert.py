@@ -33,14 +33,14 @@ from attractor.attention.output.plain import Plain
 from attractor.attention.presets import preset
 from attractor.errors import InputError, require_seed
 from attractor.files import refuse_inhabited
-from attractor.hf.import_models import import_model
-from attractor.hf.import_runs import imported_config, tokenizer_definition, write_run
+from attractor.hf.import_models import describe, import_model
+from attractor.hf.import_runs import imported_config, tokenizer_files, write_run
 from attractor.hf.safetensors import StoredWeights
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import Transformer, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.train.finished import finished_run
-from attractor.train.saved_tokenizer import TOKENIZER_FILE as TOKENIZER
+from attractor.train.saved_tokenizer import KEPT_FILES
 
 
 def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transformer:
@@ -120,18 +120,21 @@ def convert_run(
     name = folder.resolve().name
     if not is_run(folder):
         source = import_model(folder)
-        config, definition = imported_config(source.config, name), tokenizer_definition(folder, source.config)
+        described = describe(folder)
+        config, files = (
+            imported_config(source.config, name, described),
+            tokenizer_files(folder, source.config, described),
+        )
         weights = StoredWeights.open(folder)
     else:
         run = finished_run(folder, torch.device("cpu"), checkpoint)
         source, config = run.model, run.config
-        kept = folder / TOKENIZER
-        definition = kept.read_bytes() if kept.is_file() else None
+        files = {name: (folder / name).read_bytes() for name in KEPT_FILES if (folder / name).is_file()}
         weights = StoredWeights.open(folder / "checkpoints" / run.checkpoint)
     converted_model = convert_model(source, attention, seed)
     origin = {"from": name, "attention": source.config.label, "weights_sha256": weights.fingerprint}
     config = config.replace(model=converted_model.config, start=None)
-    return write_run(out, converted_model, config, definition, "converted", origin)
+    return write_run(out, converted_model, config, files, "converted", origin)
 
 
 def is_run(folder: Path) -> bool:

@@ -6,7 +6,8 @@
     README.md                               the model card
     modeling_attractor.py and others        for machines where attractor is not installed: trust_remote_code=True
 
-The folder is written under another name and then renamed, so it is complete or absent.
+The folder is written under another name and then renamed, so it is complete or absent. The tokenizer and the settings
+of generation are those of the origin if the run descends from an imported model.
 """
 
 import json
@@ -21,10 +22,12 @@ from typing import Any
 import torch
 
 from attractor.corpus.tokenizer import Tokenizer
+from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import refuse_inhabited, write_json
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
+from attractor.hf.import_runs import TRAINED_LENGTH
 from attractor.hf.model import (
     AttractorForCausalLM,
     AttractorForSequenceClassification,
@@ -32,7 +35,7 @@ from attractor.hf.model import (
     AttractorPreTrainedModel,
 )
 from attractor.hf.progress_bars import without_progress_bars
-from attractor.hf.tokenizers import as_fast_tokenizer
+from attractor.hf.tokenizers import as_fast_tokenizer, write_settings
 from attractor.models.language_model import LanguageModel
 
 SIZE = re.compile(r"\d+(\.\d+)?\s*(KB|MB|GB|TB)", re.IGNORECASE)
@@ -51,11 +54,14 @@ def export_model(
     max_shard_size: str = LARGEST_FILE,
     dtype: torch.dtype | None = None,
     labels: Sequence[str] = (),
+    settings: TokenizerSettings | None = None,
+    trained_length: int | None = None,
 ) -> Path:
     """Write the folder and return it.
 
     `dtype` None keeps the dtype of the weights. Without `self_contained` the folder has no code and needs attractor to
-    be installed. `labels` are the names of a classifier's classes."""
+    be installed. `labels` are the names of a classifier's classes. `settings` are those of an imported model's
+    tokenizer. `trained_length` is the length of training sequences, the default window of an evaluation."""
     folder = Path(folder)
     refuse_inhabited(folder)
     if SIZE.fullmatch(max_shard_size) is None:
@@ -67,14 +73,16 @@ def export_model(
         )
     if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
         model = deepcopy(model).to(dtype)
-    wrapped = as_hugging_face(model, tokenizer, labels)
+    wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
     place = folder.resolve()
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     unfinished.mkdir(parents=True)
     try:
         with without_progress_bars():
             wrapped.save_pretrained(unfinished, max_shard_size=max_shard_size)
-        if tokenizer is not None:
+        if settings is not None:
+            write_settings(settings, unfinished)
+        elif tokenizer is not None:
             as_fast_tokenizer(tokenizer, model.max_length).save_pretrained(unfinished)
         if self_contained:
             write_code(unfinished, labels=model.config.n_classes is not None)
@@ -89,7 +97,11 @@ def export_model(
 
 
 def as_hugging_face(
-    model: LanguageModel, tokenizer: Tokenizer | None, labels: Sequence[str] = ()
+    model: LanguageModel,
+    tokenizer: Tokenizer | None,
+    labels: Sequence[str] = (),
+    settings: TokenizerSettings | None = None,
+    trained_length: int | None = None,
 ) -> AttractorPreTrainedModel:
     """Wrap the model in the Hugging Face class for what it predicts: labels of sequences, or next tokens."""
     wrapper: type[AttractorPreTrainedModel] = AttractorForCausalLM
@@ -98,7 +110,11 @@ def as_hugging_face(
     rest: dict[str, Any] = {}
     if labels:
         rest |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    if tokenizer is not None:
+    if trained_length is not None:
+        rest[TRAINED_LENGTH] = trained_length
+    if settings is not None:
+        rest |= settings.config
+    elif tokenizer is not None:
         end = tokenizer.end_of_text
         rest |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
     return wrapper.of(model, **rest)

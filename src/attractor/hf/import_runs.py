@@ -1,7 +1,8 @@
 """Import a Hugging Face folder as a run of no steps, so that every command can use the model.
 
-The run's config.json names the model and, in place of a corpus, its origin. tokenizer.json is the model's tokenizer.
-The only checkpoint holds the weights as they were stored, and summary.json describes them. No path in it is absolute.
+The run's config.json names the model and, in place of a corpus, its origin. tokenizer.json is the model's tokenizer,
+and tokenizer_settings.json what else its folder says of texts and chats (corpus/tokenizer_settings.py). The only
+checkpoint holds the weights as they were stored, and summary.json describes them. No path in it is absolute.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 
 from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer
+from attractor.corpus.tokenizer_settings import CHAT_TEMPLATE, IDS, REPLACED, SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import refuse_inhabited, write_bytes
 from attractor.hf.import_models import describe, import_model
@@ -27,6 +29,7 @@ from attractor.train.saved_tokenizer import ELSEWHERE
 from attractor.train.saved_tokenizer import TOKENIZER_FILE as TOKENIZER
 
 RAW = ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
+TRAINED_LENGTH = "trained_length"  # of an export's config.json: the length of training sequences
 PRINTABLE = bytes(range(32, 127)).decode()
 CONVERSION = "from transformers import AutoTokenizer as T; T.from_pretrained({0!r}).save_pretrained({0!r})"
 
@@ -37,37 +40,36 @@ def import_run(folder: str | Path, out: str | Path) -> RunFolder:
     refuse_inhabited(out)
     described = describe(folder)
     model = import_model(folder)
-    definition = tokenizer_definition(folder, model.config)
+    files = tokenizer_files(folder, model.config, described)
     name = folder.resolve().name
     origin = {
         "from": name,
         "model_type": described["model_type"],
         "weights_sha256": StoredWeights.open(folder).fingerprint,
     }
-    return write_run(out, model, imported_config(model.config, name), definition, "imported", origin)
+    return write_run(out, model, imported_config(model.config, name, described), files, "imported", origin)
 
 
-def imported_config(model: ModelConfig[LanguageModel], name: str) -> TrainConfig:
-    return TrainConfig(
-        model=model, task=Text(f"{ELSEWHERE}{name}"), n_steps=1, warmup_steps=0, seq_len=model.max_seq_len
-    )
+def imported_config(model: ModelConfig[LanguageModel], name: str, described: Mapping[str, Any]) -> TrainConfig:
+    seq_len = described.get(TRAINED_LENGTH, model.max_seq_len)  # only attractor's exports state the former
+    return TrainConfig(model=model, task=Text(f"{ELSEWHERE}{name}"), n_steps=1, warmup_steps=0, seq_len=seq_len)
 
 
 def write_run(
     out: Path,
     model: LanguageModel,
     config: TrainConfig,
-    definition: bytes | None,
+    files: Mapping[str, bytes],
     what: str,
     origin: Mapping[str, Any],
 ) -> RunFolder:
-    """Write the run folder. The summary comes last, since a folder without one counts as unfinished."""
+    """Write the run folder, with `files` by name. The summary comes last: a folder without one counts as unfinished."""
     refuse_inhabited(out)
     stored = config.to_dict() | {"start_weights": origin["weights_sha256"]}
     run = RunFolder.create(out, stored)
     with run.hold():
-        if definition is not None:
-            write_bytes(run.path / TOKENIZER, definition)
+        for file, content in files.items():
+            write_bytes(run.path / file, content)
         checkpoint.save_checkpoint(run.checkpoints, model.state_dict(), {}, TrainState())
         n_parameters = sum(p.numel() for p in model.parameters())
         facts = {"label": config.label, "n_parameters": n_parameters, "steps": 0, "tokens": 0, what: dict(origin)}
@@ -75,12 +77,40 @@ def write_run(
     return run
 
 
+def tokenizer_files(folder: Path, model: ModelConfig[LanguageModel], described: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files that a run keeps of the folder's tokenizer, by name; none without a tokenizer.json."""
+    definition = tokenizer_definition(folder, model)
+    if definition is None:
+        return {}
+    if definition == ByteTokenizer.definition:
+        return {TOKENIZER: definition}
+    stored, named, older, generation = (
+        read_object(folder / file) if (folder / file).is_file() else {}
+        for file in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+    )
+    templates = {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
+    if (folder / "chat_template.jinja").is_file():
+        templates["default"] = folder / "chat_template.jinja"
+    texts = [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in templates.items()]
+    facts = {
+        "tokenizer": {name: stored.get(name) for name in REPLACED},
+        # As in transformers, files of templates come before a template in tokenizer_config.json, and the older file
+        # counts where the newer one lists no tokens.
+        "tokenizer_config": named
+        | ({} if "added_tokens_decoder" in named else older)
+        | ({CHAT_TEMPLATE: texts[0]["template"] if templates.keys() == {"default"} else texts} if texts else {}),
+        "generation_config": generation,
+        "config": {name: described[name] for name in IDS if described.get(name) is not None},
+    }
+    return {TOKENIZER: definition, SETTINGS_FILE: TokenizerSettings.of(facts, definition, str(folder)).stored()}
+
+
 def tokenizer_definition(folder: Path, model: ModelConfig[LanguageModel]) -> bytes | None:
     """Return the definition of the folder's tokenizer, or None without a tokenizer.json."""
     if not (folder / TOKENIZER).is_file():
         return None
     content = read_object(folder / TOKENIZER)
-    # attractor adds no tokens before or after a text. Without this field an exported model is imported as it was.
+    # Corpora hold no tokens before or after a text. Without this field an exported model is imported as it was.
     content["post_processor"] = None
     tokenizer = bpe.BytePairs(json.dumps(content).encode(), folder.name)
     if is_bytes(tokenizer, content):

@@ -4,12 +4,19 @@ Two defaults that would change ids are turned off: a text that spells the name o
 other text (`split_special_tokens`), and no tokens are added around a text. The texts of a pair are separated by the end
 of text, as attractor's tasks join them. The end of a document also begins the next, so it is `bos_token` as well.
 Batches are padded on the left, as generation requires.
+
+The tokenizer of an imported model is what its settings say instead, chat template included.
 """
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attractor.corpus.tokenizer import N_BYTES, SPECIALS, ByteTokenizer, Tokenizer
+from attractor.corpus.tokenizer_settings import TokenizerSettings
+from attractor.files import write_json
 
 
 def as_fast_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
@@ -31,6 +38,18 @@ def as_fast_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None)
         clean_up_tokenization_spaces=False,
         **limit,
     )
+
+
+def original_tokenizer(settings: TokenizerSettings) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of an imported model as its origin describes it."""
+    with TemporaryDirectory() as folder:
+        write_settings(settings, Path(folder))
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def write_settings(settings: TokenizerSettings, folder: Path) -> None:
+    for name, content in settings.files.items():
+        write_json(folder / name, content)
 
 
 def _bytes() -> tokenizers.Tokenizer:

@@ -44,7 +44,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    stop_token: int | None = None,
+    stop_token: int | Sequence[int] | None = None,
     pad_token: int = 0,
     generator: torch.Generator | None = None,
     use_cache: bool = True,
@@ -52,8 +52,8 @@ def generate(
     """Continue each prompt by `max_new_tokens` tokens; return the prompts with their continuations.
 
     Prompts of unequal length are given as a list. They are padded on the left with `pad_token`, to which nothing
-    attends. temperature 0 is greedy. After `stop_token` a sequence continues with `pad_token`; generation ends when all
-    sequences have stopped.
+    attends. temperature 0 is greedy. After `stop_token`, or any of several, a sequence continues with `pad_token`;
+    generation ends when all sequences have stopped.
     """
     require(max_new_tokens >= 0, "max_new_tokens", "at least 0", max_new_tokens)
     require(0 <= temperature < math.inf, "temperature", "at least 0 (0 is greedy) and finite", temperature)
@@ -66,6 +66,7 @@ def generate(
             f"{tokens.shape[1]} tokens (max_seq_len={model.max_length}), got {max_new_tokens}; "
             "shorten the prompt or ask for fewer"
         )
+    stops = None if stop_token is None else torch.as_tensor(stop_token, dtype=torch.long, device=tokens.device)
     was_training = model.training
     model.eval()
     try:
@@ -80,14 +81,14 @@ def generate(
                 else:  # the prompt once, then one token at a time; the cache stores the padding
                     logits = model.next_logits(newest, cache, real if cache.length == 0 else None)
                 chosen = sample(logits, temperature, top_k, top_p, generator)
-                if stop_token is not None:
+                if stops is not None:
                     chosen = torch.where(running, chosen, pad_token)
                 newest = chosen.unsqueeze(1)
                 generated.append(newest)
                 if real is not None and cache is None:
                     real = torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
-                if stop_token is not None:
-                    running = running & (chosen != stop_token)
+                if stops is not None:
+                    running = running & ~torch.isin(chosen, stops)
                     if not running.any():
                         break
     finally:

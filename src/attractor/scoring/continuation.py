@@ -1,12 +1,16 @@
-"""Continue a prompt until a stop string or a maximum of new tokens, and return the text."""
+"""Continue a prompt until a stop string, an ending token or a maximum of new tokens, and return the text.
 
-from collections.abc import Sequence
+A stop string may begin and end within tokens, and its tokens may be spelled otherwise than its own: only text counts.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attractor.causal import Causal
+from attractor.corpus.tokenizer_settings import further_settings
 from attractor.kernels.precision import autocast
 from attractor.models.generate import sample
 from attractor.models.language_model import LanguageModel
@@ -15,17 +19,24 @@ from attractor.models.recurrent import RecurrentModel
 
 @torch.no_grad()
 def continuation(
-    causal: Causal, prompt: Sequence[int], max_new_tokens: int, stops: Sequence[str] = (), temperature: float = 0.0
+    causal: Causal,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    stops: Sequence[str] = (),
+    sampling: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the continuation up to the first stop string or end-of-text token. Temperature 0 is greedy."""
+    """Return the continuation up to the first stop string or ending token, without special tokens.
+
+    `sampling` has temperature (0, the default, is greedy), top_k and top_p. Settings in generation_config.json that
+    go beyond these, such as a repetition penalty, are those of transformers, which then generates."""
     tokens = torch.tensor([list(prompt)], device=causal.device)
-    if isinstance(causal.model, LanguageModel):
-        new = _by_ours(causal, causal.model, tokens, max_new_tokens, stops, temperature)
+    settings = {"temperature": 0.0, **(sampling or {})}
+    if isinstance(causal.model, LanguageModel) and not further_settings(causal.generation):
+        new = _by_ours(causal, causal.model, tokens, max_new_tokens, stops, settings)
     else:
-        new = _by_theirs(causal, tokens, max_new_tokens, stops, temperature)
-    if causal.end in new:
-        new = new[: new.index(causal.end)]
-    return before_any(causal.decode(new), stops)
+        new = _by_theirs(causal, tokens, max_new_tokens, stops, settings)
+    length = next((i for i, token in enumerate(new) if token in causal.ends), len(new))
+    return before_any(causal.decode([token for token in new[:length] if token not in causal.specials]), stops)
 
 
 def before_any(text: str, stops: Sequence[str]) -> str:
@@ -33,41 +44,49 @@ def before_any(text: str, stops: Sequence[str]) -> str:
 
 
 def _by_ours(
-    causal: Causal, model: LanguageModel, tokens: Tensor, max_new_tokens: int, stops: Sequence[str], temperature: float
+    causal: Causal,
+    model: LanguageModel,
+    tokens: Tensor,
+    max_new_tokens: int,
+    stops: Sequence[str],
+    settings: Mapping[str, Any],
 ) -> list[int]:
     # Each iteration of a recurrent model would need a cache of its own.
     cache = None if isinstance(model, RecurrentModel) else model.new_cache()
     fresh, new = tokens, list[int]()
     with autocast(causal.device, causal.precision):
         while len(new) < max_new_tokens and not _stopped(causal, new, stops):
-            chosen = sample(model(fresh, cache=cache)[0][:, -1], temperature).unsqueeze(1)
+            chosen = sample(model(fresh, cache=cache)[0][:, -1], **settings).unsqueeze(1)
             fresh = torch.cat([fresh, chosen], dim=1) if cache is None else chosen
             new.append(int(chosen))
     return new
 
 
 def _by_theirs(
-    causal: Causal, tokens: Tensor, max_new_tokens: int, stops: Sequence[str], temperature: float
+    causal: Causal, tokens: Tensor, max_new_tokens: int, stops: Sequence[str], settings: Mapping[str, Any]
 ) -> list[int]:
-    from transformers import GenerationConfig
-
     n_prompt = tokens.shape[1]
 
     def stopped(ids: Tensor, _: Any) -> Tensor:
         return torch.tensor([_stopped(causal, ids[0, n_prompt:].tolist(), stops)], device=ids.device)
 
-    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-    settings = GenerationConfig(
-        max_new_tokens=max_new_tokens, eos_token_id=causal.end, pad_token_id=causal.end, **sampling
-    )
-    model: Any = causal.model
-    generated = model.generate(
-        tokens, attention_mask=torch.ones_like(tokens), generation_config=settings, stopping_criteria=[stopped]
-    )
+    with autocast(causal.device, causal.precision):
+        generated = causal.generator().generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=[*causal.ends] or None,
+            pad_token_id=next(iter(causal.ends), None),
+            stopping_criteria=[stopped],
+            **({"do_sample": True, **settings} if settings["temperature"] else {"do_sample": False}),
+        )
     return generated[0, n_prompt:].tolist()
 
 
 def _stopped(causal: Causal, new: list[int], stops: Sequence[str]) -> bool:
-    if not new:
-        return False
-    return new[-1] == causal.end or any(stop in causal.decode(new) for stop in stops)
+    """Whether an ending token was generated, or a stop string is in the text of the latest tokens."""
+    if not new or not stops:
+        return bool(new) and new[-1] in causal.ends
+    # A character takes at most four tokens, those of its bytes; eight more may be cut at either end.
+    latest = new[-(4 * max(map(len, stops)) + 8) :]
+    return new[-1] in causal.ends or any(stop in causal.decode(latest) for stop in stops)

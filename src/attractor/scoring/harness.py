@@ -1,16 +1,19 @@
 """Evaluate any causal model with lm-eval, whose tasks ask for log-likelihoods and continuations.
 
-Texts are cut as lm-eval cuts them, so that results can be compared with published ones. A prompt that is too long keeps
-its end, and a rolling log-likelihood uses adjacent windows of the model's length.
+Texts are cut as lm-eval's own adapter of Hugging Face's models cuts them, so that results can be compared with
+published ones. The model's tokenizer reads the name of a special token as that token and puts its beginning token
+first. A prompt that is too long keeps its end. A rolling log-likelihood uses adjacent windows of the model's length.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.evaluator import simple_evaluate
@@ -20,13 +23,16 @@ from lm_eval.utils import get_rolling_token_windows
 
 from attractor.causal import Causal
 from attractor.corpus.network import OFFLINE
-from attractor.errors import InputError
+from attractor.corpus.tokenizer_settings import first_id
+from attractor.errors import InputError, require, unknown
 from attractor.progress import StartProgress, no_progress
 from attractor.scoring.continuation import continuation
 from attractor.scoring.likelihood import Likelihood, Span, likelihoods
 
 DEFAULT_LENGTH = 2048  # tokens, for a model without a maximum length
-NEW_TOKENS = 256  # for a task that does not say how many
+NEW_TOKENS = 256  # for a task that does not say how many, or half of the length of a shorter model
+SAMPLING = ("temperature", "top_k", "top_p")
+UNDERSTOOD = (*SAMPLING, "until", "max_gen_toks", "do_sample")
 
 
 class AttractorLM(TemplateLM):
@@ -55,13 +61,42 @@ class AttractorLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        assert self.causal.start is not None
-        return self.causal.start
+        """The token before a text: the beginning that the tokenizer names, or else the end of a text."""
+        token = first_id(self.causal.beginning, self.causal.end, self.causal.start)
+        assert token is not None
+        return token
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        tokens = self.causal.encode(string)
-        first = self.causal.always_starts if add_special_tokens is None else add_special_tokens
-        return [self.prefix_token_id, *tokens] if first else tokens
+        if add_special_tokens is None:  # a chat template may have written the beginning token already
+            add_special_tokens = not string.startswith(self.causal.decode([self.prefix_token_id]))
+        return self.causal.encode_prompt(string, add_special_tokens)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer with the model's chat template, of transformers; None for a model without one."""
+        tokenizer = None if self.causal.chat_tokenizer is None else self.causal.chat_tokenizer()
+        return None if tokenizer is None or tokenizer.chat_template is None else tokenizer
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.causal.name
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        if self.tokenizer is None:
+            raise InputError(
+                f"apply_chat_template must be left out, since the tokenizer of '{self.causal.name}' has no chat "
+                "template, got True; leave it out"
+            )
+        render = partial(
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        try:
+            return str(render(chat_history))
+        except TemplateError:  # as lm-eval's own adapter does for a template without system messages
+            return str(render([message for message in chat_history if message["role"] != "system"]))
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
@@ -88,18 +123,29 @@ class AttractorLM(TemplateLM):
         return [sum(next(scored).log for _ in range(count)) for count in counts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Continue the prompts. New tokens take at most half of the model's length, however many are requested."""
+        """Continue the prompts by max_gen_toks tokens, unless a stop ends them. A prompt has what the length leaves."""
         answers, advance = [], self.start_progress("continuations", len(requests))
         for request in requests:
             prompt, options = request.args
-            settings: Mapping[str, Any] = normalize_gen_kwargs(options, NEW_TOKENS)
-            n_new = min(settings["max_gen_toks"], max(1, self.max_length // 2))
+            default = NEW_TOKENS if self.max_length > NEW_TOKENS else self.max_length // 2
+            settings: Mapping[str, Any] = normalize_gen_kwargs(options, default)
+            self._refuse(settings)
+            n_new = settings["max_gen_toks"]
             tokens = self.tok_encode(prompt)[-(self.max_length - n_new) :] or [self.prefix_token_id]
-            answers.append(
-                continuation(self.causal, tokens, n_new, settings["until"], settings.get("temperature") or 0.0)
-            )
+            sampling = {name: settings[name] for name in SAMPLING if settings.get(name)}
+            stops = [stop for stop in settings["until"] if stop]
+            answers.append(continuation(self.causal, tokens, n_new, stops, sampling))
             advance(1)
         return answers
+
+    def _refuse(self, settings: Mapping[str, Any]) -> None:
+        n_new, length = settings["max_gen_toks"], self.max_length
+        longest = self.causal.max_length
+        further = "a longer --window or " if longest is None or longest > length else ""
+        rule = f"at least 1 and less than {length}, the tokens that '{self.causal.name}' takes with its prompt"
+        require(1 <= n_new < length, "max_gen_toks", rule, n_new, f"give {further}a smaller number in the task")
+        for name in settings.keys() - UNDERSTOOD:
+            raise unknown("setting of generation", name, UNDERSTOOD, "in the task's generation_kwargs")
 
     def _likelihoods(self, spans: Sequence[Span]) -> list[Likelihood]:
         advance = self.start_progress("tokens", sum(span.n_scored for span in spans))
@@ -112,13 +158,23 @@ def evaluate_tasks(
     include_path: Path | None = None,
     n_shots: int | None = None,
     limit: int | None = None,
+    apply_chat_template: bool = False,
 ) -> dict[str, Any]:
-    """Return the results of lm-eval: `results` by task, with versions, shots and configurations."""
+    """Return the results of lm-eval: `results` by task, with versions, shots and configurations.
+
+    With a chat template, questions are messages of a user, and shots are turns of the chat."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = _manager(tasks, include_path)
     try:
         results = simple_evaluate(
-            model=lm, tasks=list(tasks), task_manager=manager, num_fewshot=n_shots, limit=limit, log_samples=False
+            model=lm,
+            tasks=list(tasks),
+            task_manager=manager,
+            num_fewshot=n_shots,
+            limit=limit,
+            log_samples=False,
+            apply_chat_template=apply_chat_template,
+            fewshot_as_multiturn=apply_chat_template,
         )
     except (ConnectionError, FileNotFoundError) as error:  # raised by the datasets library for missing data
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

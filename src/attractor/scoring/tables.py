@@ -66,6 +66,7 @@ def _summary(score: TextScore) -> dict[str, Any]:
         "n_bytes",
         "window",
         "stride",
+        "start",
     )
     return {name: getattr(score, name) for name in names} | {"n_documents": len(score.documents)}
 

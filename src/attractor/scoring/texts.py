@@ -39,6 +39,7 @@ class TextScore:
     window: int
     stride: int
     documents: tuple[DocumentScore, ...]
+    start: int | None = None  # the token before each document
 
     @property
     def n_tokens(self) -> int:
@@ -104,7 +105,7 @@ def score(texts: EncodedTexts, batch_size: int | None = None, advance: Advance =
     for (name, text), tokens, of_document in zip(texts.documents, texts.tokens, spans, strict=True):
         nats = first_token - math.fsum(next(scored).log for _ in of_document)
         scores.append(DocumentScore(name, len(tokens), len(text), nats))
-    return TextScore(causal.name, texts.window, texts.stride, tuple(scores))
+    return TextScore(causal.name, texts.window, texts.stride, tuple(scores), causal.start)
 
 
 def score_texts(

@@ -82,7 +82,7 @@ def train_stacked(
             task = job.config.build_task()
             folder = RunFolder.create(job.path, job.config.identity(task))
             locks.enter_context(folder.hold())
-            save_tokenizer(folder, task)
+            save_tokenizer(folder, task, job.config.start_folder)
             shown = display(job)
             shown.start()
             runs.append(StackedRun(job.config, folder, task, runtime, shown))

@@ -59,7 +59,7 @@ def train(
         if not world.agreed(folder.finished):
             world.first_does(lambda: until_the_end.enter_context(folder.hold()))
             if not world.agreed(folder.finished):  # another process may have finished it just now
-                world.first_does(lambda: save_tokenizer(folder, task))
+                world.first_does(lambda: save_tokenizer(folder, task, config.start_folder))
                 display.start()
                 if world.warning is not None:
                     display.note(world.warning)

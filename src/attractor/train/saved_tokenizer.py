@@ -1,6 +1,9 @@
 """The tokenizer that is saved with a run, so that its text can be read without its corpus."""
 
+from pathlib import Path
+
 from attractor.corpus.tokenizer import Tokenizer, restore
+from attractor.corpus.tokenizer_settings import SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import write_bytes
 from attractor.runs.run_folder import RunFolder
@@ -10,19 +13,29 @@ from attractor.tasks.text import Text, TextTask, tokenizer_of
 from attractor.train.config import TrainConfig
 
 TOKENIZER_FILE = "tokenizer.json"
+KEPT_FILES = (TOKENIZER_FILE, SETTINGS_FILE)
 ELSEWHERE = "imported:"  # begins the corpus of a run that was imported from a model trained elsewhere
 
 
-def save_tokenizer(folder: RunFolder, task: Task) -> None:
+def save_tokenizer(folder: RunFolder, task: Task, start: Path | None = None) -> None:
+    """Save the tokenizer, and for text in the same tokens as those of the run `start` also its settings."""
     path = folder.path / TOKENIZER_FILE
     if isinstance(task, TextTask | GlueTask) and not path.exists():
         tokenizer = task.tokenizer if isinstance(task, GlueTask) else task.corpus.tokenizer
+        settings = None if start is None or isinstance(task, GlueTask) else saved_settings(start)
+        if settings is not None and settings.definition == tokenizer.definition:
+            write_bytes(folder.path / SETTINGS_FILE, settings.stored())
         write_bytes(path, tokenizer.definition)
 
 
 def saved_tokenizer(folder: RunFolder) -> Tokenizer | None:
     path = folder.path / TOKENIZER_FILE
     return restore(path.read_bytes(), folder.path.name) if path.is_file() else None
+
+
+def saved_settings(run: Path) -> TokenizerSettings | None:
+    """Return what the origin of an imported model says of its tokenizer; None for other and older runs."""
+    return TokenizerSettings.beside(run / TOKENIZER_FILE)
 
 
 def tokenizer_of_run(folder: RunFolder) -> Tokenizer:

@@ -1,0 +1,263 @@
+"""An instruct model keeps its chat template, its special tokens, its ends and its settings through import, training,
+conversion and export. What is expected comes from transformers' own classes on the original folder."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from rich.control import strip_control_codes
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
+
+import attractor.hf.auto_classes
+from attractor.causal import load_causal
+from attractor.cli.hugging_face import ExportArguments, export
+from attractor.corpus.prepare import Preparation, prepare
+from attractor.corpus.tokenizer_settings import SETTINGS_FILE
+from attractor.errors import InputError
+from attractor.hf.convert import convert_run
+from attractor.hf.import_runs import import_run
+from attractor.scoring.texts import score_texts
+from attractor.tasks.text import Text
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.loop import train
+from attractor.train.saved_tokenizer import saved_settings
+from in_process import Command, command_in_process
+from tiny_chat import CHAT, ENDS, N_SPOKEN, PROMPT, TEMPLATE, TEXTS, write_chat
+
+CPU = torch.device("cpu")
+ROUTES = ("imported", "tuned", "converted")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `chat` of the original, three runs that descend from it, and an export of each."""
+    place = tmp_path_factory.mktemp("place")
+    import_run(write_chat(place / "chat"), place / "imported")
+    (place / "texts.txt").write_text("<|endoftext|>\n".join(TEXTS))
+    spelled = str(place / "imported" / "tokenizer.json")
+    prepare(Preparation(str(place / "texts.txt"), place / "corpus", tokenizer=spelled))
+    model = TrainConfig.from_dict(json.loads((place / "imported" / "config.json").read_text())).model
+    config = TrainConfig(
+        model=model,
+        task=Text(str(place / "corpus")),
+        start=str(place / "imported"),
+        n_steps=2,
+        warmup_steps=1,
+        batch_size=2,
+        seq_len=32,
+        eval_batches=1,
+        lr=1e-4,
+    )
+    train(config, place / "tuned", Runtime(device="cpu"))
+    convert_run(place / "chat", "coupled-euler", place / "converted")
+    for name in ROUTES:
+        arguments = ExportArguments(place / name, out=place / f"{name}-exported", self_contained=False)
+        export(arguments, Console(quiet=True))
+    return place
+
+
+@pytest.fixture(scope="module")
+def original(place: Path) -> Any:
+    return AutoTokenizer.from_pretrained(place / "chat")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Path, original: Any, route: str) -> None:
+    exported = AutoTokenizer.from_pretrained(place / f"{route}-exported")
+    for chat in (CHAT, CHAT[1:]):
+        for options in ({"tokenize": False}, {"add_generation_prompt": True}):
+            assert exported.apply_chat_template(chat, **options) == original.apply_chat_template(chat, **options)
+    for text in (PROMPT, "", " two  spaces\n"):
+        assert exported(text)["input_ids"] == original(text)["input_ids"]
+        assert (
+            exported(text, text, add_special_tokens=False)["input_ids"]
+            == (original(text, text, add_special_tokens=False)["input_ids"])
+        )
+    assert exported.special_tokens_map == original.special_tokens_map
+    assert exported.get_added_vocab() == original.get_added_vocab()
+    assert exported.padding_side == "left"
+    assert exported(["a", "a b c"], padding=True)["input_ids"] == original(["a", "a b c"], padding=True)["input_ids"]
+    settings, expected = (
+        GenerationConfig.from_pretrained(folder).to_dict() for folder in (place / f"{route}-exported", place / "chat")
+    )
+    assert settings == expected
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+    stored, first = (json.loads((place / name / "config.json").read_text()) for name in (f"{route}-exported", "chat"))
+    assert [stored[name] for name in ids] == [first[name] for name in ids]
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_an_export_generates_the_same_text_and_stops_where_the_original_does(
+    place: Path, original: Any, do_sample: bool
+) -> None:
+    prompt = original.apply_chat_template(CHAT, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    texts = []
+    for name in ("chat", "imported-exported"):
+        model = AutoModelForCausalLM.from_pretrained(place / name).eval()
+        set_seed(1)
+        tokens = model.generate(prompt, do_sample=do_sample, max_new_tokens=30)[0, prompt.shape[1] :]
+        texts.append(original.decode(tokens))
+    assert texts[0] == texts[1]
+    if not do_sample:
+        assert len(tokens) == N_SPOKEN + 1
+        assert original.decode(tokens[-1]) == ENDS[1]
+
+
+def test_a_run_its_export_and_the_original_are_evaluated_alike(place: Path) -> None:
+    """Window, beginning token, number of tokens, and to rounding the figure."""
+    documents = [(str(i), text.encode()) for i, text in enumerate([*TEXTS[:3], "".join(TEXTS[:6]), PROMPT])]
+    for names in (("chat", "imported", "imported-exported"), ("tuned", "tuned-exported")):
+        causals = [load_causal(place / name, CPU) for name in names]
+        scores = [score_texts(causal, documents, batch_size=2) for causal in causals]
+        for causal, score in zip(causals, scores, strict=True):
+            assert (score.window, score.start, score.n_tokens) == (
+                scores[0].window,
+                scores[0].start,
+                scores[0].n_tokens,
+            )
+            assert score.nats == pytest.approx(scores[0].nats, rel=1e-5)
+            assert (causal.always_starts, causal.ends) == (True, causals[0].ends)
+        assert scores[0].start == causals[0].encode_prompt("", True)[0]
+    assert scores[0].window == 32  # of the run that was trained on windows of 32 tokens
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path) -> Command:
+    monkeypatch.chdir(place)
+    return command_in_process(monkeypatch, capsys)
+
+
+def printed(text: str) -> str:
+    """Return the text as a console prints it: without control characters, which a random model also draws."""
+    return strip_control_codes(text) + "\n"
+
+
+def test_generate_speaks_in_the_chat_template_and_stops_at_any_end(
+    attractor: Command, place: Path, original: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a repetition penalty, which is not applied by the command and is named."""
+    import_run(write_chat(tmp_path / "chat", penalty=None), tmp_path / "run")
+    (message,) = CHAT[1:]
+    prompt = original.apply_chat_template([message], add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "chat").eval()
+    n_new = 20
+    tokens = model.generate(prompt, do_sample=False, max_new_tokens=n_new)[0, prompt.shape[1] :]
+    capsys.readouterr()  # transformers shows the progress of saving
+    run, asked = str(tmp_path / "run"), ("--prompt", message["content"], "--temperature=0", f"--max-new-tokens={n_new}")
+    code, out, err = attractor("generate", run, "--chat", *asked)
+    assert (code, err) == (0, "")
+    said, _, answer = out.partition("\n")
+    assert "begins with '<s>'" in said
+    assert "ends at '<|im_end|>' or '<|endoftext|>'" in said
+    assert answer == printed(original.decode(tokens, skip_special_tokens=True))
+
+    chat = original.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True).removeprefix("<s>")
+    for text, n_spoken in ((PROMPT, n_new), (chat, N_SPOKEN)):
+        prompt = original(text, return_tensors="pt")["input_ids"]
+        tokens = model.generate(prompt, do_sample=False, max_new_tokens=n_new)[0, prompt.shape[1] :]
+        code, out, _ = attractor("generate", run, "--prompt", text, "--temperature=0", f"--max-new-tokens={n_new}")
+        assert code == 0
+        assert out.partition("\n")[2] == printed(text + original.decode(tokens[:n_spoken], skip_special_tokens=True))
+    code, out, _ = attractor("generate", "imported", "--max-new-tokens=2")
+    assert code == 0
+    assert "not applied: repetition_penalty" in out
+
+
+def test_sampling_settings_are_the_defaults_of_generate(attractor: Command) -> None:
+    first = attractor("generate", "imported", "--max-new-tokens=12", "--seed=3")
+    same = ("--temperature=0.7", "--top-k=20", "--top-p=0.8")
+    assert attractor("generate", "imported", "--max-new-tokens=12", "--seed=3", *same) == first
+    assert attractor("generate", "imported", "--max-new-tokens=12", "--seed=3", "--temperature=5") != first
+
+
+def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
+    """Older runs have no settings: <s> is recognised by its name, and names of special tokens are text."""
+    older = shutil.copytree(place / "imported", tmp_path / "older")
+    (older / SETTINGS_FILE).unlink()
+    causal = load_causal(older, CPU)
+    assert (causal.start, causal.end, causal.ends) == (1, 0, (0,))
+    assert causal.encode_prompt(PROMPT, True) == [1, *causal.encode(PROMPT)]
+    assert causal.encode(PROMPT) == load_causal(place / "imported", CPU).encode(PROMPT)
+    assert 3 not in causal.encode(PROMPT)
+    code, out, _ = attractor("generate", str(older), "--prompt", PROMPT, "--temperature=0", "--max-new-tokens=3")
+    assert (code, out.startswith(PROMPT)) == (0, True)
+    code, _, err = attractor("generate", str(older), "--chat", "--prompt", "Hello")
+    assert code == 2
+    assert "chat must be left out, since" in err
+
+
+def test_templates_are_read_from_any_file_that_may_hold_them(place: Path, tmp_path: Path) -> None:
+    for name in ("in the configuration", "several"):
+        folder = shutil.copytree(place / "chat", tmp_path / name)
+        (folder / "chat_template.jinja").unlink()
+        configuration = folder / "tokenizer_config.json"
+        stored = json.loads(configuration.read_text())
+        if name == "several":
+            stored["chat_template"] = [{"name": "default", "template": TEMPLATE}, {"name": "loud", "template": "AH"}]
+        else:
+            stored["chat_template"] = TEMPLATE
+        configuration.write_text(json.dumps(stored))
+        expected = AutoTokenizer.from_pretrained(folder)
+        import_run(folder, tmp_path / f"{name} run")
+        chat = load_causal(tmp_path / f"{name} run", CPU).chat_tokenizer
+        assert chat is not None
+        assert chat().chat_template == expected.chat_template
+        assert chat().apply_chat_template(CHAT, tokenize=False) == expected.apply_chat_template(CHAT, tokenize=False)
+
+
+def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / "chat", tmp_path / "chat")
+    file = folder / "tokenizer_config.json"
+    code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil", "vocab_file": "/etc/passwd"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | code))
+    run = import_run(folder, tmp_path / "run")
+    assert not [name for name in ("evil", "Evil", "passwd") if name in (run.path / SETTINGS_FILE).read_text()]
+    facts = json.loads((run.path / SETTINGS_FILE).read_text())
+    facts["tokenizer_config"] |= code  # a run from a stranger
+    (run.path / SETTINGS_FILE).write_text(json.dumps(facts))
+    settings = saved_settings(run.path)
+    assert settings is not None
+    assert "evil" not in json.dumps(settings.files).lower()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "ids": ({"generation_config": {"eos_token_id": ["two"]}}, "eos_token_id of .* must be an id of a token or a list"),
+    "template": ({"tokenizer_config": {"chat_template": 3}}, "chat_template of .* must be a text or a list of named"),
+    "token": ({"tokenizer_config": {"bos_token": 1}}, "bos_token of .* must be the text of a token, got 1"),
+    "sampling": ({"generation_config": {"top_p": "most"}}, "top_p of .* must be a number, got 'most'"),
+    "part": ({"config": []}, "config of .* must be a JSON object"),
+    "post-processor": ({"tokenizer": {"post_processor": 3}}, "must hold fields of tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_are_damaged_are_refused_in_one_line(
+    name: str, attractor: Command, place: Path, tmp_path: Path
+) -> None:
+    changes, said = REFUSED[name]
+    run = shutil.copytree(place / "imported", tmp_path / "run")
+    facts = json.loads((run / SETTINGS_FILE).read_text())
+    (run / SETTINGS_FILE).write_text(json.dumps(facts | changes))
+    with pytest.raises(InputError, match=said):
+        load_causal(run, CPU)
+    code, _, err = attractor("generate", str(run), "--max-new-tokens=1")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    (run / SETTINGS_FILE).write_text("[")
+    with pytest.raises(InputError, match="is damaged: it must hold one JSON object; import the model anew"):
+        load_causal(run, CPU)
+
+
+def test_a_template_that_refuses_a_message_ends_in_one_line(attractor: Command, place: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(place / "imported", tmp_path / "run")
+    facts = json.loads((run / SETTINGS_FILE).read_text())
+    facts["tokenizer_config"]["chat_template"] = "{{ raise_exception('no users here') }}"
+    (run / SETTINGS_FILE).write_text(json.dumps(facts))
+    code, _, err = attractor("generate", str(run), "--chat", "--prompt", "Hello")
+    assert code == 2
+    assert "chat_template must render a message" in err
+    assert "no users here" in err
