@@ -91,7 +91,18 @@ def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
 
 @pytest.mark.parametrize(
     "scaling",
-    ["yarn:4", "linear", "linear:0", "linear:x", "linear:2:3", "llama3:8:1:4", "llama3:8:4:1:64", "llama3:8:1:4:inf"],
+    [
+        "yarn:4",
+        "longrope:16:1.1:2:1,2",
+        "yarn:4:64:1:32:1.1",
+        "linear",
+        "linear:0",
+        "linear:x",
+        "linear:2:3",
+        "llama3:8:1:4",
+        "llama3:8:4:1:64",
+        "llama3:8:1:4:inf",
+    ],
 )
 def test_impossible_scaling_is_refused(scaling: str) -> None:
     with pytest.raises(InputError, match=rf"^rope_scaling must be .*, got '{scaling}'$"):

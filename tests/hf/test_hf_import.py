@@ -13,7 +13,7 @@ import torch
 from foreign import MODELS, VOCAB_SIZE, saved, sentence_pieces, tokens
 from safetensors.torch import load_file, save_file
 
-from attractor.attention.position import Rope
+from attractor.attention.position import Rope, Scaling
 from attractor.corpus.tokenizer import ByteTokenizer, restore
 from attractor.errors import InputError
 from attractor.hf.architectures import ARCHITECTURES
@@ -130,7 +130,7 @@ def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, t
         rope_scaling="llama3:8.0:1.0:4.0:16",
     )
     assert import_model(llama).config == expected
-    assert Rope(8, scaling=expected.rope_scaling).scaling == (8, 1, 4, 16)
+    assert Rope(8, scaling=expected.rope_scaling).scaling == Scaling("llama3", (8, 1, 4, 16))
 
 
 ALONE = """

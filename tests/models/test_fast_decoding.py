@@ -20,6 +20,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "learned": {"positions": "learned"},
     "wide heads": {"head_dim": 12},
     "another gate": {"mlp": "geglu"},
+    "biases everywhere": {"qkv_bias": True, "out_bias": True, "mlp_bias": True},
+    "layers without rope": {"no_rope_every": 2, "attention_scale": 0.3},
 }
 OTHER: list[dict[str, Any]] = [
     *({"attention": name} for name in PRESETS if name not in ("standard", "gqa", "mqa")),
@@ -28,6 +30,10 @@ OTHER: list[dict[str, Any]] = [
     {"softcap": 5.0},
     {"norms_per_block": 4},
     {"sigma_reparam": True},
+    {"stream_norm": "layernorm"},
+    {"parallel": True},
+    {"rope_fraction": 0.5},
+    {"branch_scale": 0.5},
 ]
 
 
@@ -46,7 +52,7 @@ def test_the_same_bits_position_by_position(changes: dict[str, Any], padded: boo
     real = (torch.arange(12) >= torch.tensor([[0], [3], [1]])) if padded else None
     ways: list[Callable[[Tensor, Any, list[Cache]], Tensor]] = [
         lambda x, place, caches: decode_step(
-            plain_block_modules(model.blocks) or [], x, place.mask, place.rotation, caches
+            plain_block_modules(model.blocks) or [], x, place.mask, model.rotations(place), caches
         ),
         lambda x, place, caches: in_general(model, x, place, caches),
     ]
@@ -63,8 +69,8 @@ def test_the_same_bits_position_by_position(changes: dict[str, Any], padded: boo
 
 
 def in_general(model: Transformer, x: Tensor, place: Any, caches: list[Cache]) -> Tensor:
-    for block, cache in zip(model.layers, caches, strict=True):
-        x, _ = block(x, place.mask, place.rotation, cache)
+    for block, rotation, cache in zip(model.layers, model.rotations(place), caches, strict=True):
+        x, _ = block(x, place.mask, rotation, cache)
     return x
 
 

@@ -78,6 +78,13 @@ OF_OTHER_FAMILIES: list[dict[str, object]] = [
     {"qk_norm": True, "qk_norm_across": True},
     {"positions": "rope", "rope_scaling": "llama3:8:1:4:16"},
     {"attention": "coupled-euler", "zero_start": True},
+    {"stream_norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True, "mlp": "gelu-tanh"},
+    {"stream_norm": "layernorm-no-bias", "parallel": True, "norms_per_block": 1, "logit_scale": 0.25},
+    {"parallel": True, "positions": "rope", "rope_fraction": 0.5},
+    {"branch_scale": 0.5, "attention_scale": 0.1, "positions": "rope", "no_rope_every": 2},
+    {"positions": "rope", "rope_scaling": "dynamic:4:8"},
+    {"positions": "rope", "rope_scaling": "yarn:4:64:32:1:1.1"},
+    {"positions": "rope", "rope_scaling": "longrope:8:1.1:1,1,2,2:1,2,3,4"},
 ]
 
 
@@ -195,7 +202,7 @@ def test_config_survives_json(attention: object) -> None:
         ({"norms_per_block": 3}, ["norms_per_block", "2 or 4", "3"]),
         ({"norms_per_block": 4, "post_norm": True}, ["norms_per_block must be 2 with post_norm, got 4"]),
         ({"embedding_scale": 0.0}, ["embedding_scale", "positive", "0.0"]),
-        ({"rope_scaling": "yarn:4"}, ["rope_scaling", "linear:FACTOR or llama3", "yarn:4"]),
+        ({"rope_scaling": "yarn:4"}, ["rope_scaling", "linear:FACTOR or dynamic", "yarn:4"]),
         ({"qk_norm_across": True}, ["qk_norm_across must be False without qk_norm"]),
         ({"zero_start": True}, ["unknown attention field 'zero_start'"]),
         ({"dropout": 1.0}, ["dropout", "below 1", "1.0"]),

@@ -32,6 +32,7 @@ class AttentionConfig(PrintsChanges):
         couple = self.couple
         require(couple.qk_norm or not couple.qk_norm_across, "qk_norm_across", "False without qk_norm", True)
         require(couple.qk_norm_eps > 0, "qk_norm_eps", "positive", couple.qk_norm_eps)
+        require(0 < couple.rope_fraction <= 1, "rope_fraction", "above 0 and at most 1", couple.rope_fraction)
 
     def replace(self, **changes: Any) -> Self:
         """Return this config with some fields changed; fields of stages are named directly: `replace(n_steps=3)`."""

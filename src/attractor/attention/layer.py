@@ -95,9 +95,15 @@ class Attention(nn.Module):
         self.layout = layout
         self.segments = [layout.free] * config.couple.parts + [layout.rotary] * bool(layout.rotary)
         maps = 2 if config.score.halves else 1
-        self.rope_width = (layout.rotary or layout.free) // maps
+        fraction, rotated_width = config.couple.rope_fraction, (layout.rotary or layout.free) // maps
+        if layout.rotary or maps == 2 or config.couple.parts > 1:
+            rule = "1 under MLA, differential attention in halves and phase activation"
+            require(fraction == 1, "rope_fraction", rule, fraction)
+        self.rope_width = int(rotated_width * fraction)
+        self.rotated_part = "trailing" if layout.rotary else "whole" if self.rope_width == rotated_width else "leading"
         # The scale follows the width of the projected head. Phase activation doubles the scored width, not the scale.
-        scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
+        default_scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
+        scale = cast(float | None, getattr(config.score, "attention_scale", None)) or default_scale
 
         self.couple = config.couple.build(layout)
         norm_width = sum(self.segments) // maps
@@ -157,7 +163,7 @@ class Attention(nn.Module):
         return project.unfold(self.score(tap("q_coupled", q), k, k[..., : project.kv_latent], mask, x))
 
     def _norm_and_position(self, rotation: Rotation | None, dtype: torch.dtype) -> NormAndPosition:
-        return NormAndPosition(self.query_norm, self.key_norm, rotation, trailing=self.layout.rotary > 0, dtype=dtype)
+        return NormAndPosition(self.query_norm, self.key_norm, rotation, self.rotated_part, dtype)
 
     def _couple(self, q: Tensor, k: Tensor, norm_and_position: NormAndPosition) -> tuple[Tensor, Tensor]:
         """Couple the position-free part, split heads into sub-heads if the score needs them, normalise and rotate."""

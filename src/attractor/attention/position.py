@@ -5,25 +5,90 @@
 The score of two rotated vectors depends on the difference of their positions alone. Pairs are (j, j + w/2), as Llama
 stores its weights; interleaved pairs (DeepSeek) are the same rotation after a permutation of weight rows.
 
-Models that were extended to longer sequences rotate more slowly. Their frequencies f are scaled by a factor F:
+Models that were extended to longer sequences rotate more slowly. Their frequencies f are scaled, mostly by a factor F:
 
-    linear:F                    f / F                                                                       (2)
-    llama3:F:LOW:HIGH:LENGTH    f (s + (1 - s) / F),   s = (LENGTH f / 2 pi - LOW) / (HIGH - LOW) in [0, 1]  (3)
+    linear:F                        f / F                                                                   (2)
+    dynamic:F:LENGTH                theta grows to theta (F T / LENGTH - F + 1)^(w / (w - 2)) in a sequence of
+                                    T > LENGTH positions                                                    (3)
+    llama3:F:LOW:HIGH:LENGTH        f (s + (1 - s) / F),   s = (LENGTH f / 2 pi - LOW) / (HIGH - LOW) in [0, 1]  (4)
+    yarn:F:LENGTH:FAST:SLOW:SIZE    f (s + (1 - s) / F),   s = (high - j) / (high - low) in [0, 1], where
+                                    frequency number low makes FAST turns in LENGTH positions, and high SLOW  (5)
+    longrope:LENGTH:SIZE:S,..:L,..  f_j / S_j, and f_j / L_j in a sequence of more than LENGTH positions    (6)
 
-Under (3), frequencies of more than HIGH turns in LENGTH positions are unchanged.
-Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (3) The
-Llama 3 herd of models, 2024, arXiv 2407.21783.
+Under (4), frequencies of more than HIGH turns in LENGTH positions are unchanged. Under (5), low is rounded down and high
+up; `yarn-exact` does not round them. Rotated vectors are multiplied by SIZE under (5) and (6). Under (3) and (6) the
+rotation depends on the length of the sequence, which is that of the longest one in a batch. A cache holds keys that were
+rotated for a shorter length, so decoding that would need another rotation for them is refused.
+
+Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (4) The
+Llama 3 herd of models, 2024, arXiv 2407.21783; (3), (5) Peng et al., YaRN, 2023, arXiv 2309.00071; (6) Ding et al.,
+LongRoPE, 2024, arXiv 2402.13753.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attractor.errors import require
+from attractor.errors import InputError, require
 
-SCALINGS = {"linear": "linear:FACTOR", "llama3": "llama3:FACTOR:LOW:HIGH:LENGTH"}
+YARN = "FACTOR:LENGTH:FAST:SLOW:SIZE"
+SCALINGS = {
+    "linear": "linear:FACTOR",
+    "dynamic": "dynamic:FACTOR:LENGTH",
+    "llama3": "llama3:FACTOR:LOW:HIGH:LENGTH",
+    "yarn": f"yarn:{YARN}",
+    "yarn-exact": f"yarn-exact:{YARN}",
+    "longrope": "longrope:LENGTH:SIZE:SHORT,..:LONG,..",
+}
+
+
+class Scaling(NamedTuple):
+    """A scaling of the frequencies of RoPE: its kind and its numbers, of which LongRoPE has lists."""
+
+    kind: str
+    numbers: tuple[float, ...]
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
+
+    @property
+    def length(self) -> float:
+        """The length beyond which the rotation depends on the length of the sequence."""
+        if self.kind == "dynamic":
+            return self.numbers[1]
+        return self.numbers[0] if self.kind == "longrope" else math.inf
+
+    @property
+    def size(self) -> float:
+        """The factor of the rotated vectors."""
+        return self.numbers[-1] if self.kind in ("yarn", "yarn-exact", "longrope") else 1.0
+
+
+def parse_scaling(text: str) -> Scaling:
+    """Return the scaling that a configuration names, such as `linear:8`."""
+    kind, *parts = text.split(":")
+    try:
+        lists = [tuple(float(number) for number in part.split(",")) for part in parts]
+    except ValueError:
+        lists = []
+    is_known = kind in SCALINGS and len(lists) == SCALINGS[kind].count(":")
+    require(
+        is_known and all(0 < number < math.inf for numbers in lists for number in numbers),
+        "rope_scaling",
+        f"{' or '.join(SCALINGS.values())}, of positive numbers",
+        text,
+    )
+    single = lists[:2] if kind == "longrope" else lists
+    require(all(len(numbers) == 1 for numbers in single), "rope_scaling", f"{SCALINGS[kind]}, one number each", text)
+    scaling = Scaling(kind, tuple(numbers[0] for numbers in single), *lists[len(single) :])
+    if kind == "llama3":
+        require(scaling.numbers[1] < scaling.numbers[2], "rope_scaling", "llama3 with LOW below HIGH", text)
+    if scaling.kind.startswith("yarn"):
+        require(scaling.numbers[2] > scaling.numbers[3], "rope_scaling", "yarn with FAST above SLOW", text)
+    require(len(scaling.short) == len(scaling.long), "rope_scaling", "longrope with lists of one length", text)
+    return scaling
 
 
 class Rope:
@@ -33,37 +98,64 @@ class Rope:
         require(width >= 2 and width % 2 == 0, "rope width", "even and at least 2", width)
         require(theta > 0, "rope_theta", "positive", theta)
         self.width, self.theta = width, theta
-        self.scaling = None if scaling is None else scaling_numbers(scaling)
+        self.scaling = None if scaling is None else parse_scaling(scaling)
+        if self.scaling is not None and self.scaling.kind == "longrope":
+            rule = f"longrope with {width // 2} numbers in each list, half the rotated width"
+            require(len(self.scaling.short) == width // 2, "rope_scaling", rule, scaling)
+        if self.scaling is not None and self.scaling.kind == "dynamic":
+            require(width > 2, "rope width", "above 2 under dynamic scaling", width)
 
     def at(self, positions: Int[Tensor, "..."]) -> "Rotation":
         """Return the rotation at positions T, or B T where left padding shifts the sequences of a batch."""
         exponents = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float64) / self.width
-        frequencies = self.theta**-exponents
+        frequencies, size = self.theta**-exponents, 1.0
         if self.scaling is not None:
-            frequencies = scaled(frequencies, *self.scaling)
+            frequencies, size = self.scaled(frequencies, exponents, positions), self.scaling.size
         angles = positions.unsqueeze(-1) * frequencies
-        return Rotation(angles.cos(), angles.sin())
+        cos, sin = angles.cos(), angles.sin()
+        return Rotation(cos, sin) if size == 1 else Rotation(size * cos, size * sin)
 
+    def scaled(self, frequencies: Tensor, exponents: Tensor, positions: Tensor) -> Tensor:
+        assert self.scaling is not None
+        kind, numbers, short, long = self.scaling
+        if kind == "linear":
+            return frequencies / numbers[0]  # (2)
+        if kind == "dynamic":
+            factor, length = numbers
+            stretch = factor * (positions.max() + 1).clamp(min=length) / length - (factor - 1)
+            return frequencies * stretch.double() ** (-exponents * self.width / (self.width - 2))  # (3)
+        if kind == "longrope":
+            is_long = positions.max() + 1 > self.scaling.length
+            return frequencies / torch.where(
+                is_long, frequencies.new_tensor(long), frequencies.new_tensor(short)
+            )  # (6)
+        if kind == "llama3":
+            factor, slow, fast, length = numbers
+            kept = ((length * frequencies / (2 * math.pi) - slow) / (fast - slow)).clamp(0, 1)
+        else:
+            factor, length, fast, slow, _ = numbers
+            low, high = (
+                self.width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+                for turns in (fast, slow)
+            )
+            if kind == "yarn":
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, self.width - 1)
+            number = torch.arange(len(frequencies), device=frequencies.device, dtype=torch.float64)
+            kept = 1 - ((number - low) / (high - low or 0.001)).clamp(0, 1)
+        return frequencies * (kept + (1 - kept) / factor)  # (4), (5)
 
-def scaling_numbers(scaling: str) -> tuple[float, ...]:
-    """Return the numbers of a scaling from its name in a configuration, such as `linear:8`."""
-    name, *rest = scaling.split(":")
-    try:
-        numbers = tuple(float(number) for number in rest)
-    except ValueError:
-        numbers = ()
-    is_valid = name in SCALINGS and len(numbers) == SCALINGS[name].count(":") and all(0 < x < math.inf for x in numbers)
-    require(is_valid, "rope_scaling", f"{' or '.join(SCALINGS.values())}, of positive numbers", scaling)
-    require(len(numbers) == 1 or numbers[1] < numbers[2], "rope_scaling", "llama3 with LOW below HIGH", scaling)
-    return numbers
-
-
-def scaled(frequencies: Tensor, factor: float, *band: float) -> Tensor:
-    if not band:
-        return frequencies / factor  # (2)
-    low, high, length = band
-    kept = ((length * frequencies / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / factor)  # (3)
+    def refuse_other_rotation(self, past: int, positions: Int[Tensor, "..."]) -> None:
+        """Refuse to continue a cache whose keys were rotated otherwise than these positions would rotate them."""
+        if not past or self.scaling is None or past + positions.shape[-1] <= self.scaling.length:
+            return
+        length = int(positions.max()) + 1
+        if length > self.scaling.length and (self.scaling.kind == "dynamic" or past <= self.scaling.length):
+            raise InputError(
+                f"a sequence decoded from a cache must stay within {self.scaling.length:g} positions under "
+                f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys otherwise; give "
+                "the whole sequence at once, without a cache"
+            )
 
 
 class Rotation:

@@ -106,6 +106,7 @@ class Coupling(Stage):
     qk_norm: bool = False  # RMSNorm of every scored head, after coupling and before position
     qk_norm_across: bool = later(False)  # RMSNorm over all heads together (OLMo 2)
     qk_norm_eps: float = later(1e-6)
+    rope_fraction: float = later(1.0)  # the leading part of each head that RoPE rotates
 
     @abstractmethod
     def build(self, layout: HeadLayout) -> nn.Module: ...

@@ -87,7 +87,7 @@ def converted(source: AttentionConfig, wanted: AttentionConfig) -> AttentionConf
     """Return the source with the new kinds of stages of `wanted`; all numbers are the source's."""
     couple, output = source.couple, source.output
     if isinstance(couple, Uncoupled) and not isinstance(wanted.couple, Uncoupled):
-        norms = {name: getattr(couple, name) for name in ("qk_norm", "qk_norm_across", "qk_norm_eps")}
+        norms = {name: getattr(couple, name) for name in ("qk_norm", "qk_norm_across", "qk_norm_eps", "rope_fraction")}
         closed = {"zero_start": True} if isinstance(wanted.couple, Dynamics) else {}
         couple = replace(wanted.couple, **norms, **closed)
     if isinstance(wanted.output, Gated) and isinstance(output, Plain):

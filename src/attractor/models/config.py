@@ -1,5 +1,6 @@
 """The configuration that model families share: sizes, positions, attention mechanism and readout."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention, AttentionConfig
-from attractor.attention.position import scaling_numbers
+from attractor.attention.position import parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.stage import Projection
 from attractor.errors import require, unknown
@@ -18,12 +19,17 @@ from attractor.models.mlp import MLPS
 
 Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
+TRANSFORMER = "transformer"  # the family that has every field
 POSITIONS = ("learned", "rope")
+NORM_NAMES = ("rmsnorm", "layernorm", "layernorm-no-bias")
 POOLS = ("last", "mean")
 LARGEST = 2**28  # bound of any size, so that the bytes of a matrix of two such sizes fit 64 bits
 SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
 OF_ATTENTION = (  # fields that change the attention preset
     "qkv_bias",
+    "out_bias",
+    "attention_scale",
+    "rope_fraction",
     "qk_norm",
     "qk_norm_across",
     "qk_norm_eps",
@@ -33,6 +39,7 @@ OF_ATTENTION = (  # fields that change the attention preset
     "zero_start",
     "dropout",
 )
+OF_TRANSFORMERS = ("stream_norm", "mlp_bias", "parallel", "branch_scale", "logit_scale", "no_rope_every")  # no other family
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,16 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     tied_embeddings: bool = True
     norm_eps: float = 1e-6
     rope_theta: float = 10000.0
-    rope_scaling: str | None = later(None)  # linear:FACTOR or llama3:FACTOR:LOW:HIGH:LENGTH (attention/position.py)
+    rope_scaling: str | None = later(None)  # such as linear:FACTOR; attention/position.py has them all
+    rope_fraction: float = later(1.0)  # the leading part of each head that RoPE rotates (GPT-NeoX)
+    no_rope_every: int | None = later(None)  # of every so many layers, the last has no RoPE (SmolLM3)
     embedding_scale: float = later(1.0)  # factor of the input embeddings, not of the readout (Gemma)
+    branch_scale: float = later(1.0)  # factor of what each branch adds to the residual stream (Granite)
+    logit_scale: float = later(1.0)  # factor of the logits of the readout (Cohere)
+    attention_scale: float | None = later(None)  # factor of attention's logits; None: K ** -0.5
     qkv_bias: bool = False
+    out_bias: bool = later(False)  # bias of attention's output
+    mlp_bias: bool = later(False)
     qk_norm: bool = later(False)  # an intervention on attention's logits, like the next three (docs/control.md)
     softcap: float | None = later(None)
     sigma_reparam: bool = later(False)
@@ -62,8 +76,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     qk_norm_across: bool = later(False)  # QK-norm over all heads of a position together (OLMo 2)
     qk_norm_eps: float = later(1e-6)
     zero_start: bool = later(False)  # coupling behind gates that start at 0, for pretrained models (docs/import.md)
-    norms_per_block: int = 2  # 4: the output of each branch is normalised too
+    stream_norm: str = later("rmsnorm")  # of the residual stream; or layernorm, or layernorm-no-bias
+    norms_per_block: int = 2  # 4: the output of each branch is normalised too; 1: parallel branches share a norm
     post_norm: bool = later(False)  # with two norms, they apply to the outputs of branches, not to inputs (OLMo 2)
+    parallel: bool = later(False)  # both branches of a block read the same stream (GPT-NeoX, Cohere)
     dropout: float = 0.0  # on attention weights and on both branches
     causal: bool = True  # False: every position attends to all others, and the model cannot generate
     n_classes: int | None = None  # one label per sequence instead of one per position; 1: the label is a number
@@ -76,11 +92,28 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             rule = f"divisible by n_heads={self.n_heads}"
             require(self.d_model % self.n_heads == 0, "d_model", rule, self.d_model, "or give head_dim")
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
-        require(self.norms_per_block in (2, 4), "norms_per_block", "2 or 4", self.norms_per_block)
+        counts = (1, 2) if self.parallel else (2, 4)
+        rule = f"{counts[0]} or {counts[1]}" + (" with parallel branches" if self.parallel else "")
+        require(self.norms_per_block in counts, "norms_per_block", rule, self.norms_per_block)
+        require(not (self.parallel and self.post_norm), "parallel", "False with post_norm", True)
+        require(self.stream_norm in NORM_NAMES, "stream_norm", f"one of {', '.join(NORM_NAMES)}", self.stream_norm)
         require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
-        require(self.embedding_scale > 0, "embedding_scale", "positive", self.embedding_scale)
+        for field in ("embedding_scale", "branch_scale", "logit_scale"):
+            require(getattr(self, field) > 0, field, "positive", getattr(self, field))
+        if self.no_rope_every is not None:
+            self.require_count("no_rope_every")
+        for field in ("no_rope_every", "rope_fraction"):
+            default, value = getattr(ModelConfig, field), getattr(self, field)
+            rule = f"{default} without positions='rope'"
+            require(self.positions == "rope" or value == default, field, rule, value)
         if self.rope_scaling is not None:
-            scaling_numbers(self.rope_scaling)
+            depends_on_length = parse_scaling(self.rope_scaling).length < math.inf
+            rule = f"none that depends on the sequence's length for a model of family '{self.family}'"
+            require(self.family == TRANSFORMER or not depends_on_length, "rope_scaling", rule, self.rope_scaling)
+        for field in OF_TRANSFORMERS:
+            default, value = getattr(ModelConfig, field), getattr(self, field)
+            rule = f"{default!r} for a model of family '{self.family}'"
+            require(self.family == TRANSFORMER or value == default, field, rule, value, "it is a Transformer's")
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
         require(self.n_classes is None or self.n_classes >= 1, "n_classes", "at least 1 or None", self.n_classes)
         require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
@@ -164,7 +197,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        stored = stored_fields(self) | ({} if self.family == "transformer" else {"family": self.family})
+        stored = stored_fields(self) | ({} if self.family == TRANSFORMER else {"family": self.family})
         return stored | {name: x.to_dict() for name, x in stored.items() if isinstance(x, AttentionConfig)}
 
     @classmethod

@@ -6,7 +6,7 @@ When a small model decodes, half of the time is Python's: calls of modules, stag
 The operations here are those of the modules, and the values agree bit for bit.
 
 `plain_block_modules` checks that the blocks compute nothing else: pre-norm, separate heads, no coupling, softmax
-without soft-cap, plain output, modules of the original classes, and no hooks or captured taps.
+without soft-cap, whole rotated heads, plain output, unscaled branches, modules of the original classes, and no hooks or captured taps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,6 +64,8 @@ def _parts(block: nn.Module) -> Parts | None:
         parts += [table[name] for name in names]
     if tuple(map(type, parts)) != KINDS or block.training or parts[12].softcap is not None:
         return None
+    if block.branch_scale != 1 or parts[2].rotated_part != "whole":
+        return None
     for part in parts:
         attributes = part.__dict__
         if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"] or "forward" in attributes:
@@ -75,7 +77,7 @@ def decode_step(
     blocks: Sequence[Parts],
     x: Tensor,
     mask: bool | Tensor,
-    rotation: Rotation | None,
+    rotations: Sequence[Rotation | None],
     caches: Sequence[Cache],
 ) -> Tensor:
     """Return the output of the blocks for x: B 1 D, the newest position of each sequence.
@@ -83,9 +85,9 @@ def decode_step(
     mask: as a block takes it; anything but a tensor allows the whole past.
     """
     allowed = mask if isinstance(mask, Tensor) else None
-    turn = None if rotation is None else _Turn(rotation, x.dtype)
+    turns = {rotation: _Turn(rotation, x.dtype) for rotation in rotations if rotation is not None}
     batch = x.shape[0]
-    for parts, cache in zip(blocks, caches, strict=True):
+    for parts, rotation, cache in zip(blocks, rotations, caches, strict=True):
         _, norm, attention, _, mlp_norm, mlp, *_ = parts
         score, query, key, value, out, gate, up, down = parts[12], *parts[14:]
         layout = attention.layout
@@ -94,8 +96,8 @@ def decode_step(
         q = _product(query, n).view(batch, n_queries, 1, -1)
         k = _product(key, n).view(batch, n_keys, 1, -1)
         v = _product(value, n).view(batch, n_keys, 1, -1)
-        if turn is not None:
-            both = turn(torch.cat((q, k), dim=1))
+        if rotation is not None:
+            both = turns[rotation](torch.cat((q, k), dim=1))
             q, k = both[:, :n_queries], both[:, n_queries:]
         k, v = cache.append(k, v)
         context = F.scaled_dot_product_attention(

@@ -1,6 +1,6 @@
 """The base class of all model families: embedding, a core of blocks, readout, losses and labels.
 
-    h = s E[tokens] (+ P[positions]);   h <- core(h);   logits = E norm(h)
+    h = s E[tokens] (+ P[positions]);   h <- core(h);   logits = E (s' norm(h))
 
 A family defines the core: `through` maps the embedded tokens to the hidden states before the last norm.
 """
@@ -22,7 +22,7 @@ from attractor.attention.mask import lower_triangle
 from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError, require
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses
-from attractor.models.block import Block
+from attractor.models.block import NORMS, Block
 from attractor.models.config import ModelConfig
 from attractor.models.generate import generate
 from attractor.taps import listening
@@ -62,7 +62,7 @@ class LanguageModel(nn.Module, ABC):
         self.positions = LearnedPositions(config.max_seq_len, config.d_model) if learned else None
         self.dropout = nn.Dropout(config.dropout)
         self.build_core()
-        self.norm: nn.Module = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.norm: nn.Module = NORMS[config.stream_norm](config.d_model, eps=config.norm_eps)
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
@@ -153,7 +153,7 @@ class LanguageModel(nn.Module, ABC):
         real: Bool[Tensor, "B T"] | None = None,
         positions: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the normalised output of the core, and the auxiliary loss.
+        """Return the normalised output of the core, multiplied by `logit_scale`, and the auxiliary loss.
 
         Vectors in place of tokens are taken as their embeddings. Positions that start anew within a row start another
         sequence, which does not attend to the one before it."""
@@ -161,7 +161,8 @@ class LanguageModel(nn.Module, ABC):
         x, aux_loss = self.through(self.embedded(tokens, placement), placement, cache)
         if cache is not None:
             cache.length += tokens.shape[1]
-        return self.norm(x), aux_loss
+        normalised = self.norm(x)
+        return normalised if self.config.logit_scale == 1 else normalised * self.config.logit_scale, aux_loss
 
     def embedded(
         self, tokens: Int[Tensor, "B T"] | Float[Tensor, "B T D"], placement: TokenPlacement
@@ -213,6 +214,8 @@ class LanguageModel(nn.Module, ABC):
             if cache is None and real is None:
                 mask = self.packed_mask(positions)
         ids = None if tokens.is_floating_point() else tokens
+        if self.rope is not None:
+            self.rope.refuse_other_rotation(past, positions)
         return TokenPlacement(mask, None if self.rope is None else self.rope.at(positions), positions, real, ids)
 
     def packed_mask(self, positions: Int[Tensor, "B T"]) -> bool | Tensor:

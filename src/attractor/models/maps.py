@@ -161,7 +161,9 @@ def layer_maps(model: LanguageModel, tokens: Tensor, real: Tensor | None = None)
     with torch.no_grad():
         h = model.embedded(tokens, placement)
     if isinstance(model, Transformer):
-        return LayerMaps.along(_blocks(model.layers, placement.mask, placement.rotation), h)
+        rotations = model.rotations(placement)
+        blocks = zip(model.layers, rotations, strict=True)
+        return LayerMaps.along([partial(_through, block, placement.mask, turn) for block, turn in blocks], h)
     if isinstance(model, FastSlow):
         return LayerMaps.along(_fast_path(model, h, placement), model.spread(h))
     raise InputError(

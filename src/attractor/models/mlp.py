@@ -6,36 +6,42 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+gelu_tanh = partial(F.gelu, approximate="tanh")
+
 
 class GatedMLP(nn.Module):
     """down(act(gate x) * up x), three matrices."""
 
-    def __init__(self, activation: Callable[[Tensor], Tensor], d_model: int, d_ff: int) -> None:
+    def __init__(self, activation: Callable[[Tensor], Tensor], d_model: int, d_ff: int, bias: bool = False) -> None:
         super().__init__()
         self.activation = activation
-        self.gate = nn.Linear(d_model, d_ff, bias=False)
-        self.up = nn.Linear(d_model, d_ff, bias=False)
-        self.down = nn.Linear(d_ff, d_model, bias=False)
+        self.gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class PlainMLP(nn.Module):
-    """down(gelu(up x)), two matrices."""
+    """down(act(up x)), two matrices; the activation is GELU if none is given."""
 
-    def __init__(self, d_model: int, d_ff: int) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, bias: bool = False, activation: Callable[[Tensor], Tensor] = F.gelu
+    ) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_ff, bias=False)
-        self.down = nn.Linear(d_ff, d_model, bias=False)
+        self.activation = activation
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
+        return self.down(self.activation(self.up(x)))
 
 
-MLPS: dict[str, Callable[[int, int], nn.Module]] = {
+MLPS: dict[str, Callable[..., nn.Module]] = {
     "swiglu": partial(GatedMLP, F.silu),
     "geglu": partial(GatedMLP, F.gelu),
-    "geglu-tanh": partial(GatedMLP, partial(F.gelu, approximate="tanh")),  # Gemma's
+    "geglu-tanh": partial(GatedMLP, gelu_tanh),  # Gemma's
     "gelu": PlainMLP,
+    "gelu-tanh": partial(PlainMLP, activation=gelu_tanh),  # GPT-2's
 }

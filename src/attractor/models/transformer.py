@@ -12,17 +12,17 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Cache
+from attractor.attention import Cache, Rotation
 from attractor.attention.couple.dynamics import Dynamics
-from attractor.models.block import Block
-from attractor.models.config import ModelConfig
+from attractor.models.block import Block, ParallelBlock
+from attractor.models.config import TRANSFORMER, ModelConfig
 from attractor.models.fast_decoding import decode_step, plain_block_modules
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 
 
 @dataclass(frozen=True)
 class TransformerConfig(ModelConfig["Transformer"]):
-    family: ClassVar[str] = "transformer"
+    family: ClassVar[str] = TRANSFORMER
 
     n_layers: int = 8
 
@@ -62,21 +62,27 @@ class Transformer(LanguageModel):
 
     def build_core(self) -> None:
         mechanism = self.config.attention_config
-        self.blocks = nn.ModuleList(Block(self.config, mechanism, index) for index in range(self.config.n_layers))
+        kind = ParallelBlock if self.config.parallel else Block
+        self.blocks = nn.ModuleList(kind(self.config, mechanism, index) for index in range(self.config.n_layers))
 
     @property
     def layers(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
 
+    def rotations(self, placement: TokenPlacement) -> list[Rotation | None]:
+        """Return the rotation of each block, which is None in layers without RoPE."""
+        skipped = self.config.no_rope_every
+        numbers = range(1, len(self.blocks) + 1)
+        return [placement.rotation if skipped is None or number % skipped else None for number in numbers]
+
     def through(self, x: Tensor, placement: TokenPlacement, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
         aux_loss = torch.zeros((), device=x.device)
         caches = cast(TransformerCache, cache).layers if cache is not None else [None] * len(self.blocks)
+        rotations = self.rotations(placement)
         if cache is not None and x.shape[1] == 1 and (parts := plain_block_modules(self.blocks)) is not None:
-            return decode_step(
-                parts, x, placement.mask, placement.rotation, cast(TransformerCache, cache).layers
-            ), aux_loss
-        for block, its_cache in zip(self.layers, caches, strict=True):
-            x, aux = self.run(block, x, placement.mask, placement.rotation, its_cache)
+            return decode_step(parts, x, placement.mask, rotations, cast(TransformerCache, cache).layers), aux_loss
+        for block, rotation, its_cache in zip(self.layers, rotations, caches, strict=True):
+            x, aux = self.run(block, x, placement.mask, rotation, its_cache)
             aux_loss = aux_loss + aux
         return x, aux_loss
 

@@ -66,7 +66,7 @@ class Case:
 
         q, k = x["q"].transpose(1, 2).unflatten(2, (n_kv_heads, -1)), x["k"].transpose(1, 2).unsqueeze(3)
         q, k = integrate_reference(self.program, q, k, x["dt"].view(n_kv_heads, -1, 1) if "dt" in x else q, force)
-        finish = NormAndPosition(self._norm("q norm"), self._norm("k norm"), self.rotation, False, q.dtype)
+        finish = NormAndPosition(self._norm("q norm"), self._norm("k norm"), self.rotation, "whole", q.dtype)
         return finish(q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2))
 
     def _norm(self, name: str) -> nn.Module:

@@ -22,7 +22,7 @@ class NormAndPosition:
     query_norm: nn.Module
     key_norm: nn.Module
     rotation: Rotation | None
-    trailing: bool  # only the trailing part of each head is rotated (MLA)
+    rotated_part: str  # of each head: whole, leading (rope_fraction) or trailing (MLA)
     dtype: torch.dtype
 
     def __call__(
@@ -32,16 +32,18 @@ class NormAndPosition:
         return self.rotated(q).to(self.dtype), self.rotated(k).to(self.dtype)
 
     def rotated(self, x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:
-        if self.rotation is None or not self.trailing:
+        if self.rotation is None or self.rotated_part == "whole":
             return x if self.rotation is None else self.rotation(x)
-        position_free, rotary = x.split([x.shape[-1] - self.rotation.width, self.rotation.width], dim=-1)
-        return torch.cat([position_free, self.rotation(rotary)], dim=-1)
+        width = self.rotation.width
+        if self.rotated_part == "leading":
+            return torch.cat([self.rotation(x[..., :width]), x[..., width:]], dim=-1)
+        return torch.cat([x[..., :-width], self.rotation(x[..., -width:])], dim=-1)
 
     def by_head(self, width: int) -> bool:
         """Whether every head of this width is normalised by itself and rotated as a whole, as kernels do it."""
         norms = {type(self.query_norm), type(self.key_norm)}
         rotated_width = width if self.rotation is None else self.rotation.width
-        return norms <= {RMSNorm, nn.Identity} and not self.trailing and rotated_width == width
+        return norms <= {RMSNorm, nn.Identity} and self.rotated_part == "whole" and rotated_width == width
 
 
 class NormalisingCoupling(nn.Module):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
-from attractor.attention.score.softmax import attend, observe, require_z_loss
+from attractor.attention.score.softmax import attend, observe, require_scale, require_z_loss
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require, unknown
 from attractor.fields import later
@@ -41,12 +41,14 @@ class Differential(Scoring):
     form: str = "scalar"
     softcap: float | None = None
     z_loss: float = later(0.0)  # applies to the logits of both maps
+    attention_scale: float | None = later(None)  # factor of the logits; None: the scored width ** -0.5
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise unknown("form of differential attention", self.form, FORMS)
         require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
         require_z_loss(self.z_loss)
+        require_scale(self.attention_scale)
 
     @property
     def halves(self) -> bool:

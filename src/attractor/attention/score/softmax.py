@@ -33,10 +33,12 @@ from attractor.taps import listening, tap
 class Softmax(Scoring):
     softcap: float | None = None
     z_loss: float = later(0.0)
+    attention_scale: float | None = later(None)  # factor of the logits; None: K ** -0.5
 
     def __post_init__(self) -> None:
         require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
         require_z_loss(self.z_loss)
+        require_scale(self.attention_scale)
 
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
         return SoftmaxScore(scale, self.softcap, dropout)
@@ -54,6 +56,10 @@ class SoftmaxScore(nn.Module):
 
 def require_z_loss(value: float) -> None:
     require(0 <= value < math.inf, "z_loss", "at least 0 and finite", value, "0 is no penalty")
+
+
+def require_scale(value: float | None) -> None:
+    require(value is None or 0 < value < math.inf, "attention_scale", "positive and finite, or None", value)
 
 
 def logit_penalty(
