@@ -42,19 +42,113 @@ MLA = {
     "topk_group": 1,
     "moe_intermediate_size": 8,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+BETAS = {"beta_fast": 4.0, "beta_slow": 0.02}  # with heads this narrow, the usual ones leave no ramp
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.25, 1.5, 2.0],
+    "long_factor": [1.0, 2.0, 4.0, 8.0],
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 4.0,
+}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 48, "n_positions": 64}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
+    "llama-biased": ("llama", BIASES),
+    "llama-swish-wide-heads-linear": ("llama", {"hidden_act": "swish", "head_dim": 16, "rope_parameters": LINEAR}),
+    "llama-gelu-new": ("llama", {"hidden_act": "gelu_new"}),
+    "llama-dynamic": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
+    "llama-dynamic-beyond": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 16}),
+    "llama-yarn": ("llama", {"rope_parameters": YARN | BETAS}),
+    "llama-yarn-usual-betas": ("llama", {"rope_parameters": YARN | {"original_max_position_embeddings": 2048}}),
+    "llama-yarn-not-rounded": ("llama", {"rope_parameters": YARN | BETAS | {"truncate": False}}),
+    "llama-yarn-attention-factor": ("llama", {"rope_parameters": YARN | BETAS | {"attention_factor": 1.3}}),
+    "llama-yarn-mscale": ("llama", {"rope_parameters": YARN | BETAS | {"mscale": 0.7, "mscale_all_dim": 0.4}}),
+    "llama-longrope": (
+        "llama",
+        {"rope_parameters": LONG | {"factor": 4.0, "original_max_position_embeddings": 64}},
+    ),
+    "llama-longrope-beyond": (
+        "llama",
+        {"rope_parameters": LONG | {"original_max_position_embeddings": 16}, "max_position_embeddings": 64},
+    ),
+    "llama-longrope-attention-factor": (
+        "llama",
+        {"rope_parameters": LONG | {"original_max_position_embeddings": 16, "attention_factor": 1.2, "factor": 2.0}},
+    ),
     "llama-tied-llama3": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "llama-gelu-wide-heads": ("llama", {"hidden_act": "gelu", "head_dim": 16, "rms_norm_eps": 1e-3}),
     "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-yarn": ("mistral", {"sliding_window": None, "rope_parameters": YARN | BETAS}),
     "qwen2": ("qwen2", {}),
+    "qwen2-tied-yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN | BETAS}),
     "qwen3": ("qwen3", {"head_dim": 16, "rms_norm_eps": 1e-3}),
+    "qwen3-biased": ("qwen3", {"head_dim": 8, "attention_bias": True}),
     "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
+    "gemma-biased": ("gemma", {"head_dim": 8, "attention_bias": True, "hidden_act": "gelu"}),
     "olmo2": ("olmo2", {"rms_norm_eps": 1e-3}),
+    "olmo2-biased": ("olmo2", {"attention_bias": True}),
     "deepseek-v3": ("deepseek_v3", MLA),
+    "deepseek-v3-yarn": (
+        "deepseek_v3",
+        MLA | {"rope_parameters": YARN | BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "deepseek-v3-yarn-sizes": (
+        "deepseek_v3",
+        MLA | {"rope_parameters": YARN | BETAS | {"mscale": 0.7, "mscale_all_dim": 0.4}},
+    ),
     "diffllama": ("diffllama", {}),
+    "diffllama-biased": ("diffllama", {"attention_bias": True}),
+    "phi3": ("phi3", {}),
+    "phi3-partial": ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
+    "phi3-longrope": (
+        "phi3",
+        {"rope_parameters": LONG, "max_position_embeddings": 64, "original_max_position_embeddings": 64},
+    ),
+    "phi3-longrope-beyond": (
+        "phi3",
+        {"rope_parameters": LONG, "max_position_embeddings": 64, "original_max_position_embeddings": 16},
+    ),
+    "phi3-longrope-partial": (
+        "phi3",
+        {
+            "rope_parameters": LONG
+            | {"partial_rotary_factor": 0.5, "short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]},
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
+    "smollm3-all-rope-biased": ("smollm3", BIASES | {"tie_word_embeddings": False}),
+    "granite": ("granite", MULTIPLIERS),
+    "granite-biased-tied": ("granite", MULTIPLIERS | BIASES | {"tie_word_embeddings": True}),
+    "gpt2": ("gpt2", GPT2),
+    "gpt2-usual-inner-unscaled": ("gpt2", GPT2 | {"n_inner": None, "scale_attn_weights": False}),
+    "gpt2-untied-gelu": ("gpt2", GPT2 | {"tie_word_embeddings": False, "activation_function": "gelu"}),
+    "gpt-neox": ("gpt_neox", {}),
+    "gpt-neox-sequential": ("gpt_neox", {"use_parallel_residual": False}),
+    "gpt-neox-unbiased-tied": (
+        "gpt_neox",
+        {"attention_bias": False, "tie_word_embeddings": True, "rope_parameters": {"partial_rotary_factor": 0.5}},
+    ),
+    "cohere": ("cohere", {}),
+    "cohere-biased-untied": ("cohere", {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.8333}),
 }
+
+
+FAST = [  # one of each architecture
+    *("llama-yarn-mscale", "mistral", "qwen2", "qwen3", "gemma", "olmo2", "deepseek-v3-yarn", "diffllama"),
+    *("phi3-longrope-partial", "smollm3", "granite", "gpt2", "gpt-neox", "cohere"),
+]
 
 
 def theirs(name: str, **changes: Any) -> Any:
@@ -63,8 +157,10 @@ def theirs(name: str, **changes: Any) -> Any:
     config = transformers.AutoConfig.for_model(model_type, **COMMON | own | changes)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    for weight in model.parameters():
-        weight.data.normal_(std=0.3)
+    for name, weight in model.named_parameters():
+        weight.data.normal_(std=0.2)
+        if weight.ndim == 1 and "norm" in name and model_type != "gemma":
+            weight.data.add_(1)
     return model
 
 

@@ -91,7 +91,26 @@ def deepseek_v3() -> Case:
     return of_model(config, build("mla", D, 4, head_dim=12, latent_norm=True, **sizes))
 
 
-CASES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "diffllama": diffllama, "deepseek-v3": deepseek_v3}
+def phi3() -> Case:
+    config = transformers.Phi3Config(**COMMON, num_attention_heads=6, num_key_value_heads=2, pad_token_id=0)
+    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
+
+
+def cohere() -> Case:
+    config = transformers.CohereConfig(**COMMON, num_attention_heads=6, num_key_value_heads=2, rope_theta=10000.0)
+    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
+
+
+CASES = {
+    "llama": llama,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "phi3": phi3,
+    "cohere": cohere,
+    "diffllama": diffllama,
+    "deepseek-v3": deepseek_v3,
+}
+WHOLE_MODELS = {"gpt2", "gpt-neox"}  # tried by test_hf_import alone
 
 
 @pytest.fixture(params=CASES)
@@ -140,9 +159,9 @@ def test_prefix_selects_a_layer_of_a_whole_model() -> None:
     assert torch.equal(made.ours.state_dict()["project.query.weight"], made.theirs.q_proj.weight)
 
 
-class OriginalDifferential(nn.Module):
-    """The original differential attention, written from the formulas of arXiv 2410.05258 with its public code's names
-    and conventions: sub-heads 2h and 2h + 1, interleaved rope, a norm with weight."""
+class FlashDifferential(nn.Module):
+    """The differential attention of unilm's flash class, written from the formulas of arXiv 2410.05258 with the names
+    of its public code: queries and keys are split as (h, 2), interleaved RoPE, a norm with weight."""
 
     def __init__(self, n_heads: int, n_kv_heads: int, layer_index: int) -> None:
         super().__init__()
@@ -166,35 +185,99 @@ class OriginalDifferential(nn.Module):
         return torch.view_as_real(turned).flatten(-2)
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = self.n_heads // self.n_kv_heads
         q = self.rotate(self.q_proj(x).unflatten(-1, (2 * self.n_heads, -1)).transpose(1, 2))
         k = self.rotate(self.k_proj(x).unflatten(-1, (2 * self.n_kv_heads, -1)).transpose(1, 2))
-        k = k.unflatten(1, (self.n_kv_heads, 2)).repeat_interleave(groups, dim=1).flatten(1, 2)
-        v = self.v_proj(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2).repeat_interleave(groups, dim=1)
-        scores = q @ k.mT / self.width**0.5
-        maps = scores.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), float("-inf")).softmax(-1)
+        v = self.v_proj(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2)
         first = (self.lambda_q1 * self.lambda_k1).sum().exp()
         second = (self.lambda_q2 * self.lambda_k2).sum().exp()
-        maps = maps.unflatten(1, (self.n_heads, 2))
-        difference = maps[:, :, 0] - (first - second + self.lambda_init) * maps[:, :, 1]
-        heads = self.subln(difference @ v) * (1 - self.lambda_init)
+        one, other = self.attended(q, k, v)
+        heads = self.subln(one - (first - second + self.lambda_init) * other) * (1 - self.lambda_init)
         return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Two calls of attention with grouped queries: query head h reads key head h // repeats."""
+        q, k = q.unflatten(1, (self.n_heads, 2)), k.unflatten(1, (self.n_kv_heads, 2))
+        one, other = (grouped_weights(q[:, :, i], k[:, :, i]) for i in (0, 1))
+        values = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
+        return one @ values, other @ values
+
+
+class PlainDifferential(FlashDifferential):
+    """The same of unilm's plain class, which repeats key sub-heads and only then takes the maps in pairs."""
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        maps = grouped_weights(q, k).unflatten(1, (self.n_heads, 2))
+        values = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
+        return maps[:, :, 0] @ values, maps[:, :, 1] @ values
+
+
+def grouped_weights(q: Tensor, k: Tensor) -> Tensor:
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf")).softmax(-1)
 
 
 @pytest.mark.parametrize("n_kv_heads", [6, 3, 2])
 def test_original_differential_attention_and_its_gradients(n_kv_heads: int) -> None:
     torch.manual_seed(0)
-    theirs = OriginalDifferential(6, n_kv_heads, LAYER_INDEX)
+    theirs = FlashDifferential(6, n_kv_heads, LAYER_INDEX)
     layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
-    import_attention(layer, theirs.state_dict(), layout="unilm-diff")
+    import_attention(layer, theirs.state_dict(), layout="unilm-diff-flash")
     x = torch.randn(2, T, D)
     expected, (ours, _) = theirs(x), layer(x, rope=Rope(layer.rope_width))
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
     expected.square().sum().backward()
     ours.square().sum().backward()
-    gradients = translate(layer, {n: p.grad for n, p in theirs.named_parameters()}, "unilm-diff")
+    gradients = translate(layer, {n: p.grad for n, p in theirs.named_parameters()}, "unilm-diff-flash")
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("n_stored", "n_kv_heads"), [(6, 6), (3, 6), (2, 6), (1, 6), (1, 2)])
+def test_plain_differential_attention_pairs_keys_after_repeating_them(n_stored: int, n_kv_heads: int) -> None:
+    torch.manual_seed(0)
+    theirs = PlainDifferential(6, n_stored, LAYER_INDEX)
+    layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
+    import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
+    x = torch.randn(2, T, D)
+    torch.testing.assert_close(layer(x, rope=Rope(layer.rope_width))[0], theirs(x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_two_classes_differ_where_keys_are_shared_and_nowhere_else() -> None:
+    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1))
+    for n_kv_heads in (6, 3):
+        torch.manual_seed(0)
+        flash, plain = (kind(6, n_kv_heads, LAYER_INDEX) for kind in (FlashDifferential, PlainDifferential))
+        plain.load_state_dict(flash.state_dict())
+        assert torch.equal(flash(x), plain(x)) == (n_kv_heads == 6)
+
+
+@pytest.mark.parametrize(("n_stored", "n_kv_heads", "needed"), [(3, 3, 6), (2, 2, 6), (1, 1, 2)])
+def test_a_layer_with_too_few_key_heads_for_the_plain_class_is_refused(
+    n_stored: int, n_kv_heads: int, needed: int
+) -> None:
+    theirs = PlainDifferential(6, n_stored, LAYER_INDEX)
+    layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
+    with pytest.raises(InputError, match=f"n_kv_heads must be {needed} for layout 'unilm-diff-plain' .*, got"):
+        import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
+
+
+def test_the_old_name_of_the_flash_layout_warns() -> None:
+    layer = build("differential-original", D, 6, LAYER_INDEX)
+    with pytest.warns(DeprecationWarning, match="now called 'unilm-diff-flash'"):
+        import_attention(layer, FlashDifferential(6, 6, LAYER_INDEX).state_dict(), layout="unilm-diff")
+
+
+@torch.no_grad()
+def test_weights_go_back_as_they_came(case: tuple[Case, str]) -> None:
+    """Bit for bit, under the same names."""
+    made, layout = case
+    parameters, stored = dict(made.ours.named_parameters()), made.theirs.state_dict()
+    back: dict[str, Tensor] = {}
+    for tie in LAYOUTS[layout].ties(made.ours):
+        back |= zip(tie.stored, tie.store([parameters[name] for name in tie.parameters]), strict=True)
+    assert back.keys() == stored.keys()
+    assert all(torch.equal(back[name], stored[name]) for name in stored)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +291,9 @@ def test_original_differential_attention_and_its_gradients(n_kv_heads: int) -> N
             llama,
             lambda: build("gqa", D, 6, n_kv_heads=3),
             "llama",
-            r"project.key.weight must have shape \(24, 48\)",
+            r"k_proj.weight must have shape \(24, 48\)",
         ),
-        (llama, lambda: build("differential-original", D, 6), "unilm-diff", "must have rows for 12 heads|must hold"),
+        (llama, lambda: build("differential-original", D, 6), "unilm-diff-flash", "must hold"),
         (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "apart: couple"),
     ],
 )
@@ -224,4 +307,4 @@ def test_another_layout_or_shape_is_refused_and_changes_nothing(make: Any, ours:
 
 
 def test_every_layout_is_tried_here() -> None:
-    assert set(LAYOUTS) == {*CASES, "unilm-diff"}
+    assert set(LAYOUTS) == {*CASES, *WHOLE_MODELS, "unilm-diff-flash", "unilm-diff-plain"}

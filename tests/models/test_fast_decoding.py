@@ -31,7 +31,7 @@ OTHER: list[dict[str, Any]] = [
     {"norms_per_block": 4},
     {"sigma_reparam": True},
     {"stream_norm": "layernorm"},
-    {"parallel": True},
+    {"parallel_branches": True},
     {"rope_fraction": 0.5},
     {"branch_scale": 0.5},
 ]

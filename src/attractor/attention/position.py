@@ -15,10 +15,10 @@ Models that were extended to longer sequences rotate more slowly. Their frequenc
                                     frequency number low makes FAST turns in LENGTH positions, and high SLOW  (5)
     longrope:LENGTH:SIZE:S,..:L,..  f_j / S_j, and f_j / L_j in a sequence of more than LENGTH positions    (6)
 
-Under (4), frequencies of more than HIGH turns in LENGTH positions are unchanged. Under (5), low is rounded down and high
-up; `yarn-exact` does not round them. Rotated vectors are multiplied by SIZE under (5) and (6). Under (3) and (6) the
-rotation depends on the length of the sequence, which is that of the longest one in a batch. A cache holds keys that were
-rotated for a shorter length, so decoding that would need another rotation for them is refused.
+Under (4), frequencies of more than HIGH turns in LENGTH positions are unchanged. Under (5), low is rounded down and
+high up; `yarn-exact` does not round them. Rotated vectors are multiplied by SIZE under (5) and (6). Under (3) and (6)
+the rotation depends on the length of the longest sequence in the batch. A cache holds keys that were rotated for a
+shorter length, so decoding that would need another rotation for them is refused.
 
 Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (4) The
 Llama 3 herd of models, 2024, arXiv 2407.21783; (3), (5) Peng et al., YaRN, 2023, arXiv 2309.00071; (6) Ding et al.,
@@ -153,8 +153,8 @@ class Rope:
         if length > self.scaling.length and (self.scaling.kind == "dynamic" or past <= self.scaling.length):
             raise InputError(
                 f"a sequence decoded from a cache must stay within {self.scaling.length:g} positions under "
-                f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys otherwise; give "
-                "the whole sequence at once, without a cache"
+                f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys otherwise; "
+                "give the whole sequence at once, without a cache"
             )
 
 

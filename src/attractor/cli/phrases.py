@@ -48,7 +48,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "no_rope_every": Phrase("last of so many layers has no RoPE"),
             "branch_scale": Phrase("factor on what each branch adds to the stream"),
             "logit_scale": Phrase("factor on the logits of the readout"),
-            "parallel": Phrase("both branches of a block read the same stream"),
+            "parallel_branches": Phrase("both branches of a block read the same stream"),
             "stream_norm": Phrase("norm of the stream: rmsnorm, layernorm or layernorm-no-bias"),
             "norms_per_block": Phrase("2: normalise each branch's input; 4: its output as well"),
             "post_norm": Phrase("normalise each branch's output and not its input"),

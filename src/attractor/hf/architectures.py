@@ -1,25 +1,44 @@
-"""The table of Hugging Face architectures whose models can be imported as an attractor Transformer.
+"""The table of Hugging Face architectures whose models can be imported as an attractor Transformer, and exported again.
 
-A row says how config.json translates to a TransformerConfig, how the weights of a layer are laid out, and which options
-of the architecture attractor does not have. A model with such an option is refused by name, since importing it would
-compute something else. Fields that config.json leaves out have the defaults of transformers.
+A row says how config.json translates to a TransformerConfig and back, what the weights are called and how they are laid
+out, and which options of the architecture attractor does not have. A model with such an option is refused by name,
+since importing it would compute something else. Fields that config.json leaves out have the defaults of transformers.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from attractor.attention import AttentionConfig
-from attractor.attention.project.latent import Latent
+import torch
+
+from attractor.attention import PRESETS, Attention, AttentionConfig
+from attractor.attention.config import STAGES
+from attractor.attention.position import parse_scaling
+from attractor.attention.project.latent import Latent, LatentProjection
 from attractor.errors import InputError
+from attractor.hf.weights import LAYOUTS, Tie
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig
 
 Described = Mapping[str, Any]  # a config.json, over the defaults of its architecture
 
 ALTERNATIVE = "'attractor measure' and 'attractor evaluate' take the model directly"
-ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu-tanh"}
+NOT_CAUSAL = "attractor imports, measures and evaluates causal language models alone"
+# A kind of MLP is exported under the first of its names.
+GATED = {
+    "silu": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu-tanh",
+    "gelu_new": "geglu-tanh",
+    "swish": "swiglu",
+}
+GEMMA = {"gelu_pytorch_tanh": "geglu-tanh", "gelu": "geglu-tanh"}  # its first config files say gelu and mean tanh
+PLAIN = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh"}
 BEFORE = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 AFTER = {"attention_post_norm": "post_attention_layernorm", "mlp_post_norm": "post_feedforward_layernorm"}
+IN_TRAINING_ALONE = ("dropout", "z_loss")
 
 
 @dataclass(frozen=True)
@@ -30,6 +49,27 @@ class Need:
     rule: str
     holds: Callable[[Described], bool]
     lacking: str
+    alternative: str = ALTERNATIVE
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a model's parts in its files, without `.weight` and `.bias`; those of attractor are the fields."""
+
+    base: str = "model."  # before the names of all parts but the readout; models without a readout are stored without
+    embedding: str = "embed_tokens"
+    positions: str = ""
+    norm: str = "norm"
+    head: str = "lm_head"
+    blocks: str = "layers"
+    attention: str = "self_attn"
+    norms: Mapping[str, str] = field(default_factory=lambda: BEFORE)
+    mlp: Mapping[str, Sequence[str]] = field(  # one or several of attractor's matrices in a stored one
+        default_factory=lambda: {"mlp.gate_proj": ["gate"], "mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}
+    )
+    transposed: bool = False  # matrices of the MLP are stored as inputs x outputs
+    not_weights: tuple[str, ...] = ("inv_freq",)  # ends of names of tensors that are stored and no weights
+    older: Mapping[str, str] = field(default_factory=dict)  # names that older files have in place of newer ones
 
 
 @dataclass(frozen=True)
@@ -39,23 +79,107 @@ class Architecture:
     layout: str  # of the weights of an attention layer (weights.py)
     translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
     becomes: str  # a description of these fields
-    needs: tuple[Need, ...]
-    norms: Mapping[str, str] = field(default_factory=lambda: BEFORE)  # stored names of a block's norms, by attractor's
+    needs: tuple[Need, ...] = ()
+    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: described_shape(config)  # and back
+    names: Names = field(default_factory=Names)
     norm_offset: float = 0.0  # what the norms add to their stored weights
+    activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
+    partial_rotation: bool = False  # it has models that rotate a part of each head
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)  # its names of fields that Llama calls otherwise
+
+    @property
+    def option(self) -> str:
+        """The name of the architecture in `attractor export --to`."""
+        return self.model_type.replace("_", "-")
+
+    @property
+    def all_needs(self) -> tuple[Need, ...]:
+        names = list(self.activations)
+        act = Need("hidden_act", " or ".join(names), lambda stored: stored["hidden_act"] in names, "such activation")
+        return (act, *ALWAYS, *(() if self.partial_rotation else (WHOLE_HEADS,)), *self.needs)
+
+    def described(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the content of config.json over the defaults, under the names that Llama has."""
+        known = {self.aliases.get(name, name): value for name, value in stored.items()}
+        described = dict(DEFAULTS) | dict(self.defaults) | known
+        return described | {"rope_parameters": rotation(described)}
 
     def config(self, stored: Mapping[str, Any]) -> TransformerConfig:
-        described = dict(DEFAULTS) | dict(self.defaults) | dict(stored) | {"rope_parameters": rotation(stored)}
-        for need in (*ALWAYS, *self.needs):
+        described = self.described(stored)
+        for need in self.all_needs:
             if not need.holds(described):
                 raise InputError(
                     f"{need.field} must be {need.rule} for a model of type '{self.model_type}' to be imported, got "
-                    f"{described.get(need.field)!r}: attractor has no {need.lacking}; {ALTERNATIVE}"
+                    f"{described.get(need.field)!r}: attractor has no {need.lacking}; {need.alternative}"
                 )
-        return TransformerConfig(**self.translate(described))
+        return self.translated(described)
+
+    def translated(self, described: Described) -> TransformerConfig:
+        return TransformerConfig(**self.translate(described) | {"mlp": self.activations[described["hidden_act"]]})
+
+    def exported(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the content of config.json for a model of attractor, or refuse one that the architecture is not."""
+        if not isinstance(config, TransformerConfig):
+            raise self.refusal("family", TransformerConfig.family, config.family)
+        act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
+        common = self.describe(config) | {"hidden_act": act}
+        self.require_same(config, self.translated(self.described(common)))
+        names = {llamas: its for its, llamas in self.aliases.items()}
+        stored = {names.get(name, name): value for name, value in common.items()}
+        assert self.config(stored) is not None
+        return stored
+
+    def require_same(self, config: TransformerConfig, translated: TransformerConfig) -> None:
+        """Refuse a configuration that config.json would not say in full, by the first field that differs."""
+        possible, actual = settings(translated), settings(config)
+        for name, value in actual.items():
+            if name not in possible or not alike(value, possible[name]):
+                raise self.refusal(name, possible.get(name), value)
+
+    def refusal(self, name: str, possible: Any, actual: Any) -> InputError:
+        return InputError(
+            f"{name} must be {possible} for --to {self.option}, got {actual}; '--to hf' exports every model, with the "
+            "code that runs it"
+        )
+
+    def spellings(self, name: str) -> list[str]:
+        """Return the names that a stored tensor may have: today's first."""
+        return list(dict.fromkeys([name, self.names.older.get(name, name), name.removeprefix(self.names.base)]))
+
+    def ties(self, model: LanguageModel) -> list[Tie]:
+        """Return what ties the parameters of the model to the stored tensors."""
+        names, parameters = self.names, model.state_dict().keys()
+
+        def module(ours: Sequence[str], stored: str, offset: float = 0.0, transposed: bool = False) -> list[Tie]:
+            return [
+                Tie(
+                    tuple(f"{name}.{kind}" for name in ours),
+                    (f"{stored}.{kind}",),
+                    transposed=transposed and kind == "weight",
+                    offset=offset,
+                )
+                for kind in ("weight", "bias")
+                if f"{ours[0]}.{kind}" in parameters
+            ]
+
+        base, offset = names.base, self.norm_offset
+        ties = module(["embedding"], base + names.embedding) + module(["positions"], base + names.positions)
+        for index, block in enumerate(model.layers):
+            here, there = f"blocks.{index}.", f"{base}{names.blocks}.{index}."
+            attention = LAYOUTS[self.layout].ties(block.attention)
+            ties += [tie.within(f"{here}attention.", f"{there}{names.attention}.") for tie in attention]
+            for norm, stored in names.norms.items():
+                ties += module([here + norm], there + stored, offset)
+            for stored, parts in names.mlp.items():
+                ties += module([f"{here}mlp.{part}" for part in parts], there + stored, transposed=names.transposed)
+        return ties + module(["norm"], base + names.norm, offset) + module(["head"], names.head)
 
 
 DEFAULTS = {"hidden_act": "silu", "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+
+
+# --- from config.json ---------------------------------------------------------------------------------------------
 
 
 def shape(stored: Described) -> dict[str, Any]:
@@ -71,12 +195,15 @@ def shape(stored: Described) -> dict[str, Any]:
         "d_ff": number(stored, "intermediate_size"),
         "max_seq_len": number(stored, "max_position_embeddings"),
         "head_dim": None if head_dim * n_heads == d_model else head_dim,
-        "mlp": ACTIVATIONS[stored["hidden_act"]],
         "tied_embeddings": bool(stored["tie_word_embeddings"]),
         "norm_eps": float(stored["rms_norm_eps"]),
         "positions": "rope",
-        "rope_theta": float(stored["rope_parameters"].get("rope_theta", 10000.0)),
+        "rope_theta": float(stored["rope_parameters"].get("rope_theta") or 10000.0),
         "rope_scaling": scaling(stored),
+        "rope_fraction": float(stored["rope_parameters"].get("partial_rotary_factor") or 1.0),
+        "qkv_bias": bool(stored.get("attention_bias")),
+        "out_bias": bool(stored.get("attention_bias")),
+        "mlp_bias": bool(stored.get("mlp_bias")),
     }
 
 
@@ -95,23 +222,51 @@ def rotation(stored: Described) -> dict[str, Any]:
 
 def rope_type(stored: Described) -> str:
     rope = stored["rope_parameters"]
-    return str(rope.get("rope_type") or rope.get("type") or "default")
+    kind = str(rope.get("rope_type") or rope.get("type") or "default")
+    was_phi3s = kind == "su" or (kind == "yarn" and "long_factor" in rope)
+    return "longrope" if was_phi3s else kind
 
 
 def scaling(stored: Described) -> str | None:
-    """Return the scaling in the format of `TransformerConfig.rope_scaling`."""
+    """Return the scaling in the format of `TransformerConfig.rope_scaling`, with the numbers of transformers."""
     rope, kind = stored["rope_parameters"], rope_type(stored)
     if kind == "default":
         return None
-    numbers = [rope.get("factor")]
-    if kind == "llama3":
-        length = rope.get("original_max_position_embeddings") or stored["max_position_embeddings"]
-        numbers += [rope.get("low_freq_factor"), rope.get("high_freq_factor"), length]
-    return ":".join(map(str, [kind, *numbers]))
+    longest = stored["max_position_embeddings"]
+    length = stored.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
+    factor, size = rope.get("factor"), rope.get("attention_factor")
+    parts: list[Any] = [kind, factor]
+    if kind == "dynamic":
+        parts.append(longest)
+    elif kind == "llama3":
+        parts += [rope.get("low_freq_factor"), rope.get("high_freq_factor"), length]
+    elif kind == "yarn":
+        factor = factor or longest / length
+        size = yarn_size(factor, rope) if size is None else size
+        name = kind if rope.get("truncate", True) else "yarn-exact"
+        parts = [name, factor, length, rope.get("beta_fast") or 32, rope.get("beta_slow") or 1, size]
+    elif kind == "longrope":
+        factor = factor or longest / length
+        usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(length))
+        lists = [",".join(map(str, rope.get(name) or [None])) for name in ("short_factor", "long_factor")]
+        parts = [kind, length, usual if size is None else size, *lists]
+    return ":".join(map(str, parts))
+
+
+def yarn_size(factor: float, rope: Mapping[str, Any]) -> float:
+    numerator, denominator = rope.get("mscale"), rope.get("mscale_all_dim")
+    if numerator and denominator:
+        return growth(factor, numerator) / growth(factor, denominator)
+    return growth(factor, 1.0)
+
+
+def growth(factor: float, weight: float) -> float:
+    """Return by how much YaRN enlarges logits, as the square root of their factor."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def biased(stored: Described) -> dict[str, Any]:
-    return shape(stored) | {"qkv_bias": True}
+    return shape(stored) | {"qkv_bias": True, "out_bias": False}
 
 
 def normed(stored: Described) -> dict[str, Any]:
@@ -120,12 +275,54 @@ def normed(stored: Described) -> dict[str, Any]:
 
 
 def scaled_embeddings(stored: Described) -> dict[str, Any]:
-    # Gemma's first config files say gelu where the model uses its tanh approximation.
-    return shape(stored) | {"mlp": "geglu-tanh", "embedding_scale": number(stored, "hidden_size") ** 0.5}
+    return shape(stored) | {"embedding_scale": number(stored, "hidden_size") ** 0.5}
 
 
 def normed_after(stored: Described) -> dict[str, Any]:
     return normed(stored) | {"qk_norm_across": True, "post_norm": True}
+
+
+def some_without_rope(stored: Described) -> dict[str, Any]:
+    layers = rotated_layers(stored)
+    return shape(stored) | {"no_rope_every": layers.index(0) + 1 if 0 in layers else None}
+
+
+def rotated_layers(stored: Described) -> list[int]:
+    """Return 1 for each layer with RoPE and 0 for each without."""
+    n_layers, every = number(stored, "num_hidden_layers"), number(stored, "no_rope_layer_interval")
+    layers = stored.get("no_rope_layers") or rotated_layers_of(n_layers, every)
+    return [int(bool(layer)) for layer in layers][:n_layers]
+
+
+def rotated_layers_of(n_layers: int, every: int | None) -> list[int]:
+    return [1 if every is None else int(layer % every != 0) for layer in range(1, n_layers + 1)]
+
+
+def multiplied(stored: Described) -> dict[str, Any]:
+    return shape(stored) | {
+        "embedding_scale": float(stored["embedding_multiplier"]),
+        "branch_scale": float(stored["residual_multiplier"]),
+        "attention_scale": float(stored["attention_multiplier"]),
+        "logit_scale": 1 / stored["logits_scaling"],
+    }
+
+
+def gpt2(stored: Described) -> dict[str, Any]:
+    """Translate GPT-2, whose scale of attention may be left out."""
+    full = dict(stored) | {"intermediate_size": stored.get("intermediate_size") or 4 * number(stored, "hidden_size")}
+    full |= {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": None, "head_dim": None}
+    scale = {} if stored["scale_attn_weights"] else {"attention_scale": 1.0}
+    return shape(full) | {"positions": "learned", "stream_norm": "layernorm"} | scale
+
+
+def parallel(stored: Described) -> dict[str, Any]:
+    full = dict(stored) | {"mlp_bias": True, "num_key_value_heads": None, "head_dim": None}
+    return shape(full) | {"stream_norm": "layernorm", "parallel_branches": bool(stored["use_parallel_residual"])}
+
+
+def parallel_with_one_norm(stored: Described) -> dict[str, Any]:
+    style = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1}
+    return shape(stored) | style | {"logit_scale": float(stored["logit_scale"])}
 
 
 def paired(stored: Described) -> dict[str, Any]:
@@ -150,28 +347,204 @@ def latent(stored: Described) -> dict[str, Any]:
         v_dim=number(stored, "v_head_dim"),
         latent_norm=True,
     )
-    widths = {"n_kv_heads": None, "head_dim": project.nope_dim}
-    return shape(stored) | widths | {"attention": AttentionConfig(project=project)}
+    fields = shape(stored) | {"n_kv_heads": None, "head_dim": project.nope_dim}
+    del fields["qkv_bias"], fields["out_bias"]
+    rope = stored["rope_parameters"]
+    weight = rope.get("mscale_all_dim")
+    if weight and rope_type(stored) != "default":
+        width = number(stored, "qk_nope_head_dim") + number(stored, "qk_rope_head_dim")
+        fields["attention_scale"] = width**-0.5 * growth(rope["factor"], weight) ** 2
+    return fields | {"attention": AttentionConfig(project=project)}
+
+
+# --- to config.json -----------------------------------------------------------------------------------------------
+
+
+def first_layer(config: TransformerConfig) -> Attention:
+    with torch.device("meta"):
+        return Attention(config.attention_config, config.d_model, config.n_heads, 0, config.head_dim)
+
+
+def described_shape(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of config.json that all architectures have: the inverse of `shape`."""
+    layer = first_layer(config)
+    biases = layer.config.project, layer.config.output
+    is_usual_width = layer.layout.free * config.n_heads == config.d_model
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": layer.layout.n_kv_heads,
+        "num_hidden_layers": config.n_layers,
+        "intermediate_size": config.d_ff,
+        "max_position_embeddings": config.max_seq_len,
+        "tie_word_embeddings": config.tied_embeddings,
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": described_rotation(config),
+        "attention_bias": all(getattr(stage, name, False) for stage, name in zip(biases, BIASES, strict=True)),
+        "mlp_bias": config.mlp_bias,
+    } | ({} if is_usual_width else {"head_dim": layer.layout.free})
+
+
+BIASES = ("qkv_bias", "out_bias")
+
+
+def described_rotation(config: TransformerConfig) -> dict[str, Any]:
+    """Return the rotary parameters: the inverse of `scaling`."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_fraction != 1:
+        rope["partial_rotary_factor"] = layer_fraction(config)
+    if config.rope_scaling is None:
+        return rope
+    kind, numbers, short, long = parse_scaling(config.rope_scaling)
+    rope["rope_type"] = kind
+    if kind == "longrope":
+        length, size = numbers
+        lists = {"short_factor": list(short), "long_factor": list(long)}
+        return rope | lists | {"original_max_position_embeddings": int(length), "attention_factor": size}
+    rope["factor"] = numbers[0]
+    if kind == "llama3":
+        rope |= {"low_freq_factor": numbers[1], "high_freq_factor": numbers[2]}
+        rope["original_max_position_embeddings"] = int(numbers[3])
+    elif kind.startswith("yarn"):
+        _, length, fast, slow, size = numbers
+        rope |= {"rope_type": "yarn", "original_max_position_embeddings": int(length), "attention_factor": size}
+        rope |= {"beta_fast": fast, "beta_slow": slow} | ({} if kind == "yarn" else {"truncate": False})
+    return rope
+
+
+def layer_fraction(config: TransformerConfig) -> float:
+    return config.attention_config.couple.rope_fraction
+
+
+def described_multiplied(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {
+        "embedding_multiplier": config.embedding_scale,
+        "residual_multiplier": config.branch_scale,
+        "attention_multiplier": first_layer(config).scale,
+        "logits_scaling": 1 / config.logit_scale,
+    }
+
+
+def described_without_rope(config: TransformerConfig) -> dict[str, Any]:
+    every = config.no_rope_every
+    layers = {"no_rope_layers": rotated_layers_of(config.n_layers, every), "no_rope_layer_interval": every or 4}
+    return described_shape(config) | layers
+
+
+def described_gpt2(config: TransformerConfig) -> dict[str, Any]:
+    layer = first_layer(config)
+    return described_shape(config) | {"scale_attn_weights": alike(layer.scale, layer.layout.free**-0.5)}
+
+
+def described_parallel(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {"use_parallel_residual": config.parallel_branches}
+
+
+def described_one_norm(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {"logit_scale": config.logit_scale}
+
+
+def described_pairs(config: TransformerConfig) -> dict[str, Any]:
+    stored = described_shape(config)
+    doubled = {name: 2 * stored[name] for name in ("num_attention_heads", "num_key_value_heads")}
+    return stored | doubled | {"head_dim": first_layer(config).layout.free // 2}
+
+
+def described_latent(config: TransformerConfig) -> dict[str, Any]:
+    """Return the widths of MLA; those of other attention do not matter, since `attention` differs first."""
+    layer, stored = first_layer(config), described_shape(config)
+    sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 1)
+    stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}
+    stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers, "head_dim": None}
+    rope, width = stored["rope_parameters"], layer.layout.free + layer.layout.rotary
+    ratio = layer.scale * width**0.5
+    if rope["rope_type"] == "yarn" and ratio > 1:
+        rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
+    return stored
+
+
+LATENT_NAMES = {
+    "q_latent": "q_lora_rank",
+    "kv_latent": "kv_lora_rank",
+    "nope_dim": "qk_nope_head_dim",
+    "rope_dim": "qk_rope_head_dim",
+    "v_dim": "v_head_dim",
+}
+
+
+def latent_sizes(layer: Attention) -> dict[str, int]:
+    """Return the widths of MLA; nothing for other attention."""
+    if not isinstance(layer.project, LatentProjection):
+        return {}
+    q_latent, kv_latent = layer.project.query_down.out_features, layer.project.kv_latent
+    sizes = (q_latent, kv_latent, layer.layout.free, layer.layout.rotary, layer.layout.value)
+    return dict(zip(LATENT_NAMES, sizes, strict=True))
+
+
+def settings(config: TransformerConfig) -> dict[str, Any]:
+    """Return what the model computes, with all defaults resolved. Configs of one function have equal settings."""
+    layer, mechanism = first_layer(config), config.attention_config
+    stages = {name: getattr(mechanism, name) for name in STAGES}
+    by_stage = [{f.name: getattr(stage, f.name) for f in fields(stage)} for stage in stages.values()]
+    flat: dict[str, Any] = {"attention": mechanism_name(mechanism)} | {
+        f.name: getattr(config, f.name) for f in fields(config) if f.name != "attention"
+    }
+    for values in by_stage:
+        flat |= values
+    flat |= {"n_kv_heads": layer.layout.n_kv_heads, "head_dim": layer.layout.free, "attention_scale": layer.scale}
+    flat |= latent_sizes(layer)
+    unused = [*IN_TRAINING_ALONE, "heads_per_kv"]
+    unused += [] if mechanism.couple.qk_norm else ["qk_norm_eps", "qk_norm_across"]
+    unused += ["rope_theta", "rope_scaling"] if config.positions == "learned" else []
+    unused += ["pool"] if config.n_classes is None else []
+    return {name: value for name, value in flat.items() if name not in unused}
+
+
+def mechanism_name(mechanism: AttentionConfig) -> str:
+    """Return the first preset whose stages are of the same kinds, or a list of the kinds."""
+
+    def kinds(config: AttentionConfig) -> list[Any]:
+        return [
+            (
+                type(getattr(config, name)),
+                getattr(getattr(config, name), "form", None),
+                getattr(config.couple, "force", ""),
+            )
+            for name in STAGES
+        ]
+
+    names = [name for name, preset in PRESETS.items() if kinds(preset) == kinds(mechanism)]
+    return names[0] if names else ", ".join(type(getattr(mechanism, name)).__name__ for name in STAGES)
+
+
+def alike(value: Any, other: Any) -> bool:
+    is_real = isinstance(value, float) and isinstance(other, float | int)
+    return math.isclose(value, other, rel_tol=1e-9) if is_real else bool(value == other)
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
 
 
 def off(name: str, lacking: str) -> Need:
     return Need(name, "false or left out", lambda stored: not stored.get(name), lacking)
 
 
+SCALING_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 ALWAYS = (
     off("quantization_config", "packed weights"),
-    Need("hidden_act", " or ".join(ACTIVATIONS), lambda stored: stored["hidden_act"] in ACTIVATIONS, "such activation"),
     Need(
-        "rope_parameters",
-        "of type default, linear or llama3",
-        lambda stored: rope_type(stored) in ("default", "linear", "llama3"),
-        "such scaling of positions",
+        "is_causal",
+        "true or left out",
+        lambda stored: stored.get("is_causal", True) is not False,
+        "import of encoders, whose positions see what comes after them",
+        NOT_CAUSAL,
     ),
     Need(
         "rope_parameters",
-        "of whole heads",
-        lambda stored: stored["rope_parameters"].get("partial_rotary_factor", 1.0) == 1.0,
-        "rotation of a part of each head",
+        f"of type {', '.join(SCALING_KINDS[:-1])} or {SCALING_KINDS[-1]}",
+        lambda stored: rope_type(stored) in SCALING_KINDS,
+        "such scaling of positions",
     ),
     Need(
         "layer_types",
@@ -180,9 +553,19 @@ ALWAYS = (
         "sliding windows or other kinds of layers",
     ),
 )
-NO_BIAS = off("attention_bias", "bias on the output of attention")
-NO_MLP_BIAS = off("mlp_bias", "bias in the MLP")
+WHOLE_HEADS = Need(
+    "rope_parameters",
+    "of whole heads",
+    lambda stored: stored["rope_parameters"].get("partial_rotary_factor", 1.0) == 1.0,
+    "rotation of a part of each head in this architecture",
+)
 NO_WINDOW = off("use_sliding_window", "sliding windows")
+WIDE_WINDOW = Need(
+    "sliding_window",
+    "null, or no shorter than max_position_embeddings",
+    lambda stored: (stored["sliding_window"] or float("inf")) >= stored["max_position_embeddings"],
+    "sliding windows",
+)
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
@@ -190,8 +573,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "Llama 1 to 3.3, SmolLM, TinyLlama, Yi",
         "llama",
         shape,
-        "`standard` with `n_kv_heads`, RoPE (linear and llama3 scaling), `swiglu`",
-        (NO_BIAS, NO_MLP_BIAS),
+        "`standard` with `n_kv_heads`, RoPE with any scaling, `swiglu`, biases where it has them",
     ),
     Architecture(
         "mistral",
@@ -199,14 +581,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         shape,
         "as Llama",
-        (
-            Need(
-                "sliding_window",
-                "null, or no shorter than max_position_embeddings",
-                lambda stored: (stored["sliding_window"] or float("inf")) >= stored["max_position_embeddings"],
-                "sliding windows",
-            ),
-        ),
+        (WIDE_WINDOW,),
+        lambda config: described_shape(config) | {"sliding_window": None},
         defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
     ),
     Architecture(
@@ -224,7 +600,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "qwen3",
         normed,
         "as Llama, with `qk_norm` and `head_dim`",
-        (NO_BIAS, NO_WINDOW),
+        (NO_WINDOW,),
+        lambda config: described_shape(config) | {"head_dim": first_layer(config).layout.free},
         defaults={"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32_768},
     ),
     Architecture(
@@ -233,17 +610,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         scaled_embeddings,
         "`embedding_scale` = sqrt(d_model), `geglu-tanh`; norms stored as w are 1 + w",
-        (
-            NO_BIAS,
-            Need(
-                "hidden_act",
-                "gelu or gelu_pytorch_tanh",
-                lambda stored: stored["hidden_act"].startswith("gelu"),
-                "such activation",
-            ),
-            off("use_bidirectional_attention", "reading ahead"),
-        ),
+        (off("use_bidirectional_attention", "reading ahead"),),
+        lambda config: described_shape(config) | {"head_dim": first_layer(config).layout.free},
         norm_offset=1.0,
+        activations=GEMMA,
         defaults={
             "hidden_act": "gelu_pytorch_tanh",
             "tie_word_embeddings": True,
@@ -258,9 +628,155 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         normed_after,
         "`post_norm`, and `qk_norm_across`: QK-norm over all heads together",
-        (NO_BIAS,),
-        norms=AFTER,
+        names=Names(norms=AFTER),
         defaults={"rms_norm_eps": 1e-5},
+    ),
+    Architecture(
+        "phi3",
+        "Phi-3 and Phi-4 mini, Phi-4",
+        "phi3",
+        shape,
+        "as Llama, with `rope_fraction` and LongRoPE; fused matrices are split",
+        (WIDE_WINDOW,),
+        names=Names(mlp={"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}),
+        partial_rotation=True,
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "sliding_window": None,
+        },
+    ),
+    Architecture(
+        "smollm3",
+        "SmolLM3",
+        "llama",
+        some_without_rope,
+        "as Llama, with `no_rope_every`: layers without RoPE",
+        (
+            NO_WINDOW,
+            Need(
+                "no_rope_layers",
+                "0 in the last of every so many layers and 1 in the others",
+                lambda stored: (
+                    rotated_layers(stored)
+                    == rotated_layers_of(stored["num_hidden_layers"], some_without_rope(stored)["no_rope_every"])
+                ),
+                "other choice of layers without RoPE",
+            ),
+        ),
+        described_without_rope,
+        defaults={
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32_768,
+            "no_rope_layer_interval": 4,
+            "rope_theta": 2e6,
+        },
+    ),
+    Architecture(
+        "granite",
+        "Granite 3, dense",
+        "llama",
+        multiplied,
+        "as Llama, with `embedding_scale`, `branch_scale`, `attention_scale` and `logit_scale`",
+        describe=described_multiplied,
+        defaults={
+            "embedding_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        },
+    ),
+    Architecture(
+        "gpt2",
+        "GPT-2, DistilGPT-2",
+        "gpt2",
+        gpt2,
+        "`stream_norm` = layernorm, learned positions, `gelu-tanh`, biases everywhere",
+        (
+            off("scale_attn_by_inverse_layer_idx", "scale of attention by layer"),
+            off("add_cross_attention", "attention to another sequence"),
+        ),
+        described_gpt2,
+        names=Names(
+            base="transformer.",
+            embedding="wte",
+            positions="wpe",
+            norm="ln_f",
+            blocks="h",
+            attention="attn",
+            norms={"attention_norm": "ln_1", "mlp_norm": "ln_2"},
+            mlp={"mlp.c_fc": ["up"], "mlp.c_proj": ["down"]},
+            transposed=True,
+            not_weights=(".attn.bias", ".attn.masked_bias"),
+        ),
+        activations=PLAIN,
+        defaults={
+            "hidden_act": "gelu_new",
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 1024,
+            "scale_attn_weights": True,
+        },
+        aliases={
+            "n_embd": "hidden_size",
+            "n_positions": "max_position_embeddings",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "activation_function": "hidden_act",
+            "layer_norm_epsilon": "rms_norm_eps",
+        },
+    ),
+    Architecture(
+        "gpt_neox",
+        "GPT-NeoX, Pythia",
+        "gpt-neox",
+        parallel,
+        "`stream_norm` = layernorm, `parallel_branches`, `rope_fraction`, biases, `gelu`",
+        describe=described_parallel,
+        names=Names(
+            base="gpt_neox.",
+            embedding="embed_in",
+            norm="final_layer_norm",
+            attention="attention",
+            mlp={"mlp.dense_h_to_4h": ["up"], "mlp.dense_4h_to_h": ["down"]},
+            not_weights=("inv_freq", ".attention.bias", ".attention.masked_bias"),
+            older={"lm_head.weight": "embed_out.weight"},
+        ),
+        activations=PLAIN,
+        partial_rotation=True,
+        defaults={
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-5,
+            "attention_bias": True,
+            "use_parallel_residual": True,
+            "partial_rotary_factor": 0.25,
+        },
+        aliases={
+            "layer_norm_eps": "rms_norm_eps",
+            "rotary_emb_base": "rope_theta",
+            "rotary_pct": "partial_rotary_factor",
+        },
+    ),
+    Architecture(
+        "cohere",
+        "Command R, Aya 23",
+        "cohere",
+        parallel_with_one_norm,
+        "`stream_norm` = layernorm-no-bias, `parallel_branches` with one norm, `logit_scale`",
+        (off("use_qk_norm", "LayerNorm of queries and keys"),),
+        described_one_norm,
+        names=Names(norms={"attention_norm": "input_layernorm"}),
+        defaults={
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192,
+            "logit_scale": 0.0625,
+            "rope_theta": 5e5,
+        },
+        aliases={"layer_norm_eps": "rms_norm_eps"},
     ),
     Architecture(
         "deepseek_v3",
@@ -269,7 +785,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         latent,
         "`mla` with its five widths and `latent_norm`",
         (
-            NO_BIAS,
+            off("attention_bias", "biases in MLA"),
+            off("mlp_bias", "such bias in this architecture"),
             Need(
                 "first_k_dense_replace",
                 "at least num_hidden_layers",
@@ -279,6 +796,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             Need("q_lora_rank", "a number", lambda stored: bool(stored["q_lora_rank"]), "MLA with direct queries"),
             Need("rope_interleave", "true", lambda stored: bool(stored["rope_interleave"]), "such order of rotation"),
         ),
+        described_latent,
         defaults={
             "first_k_dense_replace": 3,
             "q_lora_rank": 1536,
@@ -297,7 +815,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         paired,
         "`differential-original` with half as many heads of twice the width",
         (
-            NO_BIAS,
             Need(
                 "rms_norm_eps",
                 "1e-05",
@@ -305,27 +822,25 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "other epsilon in the norm of differential attention",
             ),
         ),
+        described_pairs,
         defaults={"rms_norm_eps": 1e-5},
     ),
 )
 
 # What attractor lacks for other well-known architectures.
 LACKING = {
-    "gemma2": "cap on the logits of the readout, scale of attention of its own, or sliding windows",
-    "gemma3_text": "sliding windows, two bases of RoPE, or scale of attention of its own",
+    "gemma2": "cap on the logits of the readout, or sliding windows",
+    "gemma3_text": "sliding windows, or two bases of RoPE",
     "gemma3": "sliding windows, two bases of RoPE, or images",
-    "gpt2": "LayerNorm, biases in every matrix, or GPT-2's order of weights",
-    "gpt_neox": "LayerNorm, parallel branches, or partial rotation",
-    "gptj": "LayerNorm, parallel branches, or partial rotation",
-    "opt": "LayerNorm, or biases in every matrix",
-    "phi": "LayerNorm, parallel branches, or partial rotation",
-    "phi3": "fused projections, or longrope",
-    "falcon": "LayerNorm, or parallel branches",
+    "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
+    "opt": "shifted learned positions, or ReLU",
+    "phi": "bias of the readout",
+    "falcon": "attention with biases by distance (ALiBi), or its fused order of weights",
+    "bloom": "attention with biases by distance (ALiBi)",
     "olmo": "norm without weights, or clipped queries",
     "olmo3": "sliding windows",
-    "cohere": "LayerNorm, parallel branches, or scaled logits",
-    "granite": "multipliers of residuals, attention and logits",
-    "stablelm": "LayerNorm, or partial rotation",
+    "cohere2": "sliding windows",
+    "stablelm": "gated MLP behind LayerNorm with biases in this table",
     "mixtral": "mixtures of experts (MoE)",
     "qwen2_moe": "mixtures of experts (MoE)",
     "qwen3_moe": "mixtures of experts (MoE)",
@@ -335,6 +850,11 @@ LACKING = {
     "mamba": "state-space layers",
     "mamba2": "state-space layers",
 }
+ENCODERS = (
+    *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "modernbert"),
+    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl"),
+)
+ENCODER_DECODERS = ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper")
 
 
 def architecture(model_type: object) -> Architecture:
@@ -342,5 +862,10 @@ def architecture(model_type: object) -> Architecture:
         if known.model_type == model_type:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
+    refused = f"model_type must be one of attractor, {names}, got {model_type!r}"
+    if model_type in ENCODERS:
+        raise InputError(f"{refused}: an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
+    if model_type in ENCODER_DECODERS:
+        raise InputError(f"{refused}: a model with an encoder, which reads another sequence; {NOT_CAUSAL}")
     why = f": attractor has no {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
-    raise InputError(f"model_type must be one of attractor, {names}, got {model_type!r}{why}; {ALTERNATIVE}")
+    raise InputError(f"{refused}{why}; {ALTERNATIVE}")

@@ -1,13 +1,13 @@
 """Import a whole model from a Hugging Face folder; only config.json and safetensors files are needed.
 
     config.json   -> TransformerConfig     by the table of architectures (architectures.py)
-    *.safetensors -> its weights           one tensor at a time (safetensors.py, weights.py)
+    *.safetensors -> its weights           one tensor at a time (safetensors.py), by the table's ties (weights.py)
 
 Every stored weight must belong to a parameter and every parameter must have one. Exports of attractor, of any family,
 store the model's own names behind `model.`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from torch import Tensor
 from attractor.errors import InputError
 from attractor.hf.architectures import Architecture, architecture
 from attractor.hf.safetensors import DTYPES, StoredWeights, read_object
-from attractor.hf.weights import translate
+from attractor.hf.weights import stored_shapes
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
 
 ATTRACTOR_TYPE = "attractor"  # the model_type of attractor's exports, and their field with the configuration
-EMBEDDING, NORM, READOUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+EMBEDDING = "embedding.weight"
 
 
 def import_model(folder: str | Path, dtype: torch.dtype | None = None) -> LanguageModel:
@@ -67,12 +66,11 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def stored_dtype(weights: StoredWeights, foreign: Architecture | None) -> torch.dtype:
-    name = f"model.{EMBEDDING_HERE}" if foreign is None else EMBEDDING
-    stored = DTYPES[weights.tensors[name].dtype] if name in weights.tensors else torch.float32
+    names = [f"model.{EMBEDDING}"]
+    if foreign is not None:
+        names = foreign.spellings(f"{foreign.names.base}{foreign.names.embedding}.weight")
+    stored = next((DTYPES[weights.tensors[name].dtype] for name in names if name in weights.tensors), torch.float32)
     return torch.float32 if foreign is not None and foreign.norm_offset and stored.itemsize < 4 else stored
-
-
-EMBEDDING_HERE = "embedding.weight"
 
 
 @dataclass
@@ -85,68 +83,55 @@ class WeightReader:
 
     def all_of(self, model: LanguageModel) -> dict[str, Tensor]:
         """Read the weights of an export of attractor."""
-        return {name: self.read(f"model.{name}", place) for name, place in model.state_dict().items()}
+        return {name: self.read([f"model.{name}"], tuple(place.shape)) for name, place in model.state_dict().items()}
 
     def translated(self, model: LanguageModel, foreign: Architecture) -> dict[str, Tensor]:
         """Read the weights of another architecture, and name them as the model's parameters."""
-        places = model.state_dict()
-        parameters = {EMBEDDING_HERE: self.read(EMBEDDING, places[EMBEDDING_HERE])}
-        if model.head is not None:
-            if READOUT not in self.weights.tensors:
-                raise InputError(
-                    f"{READOUT} must be in '{self.weights.folder}', whose config.json says that tie_word_embeddings is "
-                    "false, and is missing; set it to true if the embedding is the readout, or give the causal model"
-                )
-            parameters["head.weight"] = self.read(READOUT, places["head.weight"])
-        elif READOUT in self.weights.tensors:
-            self.refuse_other_readout(parameters[EMBEDDING_HERE])
-        for index, block in enumerate(model.layers):
-            source, target = f"model.layers.{index}.", f"blocks.{index}."
-            attention = self.group(f"{source}self_attn.")
-            try:
-                translated = translate(block.attention, attention, foreign.layout)
-            except InputError as error:
-                where = f"layer {index} of '{self.weights.folder}'"
-                raise InputError(f"{where} must be as config.json says, and is not: {error}") from None
-            parameters |= {f"{target}attention.{name}": weight for name, weight in translated.items()}
-            names = {f"mlp.{name}": f"mlp.{stored}" for name, stored in MLP.items()} | dict(foreign.norms)
-            for name, stored in names.items():
-                place = f"{target}{name}.weight"
-                weight = self.read(f"{source}{stored}.weight", places[place])
-                parameters[place] = weight + foreign.norm_offset if name in foreign.norms else weight
-        parameters["norm.weight"] = self.read(NORM, places["norm.weight"]) + foreign.norm_offset
+        places, readout = model.state_dict(), foreign.names.head
+        parameters: dict[str, Tensor] = {}
+        self.taken.update(name for name in self.weights.tensors if name.endswith(foreign.names.not_weights))
+        spellings = foreign.spellings(f"{readout}.weight")
+        stored_readout = next((name for name in spellings if name in self.weights.tensors), None)
+        if model.head is not None and stored_readout is None:
+            raise InputError(
+                f"{spellings[0]} must be in '{self.weights.folder}', whose config.json says that tie_word_embeddings "
+                "is false, and is missing; set it to true if the embedding is the readout, or give the causal model"
+            )
+        for tie in foreign.ties(model):
+            shapes = stored_shapes([tie], places)
+            stored = [self.read(foreign.spellings(name), shape) for name, shape in shapes.items()]
+            values = tie.load(stored, [places[name] for name in tie.parameters])
+            parameters |= {name: value.to(self.dtype) for name, value in zip(tie.parameters, values, strict=True)}
+        if model.head is None and stored_readout is not None:
+            self.refuse_other_readout(stored_readout, parameters[EMBEDDING])
         return parameters
 
-    def read(self, name: str, place: Tensor) -> Tensor:
-        if name not in self.weights.tensors:
+    def read(self, spellings: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+        """Read the tensor, which has one of these names."""
+        name = next((name for name in spellings if name in self.weights.tensors), None)
+        if name is None:
             raise InputError(
-                f"'{name}' must be in '{self.weights.folder}', which config.json describes, and is missing; give the "
-                "folder of the whole causal language model"
+                f"'{spellings[0]}' must be in '{self.weights.folder}', which config.json describes, and is missing; "
+                "give the folder of the whole causal language model"
             )
         stored = self.weights.tensors[name]
-        if stored.shape != tuple(place.shape):
+        if stored.shape != shape:
             raise InputError(
-                f"'{name}' must have shape {tuple(place.shape)}, as config.json says, got {stored.shape} in "
+                f"'{name}' must have shape {shape}, as config.json says, got {stored.shape} in "
                 f"'{self.weights.folder}'; put the config.json beside it that it was saved with"
             )
         self.taken.add(name)
         return stored.read(self.dtype)
 
-    def group(self, prefix: str) -> Mapping[str, Tensor]:
-        names = [name for name in self.weights.tensors if name.startswith(prefix)]
-        self.taken.update(names)
-        return {name.removeprefix(prefix): self.weights.tensors[name].read(self.dtype) for name in names}
-
-    def refuse_other_readout(self, embedding: Tensor) -> None:
-        if not torch.equal(self.read(READOUT, embedding), embedding):
+    def refuse_other_readout(self, name: str, embedding: Tensor) -> None:
+        if not torch.equal(self.read([name], tuple(embedding.shape)), embedding):
             raise InputError(
-                f"{READOUT} must be the embedding in '{self.weights.folder}', whose config.json says that "
+                f"{name} must be the embedding in '{self.weights.folder}', whose config.json says that "
                 "tie_word_embeddings is true, and is another matrix; set it to false there"
             )
 
     def refuse_leftovers(self) -> None:
-        # Some models store the frequencies of RoPE, which are no weights.
-        left = sorted(name for name in self.weights.tensors.keys() - self.taken if not name.endswith("inv_freq"))
+        left = sorted(self.weights.tensors.keys() - self.taken)
         if left:
             raise InputError(
                 f"every weight must have a place, but {len(left)} of '{self.weights.folder}' have none, the first is "

@@ -1,15 +1,28 @@
-"""Fill an attention layer with the weights of a public model, so that it computes what that model's layer computes.
+"""Give an attention layer the weights of a public model, so that it computes what that model's computes, and back.
 
-A layout says which matrices of the public model become which of attractor's, and how their rows are reordered:
+A layout lists ties. A tie says which stored tensors hold the numbers of which parameters, and in which order of rows:
 
     sub-heads    differential attention pairs heads (2h, 2h+1) or (h, h + H/2); in attractor they are halves of a head
     rope         rotary pairs are interleaved (2j, 2j+1) or halves (j, j + w/2); in attractor they are halves
-    fused        matrices that hold several of attractor's, head by head, are split
+    fused        matrices that hold several of attractor's are split
+    transposed   GPT-2 stores a matrix as inputs x outputs
 
-Each is a permutation or a split, so gradients translate the same way (the tests use that).
+Each is a permutation or a split, so one tie serves both directions, and gradients translate the same way (the tests use
+that).
+
+The authors of differential attention (github.com/microsoft/unilm) have classes that pair queries and keys differently
+once r = H / n_kv_heads > 1 heads share a key head. Query sub-heads 2i and 2i + 1 form head i in all of them.
+
+    unilm-diff-flash   MultiheadFlashDiff: sub-heads 2i and 2i + 1 read key sub-heads 2j and 2j + 1, j = i // r, as
+                       heads of attractor do
+    unilm-diff-plain   MultiheadDiffAttn: each key sub-head is repeated r times, so they read key sub-heads (2i) // r
+                       and (2i + 1) // r, which are one and the same for even r; the value head is i // r
 """
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +31,70 @@ from attractor.attention import Attention
 from attractor.attention.project.latent import LatentProjection
 from attractor.errors import InputError, unknown
 
+Weights = Mapping[str, Tensor]
 
-def import_attention(layer: Attention, state_dict: Mapping[str, Tensor], layout: str, prefix: str = "") -> None:
+
+@dataclass(frozen=True)
+class Tie:
+    """Parameters, and the stored tensor with the same numbers: rows(parameters) = rows(stored)[order] + offset.
+
+    The rows of several parameters follow one another. Without `order`, rows have the same order on both sides."""
+
+    parameters: tuple[str, ...]
+    stored: tuple[str, ...]
+    order: Tensor | None = None
+    transposed: bool = False  # the stored tensor is inputs x outputs
+    offset: float = 0.0
+
+    def load(self, stored: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the values of the parameters, of which only the shapes are read."""
+        (rows,) = stored
+        rows = rows.mT.contiguous() if self.transposed else rows
+        rows = rows if self.order is None else rows[self.order]
+        rows = rows + self.offset if self.offset else rows
+        if len(parameters) == 1:
+            return [rows]
+        return [part.clone() for part in rows.split([len(parameter) for parameter in parameters])]
+
+    def store(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the stored tensors: the inverse of `load`."""
+        rows = parameters[0] if len(parameters) == 1 else torch.cat(list(parameters))
+        rows = rows - self.offset if self.offset else rows
+        rows = rows if self.order is None else rows[self.order.argsort()]
+        return [rows.mT.contiguous() if self.transposed else rows]
+
+    def within(self, block: str, stored_block: str) -> "Tie":
+        """Return the tie with prefixes before the names of the parameters and of the stored tensors."""
+        names = (tuple(map(block.__add__, self.parameters)), tuple(map(stored_block.__add__, self.stored)))
+        return type(self)(*names, self.order, self.transposed, self.offset)
+
+
+class StackedTie(Tie):
+    """A parameter whose rows are stored as one tensor each."""
+
+    def load(self, stored: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack(list(stored))]
+
+    def store(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        return list(parameters[0].unbind())
+
+
+class AbsentTie(Tie):
+    """A weight that the public model does not have, which is 1 there."""
+
+    def load(self, stored: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.ones_like(parameter, device="cpu") for parameter in parameters]
+
+    def store(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        if not all(parameter.is_meta or bool((parameter == 1).all()) for parameter in parameters):
+            raise InputError(
+                f"{self.parameters[0]} must be 1 to be exported, since the other architecture has no such weight, and "
+                "was trained; export to hf, which keeps it"
+            )
+        return []
+
+
+def import_attention(layer: Attention, state_dict: Weights, layout: str, prefix: str = "") -> None:
     """Fill `layer` with the attention weights in `state_dict`, whose names may stand behind `prefix`.
 
     Every weight of the layer must be found and every weight found must have a place, with the shape the layer has;
@@ -31,71 +106,74 @@ def import_attention(layer: Attention, state_dict: Mapping[str, Tensor], layout:
             parameter.copy_(weights[name])
 
 
-def translate(layer: Attention, state_dict: Mapping[str, Tensor], layout: str, prefix: str = "") -> dict[str, Tensor]:
+def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = "") -> dict[str, Tensor]:
     """Return the weights in `state_dict` under the names of the layer's parameters."""
+    if layout == "unilm-diff":
+        layout = "unilm-diff-flash"
+        warnings.warn("layout 'unilm-diff' is now called 'unilm-diff-flash'", DeprecationWarning, stacklevel=3)
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    if layer.config.project.sigma_reparam:
+    # Some models store the frequencies of RoPE, which are no weights.
+    source = {
+        name.removeprefix(prefix): weight
+        for name, weight in state_dict.items()
+        if name.startswith(prefix) and not name.endswith("inv_freq")
+    }
+    ties, prepare = LAYOUTS[layout].ties(layer), LAYOUTS[layout].prepare
+    source = source if prepare is None else prepare(layer, source)
+    places = dict(layer.named_parameters())
+    _require_all_tied(ties, places, layout)
+    wanted = stored_shapes(ties, places)
+    if missing := [name for name in wanted if name not in source]:
+        names = ", ".join(sorted(source)[:8]) or "nothing"
         raise InputError(
-            "sigma_reparam must be off to import weights, which are plain matrices; build the layer without it, or add "
-            "it afterwards by attractor.attention.sigma_reparam.sigma_reparametrize"
+            f"state_dict must hold '{missing[0]}' for layout '{layout}', found {names}; "
+            f"choose another layout ({', '.join(LAYOUTS)}) or give the prefix of the layer's names"
         )
-    source = SourceWeights(
-        {name.removeprefix(prefix): w for name, w in state_dict.items() if name.startswith(prefix)}, layout
-    )
-    weights = LAYOUTS[layout](layer, source)
-    source.refuse_leftovers()
-    wanted = {name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}
-    if wanted.keys() != weights.keys():
-        odd = sorted(wanted.keys() ^ weights.keys())
+    for name, shape in wanted.items():
+        if tuple(source[name].shape) != shape:
+            raise InputError(
+                f"{name} must have shape {shape} for this layer and layout '{layout}', got "
+                f"{tuple(source[name].shape)}; build the layer with the model's own d_model, n_heads, n_kv_heads and "
+                "head_dim"
+            )
+    if left := sorted(source.keys() - wanted.keys()):
+        raise InputError(
+            f"state_dict must hold nothing beyond layout '{layout}' and this layer, found {', '.join(left[:8])}; build "
+            f"the layer with the fields they need (qkv_bias, out_bias, qk_norm) or choose another layout "
+            f"({', '.join(LAYOUTS)})"
+        )
+    return load(ties, source, places)
+
+
+def load(ties: Iterable[Tie], source: Weights, places: Weights) -> dict[str, Tensor]:
+    """Return the values of the parameters, whose shapes are those of `places`."""
+    weights: dict[str, Tensor] = {}
+    for tie in ties:
+        values = tie.load([source[name] for name in tie.stored], [places[name] for name in tie.parameters])
+        weights |= zip(tie.parameters, values, strict=True)
+    return weights
+
+
+def stored_shapes(ties: Iterable[Tie], places: Weights) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the stored tensors by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tie in ties:
+        stored = tie.store([places[name].to("meta") for name in tie.parameters])
+        shapes |= zip(tie.stored, (tuple(tensor.shape) for tensor in stored), strict=True)
+    return shapes
+
+
+def _require_all_tied(ties: Iterable[Tie], places: Weights, layout: str) -> None:
+    odd = sorted(places.keys() ^ {name for tie in ties for name in tie.parameters})
+    if odd:
         raise InputError(
             f"layout '{layout}' must fill every weight of the layer and no other; apart: {', '.join(odd)}; "
             f"build the layer as the documentation's table of layouts says"
         )
-    for name, shape in wanted.items():
-        if tuple(weights[name].shape) != shape:
-            raise InputError(
-                f"{name} must have shape {shape} in this layer, got {tuple(weights[name].shape)} from layout "
-                f"'{layout}'; build the layer with the model's own d_model, n_heads, n_kv_heads and head_dim"
-            )
-    return weights
 
 
-class SourceWeights:
-    """The weights of a public model, each of which must be used exactly once."""
-
-    def __init__(self, weights: Mapping[str, Tensor], layout: str) -> None:
-        # Some models store the frequencies of RoPE, which are no weights.
-        self.left = {name: w for name, w in weights.items() if not name.endswith("inv_freq")}
-        self.layout = layout
-
-    def __call__(self, name: str) -> Tensor:
-        if name not in self.left:
-            names = ", ".join(sorted(self.left)[:8]) or "nothing"
-            raise InputError(
-                f"state_dict must hold '{name}' for layout '{self.layout}', found {names}; "
-                f"choose another layout ({', '.join(LAYOUTS)}) or give the prefix of the layer's names"
-            )
-        return self.left.pop(name)
-
-    def by_head(self, name: str, n_heads: int) -> Tensor:
-        """Return the rows grouped by head: n_heads x width x inputs, or n_heads x width of a bias."""
-        weight = self(name)
-        if weight.shape[0] % n_heads:
-            raise InputError(
-                f"{name} must have rows for {n_heads} heads in layout '{self.layout}', got {weight.shape[0]} rows; "
-                "build the layer with the model's own n_heads and n_kv_heads"
-            )
-        return weight.unflatten(0, (n_heads, -1))
-
-    def refuse_leftovers(self) -> None:
-        if self.left:
-            raise InputError(
-                f"state_dict must hold nothing beyond layout '{self.layout}' and this layer, found "
-                f"{', '.join(sorted(self.left)[:8])}; build the layer with the fields they need (qkv_bias, qk_norm) "
-                f"or choose another layout ({', '.join(LAYOUTS)})"
-            )
-
+# --- the layouts --------------------------------------------------------------------------------------------------
 
 PARTS = {"query": "q", "key": "k", "value": "v"}
 
@@ -105,85 +183,175 @@ def deinterleave(rows: Tensor) -> Tensor:
     return torch.cat([rows[:, 0::2], rows[:, 1::2]], dim=1)
 
 
-def _projections(layer: Attention, reorder: Callable[[str, str], Tensor]) -> dict[str, Tensor]:
-    """Return the weights, and the biases where the layer has them, of queries, keys and values."""
-    kinds = {name.rsplit(".", 1)[1] for name, _ in layer.named_parameters() if name.startswith("project.query.")}
-    return {f"project.{part}.{kind}": reorder(part, kind) for part in PARTS for kind in kinds}
+def require_plain_weights(layer: Attention) -> None:
+    if layer.config.project.sigma_reparam:
+        raise InputError(
+            "sigma_reparam must be off to import or export weights, which are plain matrices; build the layer without "
+            "it, or add it afterwards by attractor.attention.sigma_reparam.sigma_reparametrize"
+        )
 
 
-def _heads_of(layer: Attention, part: str) -> int:
-    return layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
+def kinds(layer: Attention, module: str) -> list[str]:
+    """Return which of weight and bias a module of the layer has."""
+    return [name.rsplit(".", 1)[1] for name, _ in layer.named_parameters() if name.rsplit(".", 1)[0] == module]
 
 
-def llama(layer: Attention, source: SourceWeights) -> dict[str, Tensor]:
-    """Translate Llama, Mistral, Qwen2 (qkv_bias=True) and Qwen3 (qk_norm=True), whose order of rows is attractor's."""
-    weights = _projections(layer, lambda part, kind: source(f"{PARTS[part]}_proj.{kind}"))
-    if layer.config.couple.qk_norm:
-        weights |= {"query_norm.weight": source("q_norm.weight"), "key_norm.weight": source("k_norm.weight")}
-    return weights | {"output.out.weight": source("o_proj.weight")}
+def separate(layer: Attention, out: str = "o_proj", order: Callable[[str], Tensor | None] | None = None) -> list[Tie]:
+    """Tie one matrix each of queries, keys and values; `order` gives the stored order of the rows of each."""
+    require_plain_weights(layer)
+    ties = [
+        Tie((f"project.{part}.{kind}",), (f"{letter}_proj.{kind}",), order(part) if order else None)
+        for part, letter in PARTS.items()
+        for kind in kinds(layer, "project.query")
+    ]
+    return ties + output(layer, out)
 
 
-def diffllama(layer: Attention, source: SourceWeights) -> dict[str, Tensor]:
-    """Translate Hugging Face's DiffLlama, whose sub-heads h and h + H/2 become one head. Its norm has no weight."""
-
-    def paired(part: str, kind: str) -> Tensor:
-        n_heads = _heads_of(layer, part)
-        halves = source.by_head(f"{PARTS[part]}_proj.{kind}", 2 * n_heads).unflatten(0, (2, n_heads))
-        return halves.transpose(0, 1).flatten(0, 2)
-
-    out = source("o_proj.weight")
-    norm = dict(layer.named_parameters()).get("score.norm.weight")
-    ones = {} if norm is None else {"score.norm.weight": out.new_ones(norm.shape)}
-    return _projections(layer, paired) | _lambdas(source) | ones | {"output.out.weight": out}
+def output(layer: Attention, out: str, transposed: bool = False) -> list[Tie]:
+    return [
+        Tie((f"output.out.{kind}",), (f"{out}.{kind}",), transposed=transposed and kind == "weight")
+        for kind in kinds(layer, "output.out")
+    ]
 
 
-def unilm_diff(layer: Attention, source: SourceWeights) -> dict[str, Tensor]:
-    """Translate the original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with
-    weight."""
-
-    def reordered(part: str, kind: str) -> Tensor:
-        name = f"{PARTS[part]}_proj.{kind}"
-        if part == "value":
-            return source(name)
-        return deinterleave(source.by_head(name, 2 * _heads_of(layer, part))).flatten(0, 1)
-
-    rest = {"score.norm.weight": source("subln.weight"), "output.out.weight": source("out_proj.weight")}
-    return _projections(layer, reordered) | _lambdas(source) | rest
+def llama(layer: Attention) -> list[Tie]:
+    """Llama, Mistral, Qwen2 (qkv_bias=True) and Qwen3 (qk_norm=True), whose order of rows is attractor's."""
+    norms = [Tie((f"{part}_norm.weight",), (f"{PARTS[part]}_norm.weight",)) for part in ("query", "key")]
+    return separate(layer) + (norms if layer.config.couple.qk_norm else [])
 
 
-def _lambdas(source: SourceWeights) -> dict[str, Tensor]:
-    names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-    return {"score.vectors": torch.stack([source(name) for name in names])}
+def cohere(layer: Attention) -> list[Tie]:
+    """Cohere: as Llama, with interleaved RoPE."""
+    return separate(layer, order=lambda part: None if part == "value" else by_sub_head(layer, part, 1))
 
 
-def deepseek_v3(layer: Attention, source: SourceWeights) -> dict[str, Tensor]:
-    """Translate DeepSeek-V3: matrices fused by head, interleaved RoPE, norms on both latents (latent_norm=True)."""
+def by_sub_head(layer: Attention, part: str, n_sub_heads: int) -> Tensor:
+    """Return the stored order of rows whose rotary pairs are interleaved in each sub-head."""
+    n_heads = layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
+    rows = torch.arange(n_heads * layer.layout.free)
+    return deinterleave(rows.view(n_sub_heads * n_heads, -1)).flatten()
+
+
+def fused(layer: Attention, name: str, out: str, by_head: bool = False, transposed: bool = False) -> list[Tie]:
+    """Tie a matrix with the rows [q | k | v], or with [q k v] of one head after another."""
+    require_plain_weights(layer)
+    layout, order = layer.layout, None
+    if by_head:
+        rows = torch.arange(3 * layout.n_queries * layout.free)
+        order = rows.view(layout.n_queries, 3, layout.free).transpose(0, 1).flatten()
+    ties = [
+        Tie(
+            tuple(f"project.{part}.{kind}" for part in PARTS),
+            (f"{name}.{kind}",),
+            order,
+            transposed=transposed and kind == "weight",
+        )
+        for kind in kinds(layer, "project.query")
+    ]
+    return ties + output(layer, out, transposed)
+
+
+def phi3(layer: Attention) -> list[Tie]:
+    return fused(layer, "qkv_proj", "o_proj")
+
+
+def gpt2(layer: Attention) -> list[Tie]:
+    return fused(layer, "c_attn", "c_proj", transposed=True)
+
+
+def gpt_neox(layer: Attention) -> list[Tie]:
+    return fused(layer, "query_key_value", "dense", by_head=True)
+
+
+def diffllama(layer: Attention) -> list[Tie]:
+    """Hugging Face's DiffLlama, whose sub-heads h and h + H/2 become one head. Its norm has no weight."""
+
+    def paired(part: str) -> Tensor:
+        n_heads = layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
+        return torch.arange(n_heads * layer.layout.free).view(2, n_heads, -1).transpose(0, 1).flatten()
+
+    norm = [AbsentTie((name,), ()) for name in dict(layer.named_parameters()) if name == "score.norm.weight"]
+    return [*separate(layer, order=paired), LAMBDAS, *norm]
+
+
+def unilm_diff(layer: Attention) -> list[Tie]:
+    """The original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with weight."""
+    ties = separate(layer, "out_proj", lambda part: None if part == "value" else by_sub_head(layer, part, 2))
+    return [*ties, LAMBDAS, Tie(("score.norm.weight",), ("subln.weight",))]
+
+
+LAMBDAS = StackedTie(("score.vectors",), ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
+
+
+def repeat_keys(layer: Attention, source: Weights) -> dict[str, Tensor]:
+    """Return weights of the plain class in the form of the flash class, for a layer with more key heads.
+
+    A key head of the layer holds the key sub-heads and the value head that its query heads read."""
+    n_heads, n_kv_heads = layer.layout.n_queries, layer.layout.n_kv_heads
+    sub_width = layer.layout.free // 2
+    n_stored = len(source["k_proj.weight"]) // (2 * sub_width) if "k_proj.weight" in source else 0
+    if not n_stored or n_heads % n_stored:
+        return dict(source)  # its names or shapes are refused by the caller
+    repeats, heads = n_heads // n_stored, torch.arange(n_heads)
+    keys = torch.stack([2 * heads // repeats, (2 * heads + 1) // repeats], dim=1)
+    values = heads // repeats
+    groups = torch.cat([keys, values.unsqueeze(1)], dim=1).view(n_kv_heads, -1, 3)
+    if not torch.equal(groups, groups[:, :1].expand_as(groups)):
+        enough = 2 * n_stored if repeats % 2 == 0 else n_heads
+        raise InputError(
+            f"n_kv_heads must be {enough} for layout 'unilm-diff-plain' with {n_stored} stored key heads, got "
+            f"{n_kv_heads}; heads that share a key head in this layer would read different keys there"
+        )
+    read = groups[:, 0]
+    rows_of = {"k": (read[:, :2].flatten(), 2 * n_stored), "v": (read[:, 2], n_stored)}
+    repeated = dict(source)
+    for letter, (heads_read, n_parts) in rows_of.items():
+        for name in (f"{letter}_proj.weight", f"{letter}_proj.bias"):
+            if name in source and len(source[name]) == n_stored * layer.layout.free:
+                repeated[name] = source[name].unflatten(0, (n_parts, -1))[heads_read].flatten(0, 1)
+    return repeated
+
+
+def deepseek_v3(layer: Attention) -> list[Tie]:
+    """DeepSeek-V3: matrices fused by head, interleaved RoPE, norms on both latents (latent_norm=True)."""
     if not isinstance(layer.project, LatentProjection):
         raise InputError("layer must be an MLA layer for layout 'deepseek-v3'; build it from the preset 'mla'")
-    n_heads, nope = layer.layout.n_heads, layer.layout.free
-    query = source.by_head("q_b_proj.weight", n_heads)
-    key_value = source.by_head("kv_b_proj.weight", n_heads)
-    down = source("kv_a_proj_with_mqa.weight")
-    latent = layer.project.kv_latent
-    weights = {
-        "project.query_down.weight": source("q_a_proj.weight"),
-        "project.query_up.weight": query[:, :nope].flatten(0, 1),
-        "project.query_rope.weight": deinterleave(query[:, nope:]).flatten(0, 1),
-        "project.down.weight": down[:latent],
-        "project.key_up.weight": key_value[:, :nope].flatten(0, 1),
-        "project.key_rope.weight": deinterleave(down[None, latent:]).squeeze(0),
-        "project.value_up.weight": key_value[:, nope:].flatten(0, 1),
-        "output.out.weight": source("o_proj.weight"),
-    }
-    norms = {"project.query_norm.weight": "q_a_layernorm.weight", "project.norm.weight": "kv_a_layernorm.weight"}
-    return weights | {name: source(norm) for name, norm in norms.items()}
+    require_plain_weights(layer)
+    n_heads, nope, rope, value = (getattr(layer.layout, name) for name in ("n_heads", "free", "rotary", "value"))
+    query = torch.arange(n_heads * (nope + rope)).view(n_heads, -1)
+    key_value = torch.arange(n_heads * (nope + value)).view(n_heads, -1)
+    latent, down = layer.project.kv_latent, torch.arange(layer.project.kv_latent + rope)
+
+    def tie(parts: Sequence[str], stored: str, *rows: Tensor) -> Tie:
+        order = torch.cat([row.flatten() for row in rows]) if rows else None
+        return Tie(tuple(f"project.{part}.weight" for part in parts), (f"{stored}.weight",), order)
+
+    return [
+        tie(["query_down"], "q_a_proj"),
+        tie(["query_up", "query_rope"], "q_b_proj", query[:, :nope], deinterleave(query[:, nope:])),
+        tie(["down", "key_rope"], "kv_a_proj_with_mqa", down[:latent], deinterleave(down[None, latent:])),
+        tie(["key_up", "value_up"], "kv_b_proj", key_value[:, :nope], key_value[:, nope:]),
+        tie(["query_norm"], "q_a_layernorm"),
+        tie(["norm"], "kv_a_layernorm"),
+        *output(layer, "o_proj"),
+    ]
 
 
-LAYOUTS: dict[str, Callable[[Attention, SourceWeights], dict[str, Tensor]]] = {
-    "llama": llama,
-    "qwen2": llama,
-    "qwen3": llama,
-    "diffllama": diffllama,
-    "unilm-diff": unilm_diff,
-    "deepseek-v3": deepseek_v3,
+class Layout(NamedTuple):
+    ties: Callable[[Attention], list[Tie]]
+    prepare: Callable[[Attention, Weights], dict[str, Tensor]] | None = None  # a change of the stored weights first
+
+
+LAYOUTS: dict[str, Layout] = {
+    "llama": Layout(llama),
+    "qwen2": Layout(llama),
+    "qwen3": Layout(llama),
+    "cohere": Layout(cohere),
+    "phi3": Layout(phi3),
+    "gpt2": Layout(gpt2),
+    "gpt-neox": Layout(gpt_neox),
+    "diffllama": Layout(diffllama),
+    "unilm-diff-flash": Layout(unilm_diff),
+    "unilm-diff-plain": Layout(unilm_diff, prepare=repeat_keys),
+    "deepseek-v3": Layout(deepseek_v3),
 }

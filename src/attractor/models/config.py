@@ -39,7 +39,14 @@ OF_ATTENTION = (  # fields that change the attention preset
     "zero_start",
     "dropout",
 )
-OF_TRANSFORMERS = ("stream_norm", "mlp_bias", "parallel", "branch_scale", "logit_scale", "no_rope_every")  # no other family
+OF_TRANSFORMERS = (
+    "stream_norm",
+    "mlp_bias",
+    "parallel_branches",
+    "branch_scale",
+    "logit_scale",
+    "no_rope_every",
+)  # no other family
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     stream_norm: str = later("rmsnorm")  # of the residual stream; or layernorm, or layernorm-no-bias
     norms_per_block: int = 2  # 4: the output of each branch is normalised too; 1: parallel branches share a norm
     post_norm: bool = later(False)  # with two norms, they apply to the outputs of branches, not to inputs (OLMo 2)
-    parallel: bool = later(False)  # both branches of a block read the same stream (GPT-NeoX, Cohere)
+    parallel_branches: bool = later(False)  # both branches of a block read the same stream (GPT-NeoX, Cohere)
     dropout: float = 0.0  # on attention weights and on both branches
     causal: bool = True  # False: every position attends to all others, and the model cannot generate
     n_classes: int | None = None  # one label per sequence instead of one per position; 1: the label is a number
@@ -92,10 +99,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             rule = f"divisible by n_heads={self.n_heads}"
             require(self.d_model % self.n_heads == 0, "d_model", rule, self.d_model, "or give head_dim")
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
-        counts = (1, 2) if self.parallel else (2, 4)
-        rule = f"{counts[0]} or {counts[1]}" + (" with parallel branches" if self.parallel else "")
+        counts = (1, 2) if self.parallel_branches else (2, 4)
+        rule = f"{counts[0]} or {counts[1]}" + (" with parallel branches" if self.parallel_branches else "")
         require(self.norms_per_block in counts, "norms_per_block", rule, self.norms_per_block)
-        require(not (self.parallel and self.post_norm), "parallel", "False with post_norm", True)
+        require(not (self.parallel_branches and self.post_norm), "parallel_branches", "False with post_norm", True)
         require(self.stream_norm in NORM_NAMES, "stream_norm", f"one of {', '.join(NORM_NAMES)}", self.stream_norm)
         require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
         for field in ("embedding_scale", "branch_scale", "logit_scale"):

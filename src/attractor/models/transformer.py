@@ -62,7 +62,7 @@ class Transformer(LanguageModel):
 
     def build_core(self) -> None:
         mechanism = self.config.attention_config
-        kind = ParallelBlock if self.config.parallel else Block
+        kind = ParallelBlock if self.config.parallel_branches else Block
         self.blocks = nn.ModuleList(kind(self.config, mechanism, index) for index in range(self.config.n_layers))
 
     @property
