@@ -85,6 +85,18 @@ def test_maxima_are_those_of_the_tapped_logits(attention: str, at_once: bool) ->
     assert (exact | (wanted <= middle)).all()
 
 
+def test_keys_outside_the_window_do_not_count() -> None:
+    model = small("standard", window=3)
+    wanted = torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, torch.device("cpu"), 3)))
+    with recorded(model, None) as recording:
+        model(tokens(0))
+        found = torch.cat([layer.logits for layer in recording.read().values()])
+    torch.testing.assert_close(found, wanted)
+    assert not torch.equal(
+        wanted, torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, wanted.device)))
+    )
+
+
 @pytest.mark.parametrize("attention", ["standard", "gqa", "differential", "mla"])
 def test_padding_does_not_count(attention: str) -> None:
     """Criterion: left and right padding with tokens whose logits are huge leave the maxima of the real tokens."""

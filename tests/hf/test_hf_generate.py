@@ -23,9 +23,11 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
     "learned": TransformerConfig(**SMALL, n_layers=2),
     "fast-slow": FastSlowConfig(**SMALL),
+    "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="1"),
+    "fast-slow window": FastSlowConfig(**SMALL, window=4),
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
 }
-CACHED = ("standard", "mla", "fast-slow")
+CACHED = ("standard", "mla", "fast-slow", "window")
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 N_NEW = 10
 
@@ -153,5 +155,11 @@ def test_what_the_caches_cannot_do_is_refused() -> None:
     past = model(prompt, use_cache=True).past_key_values
     with pytest.raises(InputError, match="tokens_to_remove must be between -6 and 0, got -7"):
         past.crop(-7)
+    past = around("window")(prompt, use_cache=True).past_key_values
+    assert not past.is_croppable
+    with pytest.raises(
+        InputError, match="window must be at least the 6 cached positions to forget some of them, got 4"
+    ):
+        past.crop(-1)
     with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 40 for 41"):
         greedy(around("learned"), input_ids=prompt, max_new_tokens=36)

@@ -13,7 +13,8 @@ from attractor.models.language_model import LanguageModel
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
 TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, pool_factor=2)
-MODELS = {name: SMALL.replace(attention=name) for name in PRESETS} | {"fast-slow": TWO_TIMESCALES}
+WINDOW = SMALL.replace(window=16, global_layers="every:2", n_layers=2, max_seq_len=160)
+MODELS = {name: SMALL.replace(attention=name) for name in PRESETS} | {"fast-slow": TWO_TIMESCALES, "window": WINDOW}
 
 
 @pytest.mark.slow
@@ -27,7 +28,7 @@ def test_every_model_compiles_without_a_graph_break() -> None:
 def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     """`fullgraph` refuses any break; the backend that only traces is enough to see one, and quick."""
     model = config.build(0)
-    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 31, (2, config.max_seq_len // 2), generator=torch.Generator().manual_seed(0))
     expected, _ = model.loss(tokens, tokens)
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     torch.compiler.reset()

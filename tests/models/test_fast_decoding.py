@@ -22,6 +22,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "another gate": {"mlp": "geglu"},
     "biases everywhere": {"qkv_bias": True, "out_bias": True, "mlp_bias": True},
     "layers without rope": {"no_rope_every": 2, "attention_scale": 0.3},
+    "window": {"window": 6, "global_layers": "every:2"},
 }
 OTHER: list[dict[str, Any]] = [
     *({"attention": name} for name in PRESETS if name not in ("standard", "gqa", "mqa")),

@@ -25,6 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "streams": {"streams": 4},
     "sphere": {"unit_slow_state": True, "projector_width": 8},
     "decay": {"slow_attention": "decay"},
+    "window": {"window": 4},
 }
 
 
@@ -218,6 +219,29 @@ def test_decoding_from_a_cache_gives_the_logits_of_the_full_pass(method: str, pa
     assert torch.allclose(torch.cat(found, dim=1)[real], whole[real], atol=1e-11)
 
 
+def test_the_slow_path_carries_the_range_of_a_fast_path_with_a_window() -> None:
+    """Criterion: a token reads far beyond the windows with the gate open and not with the gate shut; the slow path has
+    no window, whether it has the mechanism of the fast path or another one; the cache holds W positions of the fast
+    path, and all blocks of the slow path."""
+    ids = tokens(1, 30)
+    other = torch.cat([(ids[:, :1] + 1) % SMALL.vocab_size, ids[:, 1:]], dim=1)
+    for gate in (0.0, 1.0):
+        model = built(SMALL.replace(window=4), gate)
+        moved = (logits(model, other) - logits(model, ids)).abs().amax(-1)[0] > 0
+        assert moved[:10].all()
+        assert moved[10:].any() == (gate > 0)  # three passes of three positions beyond the one itself
+    for slow_attention in (None, "uniform", "coupled-euler"):
+        assert SMALL.replace(window=4, slow_attention=slow_attention).slow_attention_config.window is None
+    in_attention = SMALL.replace(attention=PRESETS["standard"].replace(window=4))
+    assert (in_attention.attention_config.window, in_attention.slow_attention_config.window) == (4, None)
+    cache = model.new_cache()
+    with torch.no_grad():
+        for token in ids.split(1, dim=1):
+            model(token, cache=cache)
+    assert {fast.n_held for fast in [*cache.pre, *cache.rounds[0].post[0]]} == {4}
+    assert [slow.n_held for slow in cache.rounds[0].slow] == [30 // SMALL.pool_factor] * 2
+
+
 def test_decoding_runs_the_slow_stack_once_in_a_block() -> None:
     model = built(gate=1.0)
     calls: list[int] = []
@@ -337,6 +361,8 @@ def test_what_is_stored_is_what_was_said() -> None:
         ({"equilibrium": "deq", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under deq"),
         ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
         ({"causal": False}, "causal must be True"),
+        ({"window": 65}, "window must be at most max_seq_len=64, got 65; leave window out to see the whole past"),
+        ({"attention": "uniform", "window": 4}, "window must be left out under score Uniform, got 4"),
         ({"slow_attention": "standart"}, "standard"),
         ({"n_layers": 3}, "n_layers"),
     ],

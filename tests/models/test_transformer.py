@@ -204,6 +204,18 @@ def test_config_survives_json(attention: object) -> None:
         ({"embedding_scale": 0.0}, ["embedding_scale", "positive", "0.0"]),
         ({"rope_scaling": "yarn:4"}, ["rope_scaling", "linear:FACTOR or dynamic", "yarn:4"]),
         ({"qk_norm_across": True}, ["qk_norm_across must be False without qk_norm"]),
+        ({"window": 0}, ["window must be an integer of at least 1, or None, got 0; 1 is the position alone"]),
+        ({"window": 41}, ["window must be at most max_seq_len=40, got 41; leave window out to see the whole past"]),
+        ({"window": 4, "causal": False}, ["causal must be True under window=4, got False; or leave window out"]),
+        ({"window": 4, "attention": "decay"}, ["window must be left out under score Decayed, got 4; only attention"]),
+        ({"global_layers": "every:2"}, ["window must be given with global_layers, got None; or leave global_layers"]),
+        *(
+            (
+                {"window": 4, "global_layers": layers},
+                ["global_layers must be every:N, first:N, or indices below", layers],
+            )
+            for layers in ("2", "every:0", "first:x", "last:1", "0,-1", "every:1:2", "")
+        ),
         ({"zero_start": True}, ["unknown attention field 'zero_start'"]),
         ({"dropout": 1.0}, ["dropout", "below 1", "1.0"]),
     ],
@@ -214,6 +226,38 @@ def test_bad_config_is_refused_in_one_line(changes: dict[str, object], words: li
     assert "\n" not in str(refused.value)
     for word in words:
         assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("global_layers", "expected"),
+    [(None, []), ("every:3", [2, 5]), ("first:2", [0, 1]), ("0,4", [0, 4]), ("every:9", []), ("first:9", [*range(7)])],
+)
+def test_global_layers_have_no_window(global_layers: str | None, expected: list[int]) -> None:
+    config = SMALL.replace(n_layers=7, window=5, global_layers=global_layers)
+    with torch.device("meta"):
+        layers = config.build().layers
+    assert [index for index, layer in enumerate(layers) if layer.attention.window is None] == expected
+    assert {layer.attention.window for layer in layers} <= {None, 5}
+    assert config.layer_equivalents == len(expected)
+    assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert not {"window", "global_layers"} & SMALL.to_dict().keys()
+
+
+def test_a_model_with_windows_decodes_as_it_is_computed_whole() -> None:
+    """Criterion: 1e-10 in fp64 beyond the windows, padded and not; after the prompt and after every step, a layer with
+    a window holds W positions."""
+    model = SMALL.replace(window=5, global_layers="every:2", positions="rope").build(0).double().eval()
+    ids = tokens(2, 24)
+    for n_padded in (0, 3):
+        real = torch.arange(24) >= torch.tensor([[0], [n_padded]])
+        whole, _ = model(ids, real=real)
+        cache = model.new_cache()
+        parts = [
+            model(ids[:, :14], cache, real[:, :14])[0],
+            *(model(ids[:, t : t + 1], cache)[0] for t in range(14, 24)),
+        ]
+        torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real], rtol=1e-10, atol=1e-10)
+        assert [layer.n_held for layer in cache.layers] == [5, 24]
 
 
 def test_a_sequence_longer_than_the_positions_is_refused_and_rope_has_no_such_end() -> None:

@@ -50,6 +50,17 @@ def test_two_layers_double_what_is_inside_them() -> None:
     assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
 
 
+def test_a_token_sees_at_most_its_window_in_a_layer_that_has_one() -> None:
+    """By hand: of 7 tokens with a window of 3, they see 1 + 2 + 5 x 3 = 18 keys, and the products in blocks of a long
+    sequence count as those that are seen."""
+    plain = forward_flops(SMALL, 7)["score"]
+    assert forward_flops(SMALL.replace(window=3), 7)["score"] == pytest.approx(plain * 18 / 28)
+    both = SMALL.replace(n_layers=2, window=3, global_layers="0")
+    assert forward_flops(both, 7)["score"] == pytest.approx(plain * 46 / 28)
+    long = SMALL.replace(max_seq_len=1000, window=10)
+    assert forward_flops(long, 1000)["score"] == pytest.approx(16 * (1000 * 10 - 45) / 1000)
+
+
 def test_flops_of_two_timescales_are_those_of_each_part_times_how_often_it_runs() -> None:
     """By hand, at the sizes of SMALL: a block is 96 + 32 + 144 for the weights of a token and 8 for each key that it
     sees; 7 tokens in blocks of 3 leave 2 slow positions that are read. Post runs twice, and the slow path twice."""

@@ -26,6 +26,7 @@ CASES = {
     "differential": CONFIG.replace(attention="differential"),
     "long sequence": CONFIG.replace(seq_len=512, max_seq_len=512, batch_size=2),
     "large vocabulary": CONFIG.replace(vocab_size=20_000, batch_size=2),
+    "window": CONFIG.replace(seq_len=512, max_seq_len=512, batch_size=2, window=16),
     "softcap": CONFIG.replace(softcap=20.0),
     "bf16": CONFIG.replace(precision="bf16"),
     "activation checkpointing": CONFIG.replace(activation_checkpointing=True),
@@ -102,6 +103,13 @@ def test_accumulation_needs_less_and_holds_gradients_beside_activations() -> Non
     assert parts.activations < whole.activations / 3
     assert parts.total >= parts.batch + parts.parameters + parts.optimizer + parts.gradients + parts.activations
     assert planned_memory(CONFIG.replace(activation_checkpointing=True)).total < whole.total
+
+
+def test_every_layer_is_counted_where_some_have_a_window() -> None:
+    """Criterion: a single global layer, which is not among the first three, is counted."""
+    config = CONFIG.replace(n_layers=5, softcap=20.0, seq_len=256, max_seq_len=256, window=4)
+    some, none = (planned_memory(config.replace(global_layers=layers)).activations for layers in ("4", "every:9"))
+    assert some - none > 8 * 4 * 256 * 256 * 4  # a map of logits of every head
 
 
 @pytest.mark.slow

@@ -1,20 +1,26 @@
 """The cache of one attention layer during decoding: the tensors that the layer appends, position by position.
 
 The layer decides what to append (scored keys and values, or MLA's latents), so `n_numbers` measures the state size of
-any mechanism. Capacity grows by doubling, so appending costs O(1) copies per position.
+any mechanism. Capacity grows by doubling, so appending costs O(1) copies per position. Of a layer with a window the
+cache holds only the last `window` positions.
 """
 
 import torch
 from torch import Tensor
 
+from attractor.errors import InputError
+
 
 class Cache:
-    def __init__(self) -> None:
-        self.length = 0
+    def __init__(self, window: int | None = None) -> None:
+        self.window = window
+        self.length = 0  # all positions so far
         self._buffers: list[Tensor] = []
 
     def append(self, *new: Tensor) -> list[Tensor]:
-        """Add positions along dimension 2 (B H T W) of each tensor; return all positions held so far."""
+        """Add positions along dimension 2 (B H T W) of each tensor; return all positions that a new one may see."""
+        if self.window is not None:
+            return self._roll(new, self.window)
         end = self.length + new[0].shape[2]
         if not self._buffers or end > self._buffers[0].shape[2]:
             self._grow(new, end)
@@ -23,6 +29,16 @@ class Cache:
         self.length = end
         return [room[:, :, :end] for room in self._buffers]
 
+    def _roll(self, new: tuple[Tensor, ...], window: int) -> list[Tensor]:
+        n_past, seen = min(self.n_held, window - 1), list(new)
+        if self._buffers:
+            past = [held[:, :, held.shape[2] - n_past :] for held in self._buffers]
+            seen = [torch.cat(parts, dim=2) for parts in zip(past, new, strict=True)]
+        self.length += new[0].shape[2]
+        # A view of the last positions would keep the memory of all of them.
+        self._buffers = [x if x.shape[2] <= window else x[:, :, -window:].clone() for x in seen]
+        return seen
+
     def _grow(self, new: tuple[Tensor, ...], needed: int) -> None:
         capacity = max(needed, 2 * self._buffers[0].shape[2]) if self._buffers else needed
         grown = [x.new_empty(x.shape[0], x.shape[1], capacity, x.shape[3]) for x in new]
@@ -30,10 +46,26 @@ class Cache:
             room[:, :, : self.length] = old[:, :, : self.length]
         self._buffers = grown
 
+    def crop(self, length: int) -> None:
+        """Forget the positions from `length` on."""
+        if self.window is not None and length < self.length:
+            if self.length > self.window:
+                raise InputError(
+                    f"window must be at least the {self.length} cached positions to forget some of them, got "
+                    f"{self.window}: those before are gone; decode without forgetting, as without an assistant"
+                )
+            self._buffers = [held[:, :, :length] for held in self._buffers]
+        self.length = length
+
+    @property
+    def n_held(self) -> int:
+        """The number of positions that the cache holds."""
+        return self.length if self.window is None else min(self.length, self.window)
+
     @property
     def n_numbers(self) -> int:
         """The count of numbers that the cache holds for one sequence, without spare capacity."""
-        return sum(room.shape[1] * self.length * room.shape[3] for room in self._buffers)
+        return sum(room.shape[1] * self.n_held * room.shape[3] for room in self._buffers)
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by sequence rows[i], for beam search and to drop finished sequences."""

@@ -8,7 +8,7 @@ from attractor.attention.output.plain import Plain
 from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage
-from attractor.errors import require, unknown
+from attractor.errors import InputError, require, unknown
 from attractor.fields import PrintsChanges
 
 STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
@@ -41,7 +41,10 @@ class AttentionConfig(PrintsChanges):
         nested = {key: value for key, value in changes.items() if key not in whole}
         stages = {name: getattr(config, name) for name in STAGES}
         known = {f.name for stage in stages.values() for f in fields(stage)}
-        for key in nested:
+        for key, value in nested.items():
+            if key == "window" and key not in known:
+                rule = f"left out under score {type(config.score).__name__}"
+                raise InputError(f"window must be {rule}, got {value!r}; only attention by a softmax has windows")
             if key not in known:
                 raise unknown("attention field", key, known | {"dropout"}, see="'attractor list' shows what each has")
         for name, stage in stages.items():
@@ -51,6 +54,11 @@ class AttentionConfig(PrintsChanges):
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).to_dict() for name in STAGES} | {"dropout": self.dropout}
+
+    @property
+    def window(self) -> int | None:
+        """The number of keys that a query sees, itself included; None for the whole past."""
+        return getattr(self.score, "window", None)
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:

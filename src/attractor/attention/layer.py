@@ -110,6 +110,7 @@ class Attention(nn.Module):
         self.query_norm = qk_norm(config, layout.n_queries * maps, norm_width)
         self.key_norm = qk_norm(config, layout.n_kv_heads * maps, norm_width)
         self.scale, self.softcap = scale, cast(float | None, getattr(config.score, "softcap", None))
+        self.window = config.window
         self.z_loss = cast(float, getattr(config.score, "z_loss", 0.0))  # attention without logits has no such fields
         self.score = config.score.build(shape, layout, scale, config.dropout)
         self.output = config.output.build(shape, layout)
@@ -131,13 +132,16 @@ class Attention(nn.Module):
         """Return the output and the auxiliary loss.
 
         causal_mask: True, False, or a boolean tensor (True = may attend) of shape T S, B T S or B 1 T S, where S counts
-        cached positions too. rope: a Rope counts positions from the end of the cache; a Rotation (`rope.at(positions)`)
-        states its positions.
+        all past positions too, also those that a window has left. rope: a Rope counts positions from the end of the
+        cache; a Rotation (`rope.at(positions)`) states its positions.
         """
+        if cache is not None and cache.window != self.window:
+            rule = f"of window={self.window}, as the layer"
+            require(False, "cache", rule, cache.window, "make it by layer.new_cache()")
         past = 0 if cache is None else cache.length
         aux_loss = torch.zeros((), device=x.device)
         rotation = self._rotation(rope, past, x)
-        mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], past + x.shape[1], x.device)
+        mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], past + x.shape[1], x.device, self.window)
         if cache is not None and self.absorbs:
             context = self._absorbed_context(x, mask, rotation, cache)
         else:
@@ -202,4 +206,4 @@ class Attention(nn.Module):
         return rope
 
     def new_cache(self) -> Cache:
-        return Cache()
+        return Cache(self.window)

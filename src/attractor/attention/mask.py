@@ -6,27 +6,36 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError
+from attractor.kernels.fallback import functorch_active
 
 
 @dataclass(frozen=True)
 class Mask:
     """Which query may attend to which key.
 
-    `causal` is the square lower triangle, which fused kernels apply without a tensor. Any other rule is the tensor
-    `allowed` (True = may attend, broadcastable to B H T S). A query that may attend to nothing gets a zero context.
+    `causal` is the square lower triangle, which fused kernels apply without a tensor. `window` is the number of keys
+    that a query sees: its own position and those just before it (`score/window.py`). Any other rule is the tensor
+    `allowed` (True = may attend, broadcastable to B H T S). Only one of the three is set. A query that may attend to
+    nothing gets a zero context.
     """
 
     allowed: Tensor | None = None
     causal: bool = False
+    window: int | None = None
 
     def spelled_out(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as a tensor, or None if everything is allowed."""
-        return lower_triangle(n_queries, n_keys, device) if self.causal else self.allowed
+        if self.causal or self.window is not None:
+            return lower_triangle(n_queries, n_keys, device, self.window)
+        return self.allowed
 
 
-def lower_triangle(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    """Return the causal mask T S for the last `n_queries` of `n_keys` positions."""
-    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+def lower_triangle(n_queries: int, n_keys: int, device: torch.device, window: int | None = None) -> Tensor:
+    """Return the causal mask T S for the last `n_queries` of `n_keys` positions.
+
+    With a window, a query sees its own position and the `window` - 1 positions before it."""
+    causal = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+    return causal if window is None else causal.triu(n_keys - n_queries - window + 1)
 
 
 def _remedy(mask: Tensor, square: tuple[int, int]) -> str:
@@ -40,26 +49,57 @@ def _remedy(mask: Tensor, square: tuple[int, int]) -> str:
     return "a mask of keys alone (B S) becomes one as mask[:, None, None, :].expand(-1, 1, T, -1)"
 
 
-def resolve_mask(causal_mask: bool | Tensor, batch: int, n_queries: int, n_keys: int, device: torch.device) -> Mask:
-    """Return the caller's mask as a `Mask`. There are more keys than queries if a cache holds the past."""
+def resolve_mask(
+    causal_mask: bool | Tensor, batch: int, n_queries: int, n_keys: int, device: torch.device, window: int | None = None
+) -> Mask:
+    """Return the caller's mask as a `Mask`. There are more keys than queries if a cache holds the past.
+
+    With a window, a cache holds no keys before the window of the first query, and the mask has no columns for them."""
+    n_held = n_keys if window is None else min(n_keys, window - 1 + n_queries)
+    is_narrow = window is not None and window < n_held
     if isinstance(causal_mask, Tensor):
-        shape = tuple(causal_mask.shape)
-        square = (n_queries, n_keys)
-        fits = shape in (square, (batch, *square), (1, 1, *square), (batch, 1, *square))
-        if causal_mask.dtype != torch.bool or not fits:
-            raise InputError(
-                "causal_mask must be boolean (True = may attend) of shape T S, B T S or B 1 T S with "
-                f"B={batch}, T={n_queries}, S={n_keys}, got {causal_mask.dtype} of shape {shape}; "
-                + _remedy(causal_mask, square)
-            )
-        return Mask(allowed=causal_mask.unsqueeze(1) if causal_mask.dim() == 3 else causal_mask)
+        allowed = _checked(causal_mask, batch, n_queries, n_keys)
+        if window is not None:
+            _refuse_later_keys(allowed, window)
+            allowed = allowed[..., n_keys - n_held :]
+        if is_narrow:
+            allowed = allowed & lower_triangle(n_queries, n_held, device, window)
+        return Mask(allowed=allowed)
     if not isinstance(causal_mask, bool):
         raise InputError(
             f"causal_mask must be True, False or a boolean tensor, got {type(causal_mask).__name__}; give False where "
             "every position may attend to every other"
         )
+    if window is not None and not causal_mask:
+        raise InputError(f"causal_mask must be True or a causal tensor under window={window}, got False; {NO_WINDOW}")
     if not causal_mask or n_queries == 1:  # the newest position may see all of the past
         return Mask()
-    if n_queries == n_keys:
+    if is_narrow:
+        return Mask(window=window)
+    if n_queries == n_held:
         return Mask(causal=True)
-    return Mask(allowed=lower_triangle(n_queries, n_keys, device))
+    return Mask(allowed=lower_triangle(n_queries, n_held, device))
+
+
+NO_WINDOW = "a window has past positions alone, so leave window out to attend to later ones"
+
+
+def _checked(mask: Tensor, batch: int, n_queries: int, n_keys: int) -> Tensor:
+    """Return a boolean mask T S or B 1 T S."""
+    shape = tuple(mask.shape)
+    square = (n_queries, n_keys)
+    fits = shape in (square, (batch, *square), (1, 1, *square), (batch, 1, *square))
+    if mask.dtype != torch.bool or not fits:
+        raise InputError(
+            "causal_mask must be boolean (True = may attend) of shape T S, B T S or B 1 T S with "
+            f"B={batch}, T={n_queries}, S={n_keys}, got {mask.dtype} of shape {shape}; " + _remedy(mask, square)
+        )
+    return mask.unsqueeze(1) if mask.dim() == 3 else mask
+
+
+def _refuse_later_keys(allowed: Tensor, window: int) -> None:
+    """Refuse a mask that contradicts the window. On a GPU, reading values would make the host wait."""
+    if allowed.device.type != "cpu" or torch.compiler.is_compiling() or functorch_active():
+        return
+    if allowed.triu(allowed.shape[-1] - allowed.shape[-2] + 1).any():
+        raise InputError(f"causal_mask must allow no later key under window={window}, got one that does; {NO_WINDOW}")

@@ -6,7 +6,7 @@
 
     force        mlp and gradient 4 K^2, linear 2 K^2, for every query head and position and every evaluation    (3)
     phase        2 K^2 for every query and key head and position                                                (4)
-    scores       T (T + 1) (maps K + heads V) for every sequence; a causal mask leaves half the square          (5)
+    scores       2 P (maps K + heads V) for every sequence and the P pairs of a query and a key that it sees     (5)
     decay        2 K V for every key and query head and position: writing to the state and reading from it      (6)
     readout      2 N D C                                                                                        (7)
 
@@ -23,6 +23,7 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
 from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.uniform import Uniform
+from attractor.attention.score.window import pairs_seen
 from attractor.attention.stage import Coupling, Scoring
 from attractor.bench.roofline import Work
 from attractor.kernels.coupling import FORCE
@@ -64,7 +65,8 @@ def scoring_flops(score: Scoring, q: Tensor, k: Tensor, context: Tensor) -> floa
     if isinstance(score, Decayed):
         return 2.0 * context.shape[-1] * (k.numel() + q.numel())  # (6)
     length = q.shape[2]
-    return (length + 1) * float(q.numel() + context.numel())
+    window = getattr(score, "window", None)
+    return 2 * pairs_seen(length, window) / length * float(q.numel() + context.numel())
 
 
 def readout_flops(hidden: Tensor, weight: Tensor) -> float:

@@ -110,7 +110,8 @@ class ScoreObserver:
 @torch.compiler.disable
 def _score_hook(score: nn.Module, arguments: tuple[Tensor, Tensor, Tensor, Mask, Tensor]) -> None:
     q, k, _, mask, _ = arguments
-    scored = ScoreInputs(q.detach(), k.detach(), cast(float, score.scale), mask.causal, mask.allowed)
+    allowed = mask.allowed if mask.window is None else window_rule(q.shape[2], k.shape[2], mask.window)
+    scored = ScoreInputs(q.detach(), k.detach(), cast(float, score.scale), mask.causal, allowed)
     for callback in _CALLBACKS.get(score, ()):
         callback(score, scored)
 
@@ -184,6 +185,16 @@ def _masked_inputs(
     if mask is None and window is None:
         return ScoreInputs(q, k[:, :, : q.shape[2]] if causal else k, scale, causal)
     return ScoreInputs(q, k, scale, allowed=_flash_rule(mask, causal, window))
+
+
+def window_rule(n_queries: int, n_keys: int, window: int) -> MaskRule:
+    """Return the rule of a window for the last queries of so many positions."""
+
+    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        distance = query + (n_keys - n_queries) - key
+        return (distance >= 0) & (distance < window)
+
+    return allowed
 
 
 def _flash_rule(is_token: Tensor | None, causal: bool, window: int | None) -> MaskRule:

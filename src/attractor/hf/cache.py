@@ -29,7 +29,7 @@ class AttractorCache(HuggingFaceCache):
 
     @property
     def is_croppable(self) -> bool:
-        return isinstance(self.held, TransformerCache)
+        return isinstance(self.held, TransformerCache) and all(layer.window is None for layer in self.held.layers)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._change(lambda x: x.index_select(0, beam_idx.to(x.device)))
@@ -58,7 +58,7 @@ class AttractorCache(HuggingFaceCache):
         if self.held.real is not None:
             self.held.real = self.held.real[:, : self.held.length]
         for layer in self.held.layers:
-            layer.length = self.held.length
+            layer.crop(self.held.length)
 
     def reset(self) -> NoReturn:
         raise InputError("past_key_values must be made anew to start again: AttractorCache(model.model)")

@@ -36,6 +36,7 @@ OF_ATTENTION = (  # fields that change the attention preset
     "softcap",
     "sigma_reparam",
     "z_loss",
+    "window",
     "zero_start",
     "dropout",
 )
@@ -80,6 +81,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     softcap: float | None = later(None)
     sigma_reparam: bool = later(False)
     z_loss: float = later(0.0)
+    window: int | None = later(None)  # keys that a position sees, itself included; None: the whole past
     qk_norm_across: bool = later(False)  # QK-norm over all heads of a position together (OLMo 2)
     qk_norm_eps: float = later(1e-6)
     zero_start: bool = later(False)  # coupling behind gates that start at 0, for pretrained models (docs/import.md)
@@ -130,6 +132,15 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         with torch.device("meta"):  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
                 Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+        for attention in self.mechanisms:
+            self._require_window(attention.window)
+
+    def _require_window(self, window: int | None) -> None:
+        if window is None:
+            return
+        require(self.causal, "causal", f"True under window={window}", self.causal, "or leave window out")
+        rule, next_step = f"at most max_seq_len={self.max_seq_len}", "leave window out to see the whole past"
+        require(window <= self.max_seq_len, "window", rule, window, next_step)
 
     def require_length(self, seq_len: int) -> None:
         """Refuse a sequence length on which the model cannot be trained."""
@@ -153,11 +164,13 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         """The configs of all attention mechanisms in the model."""
         return (self.attention_config,)
 
-    def mechanism(self, attention: str | AttentionConfig) -> AttentionConfig:
+    def mechanism(self, attention: str | AttentionConfig, with_window: bool = True) -> AttentionConfig:
         """Return a preset or mechanism, changed by the fields of this config that apply to attention."""
         config = preset(attention) if isinstance(attention, str) else attention
         changes: dict[str, Any] = {
-            name: getattr(self, name) for name in OF_ATTENTION if getattr(self, name) != getattr(ModelConfig, name)
+            name: getattr(self, name)
+            for name in OF_ATTENTION
+            if getattr(self, name) != getattr(ModelConfig, name) and (with_window or name != "window")
         }
         n_kv_heads = self.kv_heads(config.project)
         if n_kv_heads is not None:

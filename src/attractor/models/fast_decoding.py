@@ -85,7 +85,7 @@ def decode_step(
 
     mask: as a block takes it; anything but a tensor allows the whole past.
     """
-    allowed = mask if isinstance(mask, Tensor) else None
+    every_key = mask if isinstance(mask, Tensor) else None
     turns = {rotation: _Turn(rotation, x.dtype) for rotation in rotations if rotation is not None}
     batch = x.shape[0]
     for parts, rotation, cache in zip(blocks, rotations, caches, strict=True):
@@ -101,6 +101,8 @@ def decode_step(
             both = turns[rotation](torch.cat((q, k), dim=1))
             q, k = both[:, :n_queries], both[:, n_queries:]
         k, v = cache.append(k, v)
+        # A layer with a window holds the last keys alone.
+        allowed = every_key if every_key is None else every_key[..., every_key.shape[-1] - k.shape[2] :]
         context = F.scaled_dot_product_attention(
             q, k, v, attn_mask=allowed, scale=score.scale, enable_gqa=n_queries != n_keys
         )

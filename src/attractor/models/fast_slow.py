@@ -96,7 +96,11 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
     @property
     def slow_attention_config(self) -> AttentionConfig:
-        return self.mechanism(self.attention if self.slow_attention is None else self.slow_attention)
+        """The mechanism of the slow path, which carries the range: a window is that of the fast path alone."""
+        if self.slow_attention is not None:
+            return self.mechanism(self.slow_attention, with_window=False)
+        mechanism = self.mechanism(self.attention, with_window=False)
+        return mechanism if mechanism.window is None else mechanism.replace(window=None)
 
     @property
     def mechanisms(self) -> tuple[AttentionConfig, ...]:
@@ -143,6 +147,8 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     def layer_equivalents(self) -> float:
         """The paper's L_eq, with every evaluation of Post."""
         slow = 0.0 if self.frozen else self.n_slow / self.pool_factor**2
+        if self.attention_config.window is not None:  # the cost of the fast path is linear in the length
+            return self.n_rounds * slow
         return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_evaluations + slow)
 
     def build_uninitialised(self) -> "FastSlow":
@@ -153,15 +159,16 @@ class RoundCache:
     """The caches of one round: those of the slow layers, of Post at each of its evaluations, and of pooled blocks."""
 
     def __init__(self, config: FastSlowConfig) -> None:
-        self.slow = [Cache() for _ in range(config.n_slow)]
-        self.post = [[Cache() for _ in range(config.n_post)] for _ in range(config.solver.n_evaluations)]
+        fast, slow = config.attention_config.window, config.slow_attention_config.window
+        self.slow = [Cache(slow) for _ in range(config.n_slow)]
+        self.post = [[Cache(fast) for _ in range(config.n_post)] for _ in range(config.solver.n_evaluations)]
         self.blocks = BlockMemory()
 
 
 class FastSlowCache(ModelCache):
     def __init__(self, config: FastSlowConfig) -> None:
         super().__init__()
-        self.pre = [Cache() for _ in range(config.n_pre)]
+        self.pre = [Cache(config.attention_config.window) for _ in range(config.n_pre)]
         self.rounds = [RoundCache(config) for _ in range(config.n_rounds)]
         self.seen_blocks: Tensor | None = None  # B K, where sequences are shifted against each other
 

@@ -12,8 +12,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Cache, Rotation
+from attractor.attention import AttentionConfig, Cache, Rotation
 from attractor.attention.couple.dynamics import Dynamics
+from attractor.errors import require
+from attractor.fields import later
 from attractor.models.block import Block, ParallelBlock
 from attractor.models.config import TRANSFORMER, ModelConfig
 from attractor.models.fast_decoding import decode_step, plain_block_modules
@@ -25,10 +27,21 @@ class TransformerConfig(ModelConfig["Transformer"]):
     family: ClassVar[str] = TRANSFORMER
 
     n_layers: int = 8
+    global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11
 
     def __post_init__(self) -> None:
         self.require_count("n_layers")
         super().__post_init__()
+        if self.global_layers is not None:
+            window = self.attention_config.window
+            require(window is not None, "window", "given with global_layers", window, "or leave global_layers out")
+            layer_indices(self.global_layers, self.n_layers)
+
+    def layer_mechanism(self, index: int) -> AttentionConfig:
+        """Return the mechanism of a layer; global layers have no window."""
+        mechanism = self.attention_config
+        is_global = self.global_layers is not None and index in layer_indices(self.global_layers, self.n_layers)
+        return mechanism.replace(window=None) if is_global else mechanism
 
     @property
     def depth(self) -> str:
@@ -36,7 +49,9 @@ class TransformerConfig(ModelConfig["Transformer"]):
 
     @property
     def layer_equivalents(self) -> float:
-        return float(self.n_layers)
+        if self.attention_config.window is None:
+            return float(self.n_layers)
+        return float(len(layer_indices(self.global_layers, self.n_layers)) if self.global_layers else 0)
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -49,21 +64,34 @@ class TransformerConfig(ModelConfig["Transformer"]):
         return Transformer(self)
 
 
+def layer_indices(layers: str, n_layers: int) -> frozenset[int]:
+    """Return the indices of layers that `every:N` (the last of every N), `first:N` or a list of indices names."""
+    kind, colon, number = layers.partition(":")
+    numbers = [int(text) if text.strip().isdecimal() else -1 for text in (number if colon else layers).split(",")]
+    is_rule = colon and kind in ("every", "first") and len(numbers) == 1 and numbers[0] >= 1
+    is_list = not colon and all(0 <= index < n_layers for index in numbers)
+    rule = f"every:N, first:N, or indices below n_layers={n_layers} such as 0,5"
+    require(bool(is_rule or is_list), "global_layers", rule, layers)
+    if kind == "every":
+        return frozenset(range(numbers[0] - 1, n_layers, numbers[0]))
+    return frozenset(range(min(numbers[0], n_layers)) if colon else numbers)
+
+
 class TransformerCache(ModelCache):
     """The caches of a Transformer, one for each layer."""
 
-    def __init__(self, n_layers: int) -> None:
+    def __init__(self, layers: list[Cache]) -> None:
         super().__init__()
-        self.layers = [Cache() for _ in range(n_layers)]
+        self.layers = layers
 
 
 class Transformer(LanguageModel):
     config: TransformerConfig
 
     def build_core(self) -> None:
-        mechanism = self.config.attention_config
-        kind = ParallelBlock if self.config.parallel_branches else Block
-        self.blocks = nn.ModuleList(kind(self.config, mechanism, index) for index in range(self.config.n_layers))
+        config = self.config
+        kind = ParallelBlock if config.parallel_branches else Block
+        self.blocks = nn.ModuleList(kind(config, config.layer_mechanism(i), i) for i in range(config.n_layers))
 
     @property
     def layers(self) -> list[Block]:
@@ -87,4 +115,4 @@ class Transformer(LanguageModel):
         return x, aux_loss
 
     def empty_cache(self) -> TransformerCache:
-        return TransformerCache(self.config.n_layers)
+        return TransformerCache([block.attention.new_cache() for block in self.layers])

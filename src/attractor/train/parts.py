@@ -1,8 +1,9 @@
 """The parameters of each part of a model, and the FLOPs that a token costs there.
 
     forward    torch counts the FLOPs while the model runs without data, on the meta device                 (1)
-    causal     a score over pairs computes (T + 1) / 2 keys for a token on average, where torch counts T; on
-               the slow path, T is the number of slow positions                                             (2)
+    causal     a score over pairs computes (T + 1) / 2 keys for a token on average, or with a window W the
+               mean of min(t, W), where torch counts all keys of a block; on the slow path, T is the number
+               of slow positions                                                                            (2)
     backward   each product of the forward pass becomes two products: twice the FLOPs of the forward pass   (3)
 
 FLOPs are those of matrix products: two for a multiplication and an addition. Padding counts, where a fused kernel takes
@@ -16,7 +17,9 @@ from functools import lru_cache
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from attractor.attention import Attention
 from attractor.attention.config import STAGES
+from attractor.attention.score.window import pairs_computed, pairs_seen
 from attractor.attention.stage import Scoring
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -53,26 +56,36 @@ def parameters_by_part(model: LanguageModel) -> dict[str, int]:
 
 
 @lru_cache(maxsize=64)
-def _counted(config: ModelConfig, seq_len: int) -> Mapping[str, int]:
-    """Return the FLOPs of one sequence by module. Torch counts all pairs of positions."""
+def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapping[str, int | None]]:
+    """Return the FLOPs of one sequence by module, and the windows of attention by module.
+
+    Torch counts all pairs of positions that are multiplied."""
     tokens = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        without_data(config)(tokens)
-    return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}  # (1)
+        model = without_data(config)
+        model(tokens)
+    windows = {name: module.window for name, module in model.named_modules() if isinstance(module, Attention)}
+    return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}, windows  # (1)
 
 
 def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """Return the FLOPs of a token by part, on average over a sequence; parts without products have 0."""
-    counted = _counted(config, seq_len)
+    counted, windows = _counted(config, seq_len)
 
     def inside(stacks: str, pattern: str) -> int:
         return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))
 
     def scores(stacks: str, length: int, score: Scoring) -> float:
         by_weights = inside(stacks, r"attention\.score\.\w+")  # a linear map inside the stage is not over pairs
-        halved = config.causal and score.over_pairs and length > 0
-        seen = (length + 1) / (2 * length) if halved else 1.0  # (2)
-        return by_weights + (inside(stacks, r"attention\.score") - by_weights) * seen
+        if not (config.causal and score.over_pairs and length > 0):
+            return inside(stacks, r"attention\.score")
+        total = float(by_weights)
+        for window in dict.fromkeys(windows.values()):
+            layers = "|".join(re.escape(name) for name, its_window in windows.items() if its_window == window)
+            layers = rf"(?={stacks}attention\.)(?:{layers})\.score"
+            computed = inside("", layers) - inside("", rf"{layers}\.\w+")
+            total += computed * (pairs_seen(length, window) / pairs_computed(length, window))  # (2)
+        return total
 
     flops: dict[str, float] = {stage: inside(FAST, rf"attention\.{stage}") for stage in STAGES}
     flops["project"] += inside(FAST, "attention") - sum(flops.values())  # attention without stages

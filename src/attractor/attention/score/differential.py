@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
-from attractor.attention.score.softmax import attend, observe, require_scale, require_z_loss
+from attractor.attention.score.softmax import attend, observe, require_scoring
 from attractor.attention.stage import HeadLayout, Scoring, Shape
-from attractor.errors import require, unknown
+from attractor.errors import unknown
 from attractor.fields import later
 from attractor.kernels.differential import (
     differential_attention,
@@ -42,13 +42,12 @@ class Differential(Scoring):
     softcap: float | None = None
     z_loss: float = later(0.0)  # applies to the logits of both maps
     attention_scale: float | None = later(None)  # factor of the logits; None: the scored width ** -0.5
+    window: int | None = later(None)  # keys that a query sees in both maps; None: the whole past
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise unknown("form of differential attention", self.form, FORMS)
-        require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
-        require_z_loss(self.z_loss)
-        require_scale(self.attention_scale)
+        require_scoring(self.softcap, self.z_loss, self.attention_scale, self.window)
 
     @property
     def halves(self) -> bool:

@@ -5,6 +5,7 @@
 `attention_weights` is the definition. `attend` uses torch's fused attention unless there is a soft-cap. `observe`
 computes logits and weights separately, only while a tap is captured. Rows that may attend to nothing are zero.
 
+With a window W, a query sees its own position and the W - 1 before it (`window.py`).
 In training, `z_loss` adds a penalty on the size of the soft-capped logits:
 
     z_loss mean over batch, heads and rows t of (log sum_s exp L_ts)^2,   s and t allowed                   (2)
@@ -15,6 +16,7 @@ from ST-MoE, 2022, arXiv 2202.08906, which applies it to a router's logits.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
+from attractor.attention.score.window import in_blocks
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
 from attractor.fields import later
@@ -34,11 +37,10 @@ class Softmax(Scoring):
     softcap: float | None = None
     z_loss: float = later(0.0)
     attention_scale: float | None = later(None)  # factor of the logits; None: K ** -0.5
+    window: int | None = later(None)  # keys that a query sees, itself included; None: the whole past
 
     def __post_init__(self) -> None:
-        require(self.softcap is None or self.softcap > 0, "softcap", "positive or None", self.softcap)
-        require_z_loss(self.z_loss)
-        require_scale(self.attention_scale)
+        require_scoring(self.softcap, self.z_loss, self.attention_scale, self.window)
 
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
         return SoftmaxScore(scale, self.softcap, dropout)
@@ -54,19 +56,25 @@ class SoftmaxScore(nn.Module):
         return attend(q, k, v, mask, self.scale, self.softcap, self.dropout if self.training else 0.0)
 
 
-def require_z_loss(value: float) -> None:
-    require(0 <= value < math.inf, "z_loss", "at least 0 and finite", value, "0 is no penalty")
-
-
-def require_scale(value: float | None) -> None:
-    require(value is None or 0 < value < math.inf, "attention_scale", "positive and finite, or None", value)
+def require_scoring(softcap: float | None, z_loss: float, scale: float | None, window: int | None) -> None:
+    require(softcap is None or softcap > 0, "softcap", "positive or None", softcap)
+    require(0 <= z_loss < math.inf, "z_loss", "at least 0 and finite", z_loss, "0 is no penalty")
+    require(scale is None or 0 < scale < math.inf, "attention_scale", "positive and finite, or None", scale)
+    is_valid = window is None or (isinstance(window, int) and window >= 1)
+    require(is_valid, "window", "an integer of at least 1, or None", window, "1 is the position alone")
 
 
 def logit_penalty(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B J S K"], mask: Mask, scale: float, softcap: float | None
 ) -> Float[Tensor, ""]:
     """Return the mean of (2), without the factor z_loss. Rows that may attend to nothing do not count."""
-    z = attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
+
+    def logsumexp(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        return attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
+
+    if mask.window is not None:
+        return in_blocks(logsumexp, q, k, k, mask.window).square().mean()
+    z = logsumexp(q, k, k, mask)
     if mask.allowed is None:
         return z.square().mean()
     n_rows = mask.allowed.any(-1).expand(z.shape).sum()
@@ -109,6 +117,8 @@ def attend(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T V"]:
     """Return c of (1), by torch's fused attention unless there is a soft-cap."""
+    if mask.window is not None:
+        return in_blocks(partial(attend, scale=scale, softcap=softcap, dropout=dropout), q, k, v, mask.window)
     if softcap is None:
         return fused_attention(q, k, v, mask, scale, dropout)
     weights = F.dropout(attention_weights(attention_logits(q, k, scale), mask, softcap), dropout)
@@ -140,6 +150,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
         dropout_p=dropout,
         is_causal=mask.causal,
         scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+        # Under a compiler with dynamic lengths the comparison may be a symbol, which is no boolean.
+        enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
     )
     return context[..., :value]

@@ -1,0 +1,242 @@
+"""A sliding window: its definition is a mask, which the blocks of queries and the rolling cache must equal."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.attention import PRESETS, Attention, AttentionConfig, Cache, Rope, build
+from attractor.attention.couple.euler import Euler
+from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.score.softmax import attend, logit_penalty
+from attractor.attention.score.window import block_sizes, in_blocks, pairs_computed, pairs_seen
+from attractor.errors import InputError
+from tiers import tiered
+
+WINDOWED = [name for name, config in PRESETS.items() if hasattr(config.score, "window")]
+with_window = pytest.mark.parametrize("name", tiered(WINDOWED))
+WIDTH, HEADS = 16, 4
+# Windows and lengths: dense, one block after the first ones, several blocks, an unfinished block, more blocks of past.
+SIZES = [(1, 40), (2, 64), (5, 6), (16, 90), (33, 130), (64, 128), (70, 200), (96, 250)]
+
+
+def layer_of(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Attention:
+    torch.manual_seed(0)
+    layer = build(name, WIDTH, HEADS, layer_index=1, **changes).to(dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return layer
+
+
+def inputs(length: int, batch: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, length, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def outputs_and_gradients(layer: Attention, x: Tensor, mask: bool | Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    out, aux_loss = layer(x, mask, Rope(layer.rope_width))
+    return [out, *torch.autograd.grad(out.square().sum() + aux_loss, [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize(("window", "length"), SIZES, ids=str)
+def test_blocks_equal_the_mask(window: int, length: int) -> None:
+    """Criterion: outputs and gradients agree to 1e-12 in fp64, also after a past and with a soft-cap."""
+    torch.manual_seed(0)
+    for n_queries in (length, length - window // 2):
+        shapes = ((2, 4, n_queries, 8), (2, 2, length, 8), (2, 2, length, 6))
+        q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+        masks = Mask(window=window), Mask(allowed=lower_triangle(n_queries, length, q.device, window))
+        for softcap in (None, 3.0):
+            contexts = [attend(q, k, v, mask, 0.3, softcap) for mask in masks]
+            in_block, reference = ((c, *torch.autograd.grad(c.square().sum(), (q, k, v))) for c in contexts)
+            for found, expected in zip(in_block, reference, strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+            penalties = [logit_penalty(q, k, mask, 0.3, softcap) for mask in masks]
+            torch.testing.assert_close(*penalties, rtol=1e-12, atol=1e-12)
+
+
+@with_window
+def test_a_mechanism_with_a_window_equals_itself_with_the_mask(name: str) -> None:
+    """Criterion: outputs and all gradients agree to 1e-10 in fp64."""
+    x = inputs(90, batch=1)
+    mask = lower_triangle(90, 90, x.device, 16)
+    windowed = outputs_and_gradients(layer_of(name, window=16, z_loss=0.1), x, True)
+    masked = outputs_and_gradients(layer_of(name, z_loss=0.1), x, mask)
+    for found, expected in zip(windowed, masked, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@with_window
+def test_the_window_ends_exactly(name: str) -> None:
+    """Criterion: out_t has exactly no gradient by x_(t - W) and by x_(t + 1), and has one by x_(t - W + 1) and x_t."""
+    layer, x = layer_of(name, window=16), inputs(90, batch=1).requires_grad_()
+    out, _ = layer(x)
+    for t in (20, 40, 89):
+        (gradient,) = torch.autograd.grad((out[:, t] * torch.randn(WIDTH)).sum(), x, retain_graph=True)
+        reached = gradient[0].abs().amax(-1) > 0
+        assert torch.equal(reached.nonzero().flatten(), torch.arange(t - 15, t + 1))
+
+
+@with_window
+def test_a_window_over_all_positions_is_no_window(name: str) -> None:
+    x, plain = inputs(12), layer_of(name)
+    for window in (12, 100):
+        assert torch.equal(layer_of(name, window=window)(x)[0], plain(x)[0])
+
+
+def test_a_window_of_one_sees_the_position_alone() -> None:
+    """Criterion: at the lengths of one block and of several, every context is the position's own value."""
+    layer = layer_of("standard", window=1)
+    for length in (5, 100):
+        x = inputs(length)
+        values = layer.project(x)[2]
+        torch.testing.assert_close(layer(x)[0], layer.output(values, x))
+
+
+@with_window
+@pytest.mark.parametrize("chunks", [[1] * 30, [12, 1, 17], [25, 1, 1, 3]], ids=["steps", "short", "long prompt"])
+def test_rolling_cache_equals_the_full_pass(name: str, chunks: list[int]) -> None:
+    """Criterion: 1e-10 in fp64 far beyond the window, and the cache never holds more than W positions."""
+    layer, x = layer_of(name, window=6), inputs(30)
+    rope = Rope(layer.rope_width)
+    whole, _ = layer(x, True, rope)
+    cache, plain_cache = layer.new_cache(), layer_of(name).new_cache()
+    parts = []
+    for chunk in x.split(chunks, dim=1):
+        parts.append(layer(chunk, True, rope, cache)[0])
+        layer_of(name)(chunk[:, :1], cache=plain_cache)
+        assert cache.n_numbers == min(cache.length, 6) * plain_cache.n_numbers // plain_cache.length
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_a_long_chunk_after_a_past_is_computed_in_blocks() -> None:
+    layer, x = layer_of("gqa", window=8), inputs(120)
+    whole, _ = layer(x)
+    cache = layer.new_cache()
+    parts = [layer(chunk, cache=cache)[0] for chunk in x.split([11, 109], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_the_memory_of_a_rolling_cache_does_not_grow() -> None:
+    """Criterion: after a long prompt and many steps, the storage is that of W positions exactly."""
+    cache = Cache(window=4)
+    for n in (50, 1, 1, 3, 1):
+        cache.append(torch.zeros(2, 3, n, 5))
+        storages = [held.untyped_storage().nbytes() for held in cache._buffers]
+        assert storages == [2 * 3 * 4 * 5 * 4]
+    assert cache.length == 56
+    assert cache.n_numbers == 3 * 4 * 5
+
+
+@with_window
+def test_left_padding_changes_nothing_beyond_the_window(name: str) -> None:
+    """Criterion: 1e-10 between a padded sequence and the same one alone, in the full pass and token by token."""
+    length, n_padded = 20, 3
+    layer, x = layer_of(name, window=5), inputs(length)
+    rope = Rope(layer.rope_width)
+    real = torch.ones(2, length, dtype=torch.bool)
+    real[1, :n_padded] = False
+    mask = lower_triangle(length, length, x.device) & real[:, None, None, :]
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    alone, _ = layer(x[1:, n_padded:], True, rope)
+    whole, _ = layer(x, mask, rope.at(positions))
+    cache = layer.new_cache()
+    steps = [
+        layer(x[:, t : t + 1], mask[:, :, t : t + 1, : t + 1], rope.at(positions[:, t : t + 1]), cache)[0]
+        for t in range(length)
+    ]
+    for found in (whole, torch.cat(steps, dim=1)):
+        torch.testing.assert_close(found[1:, n_padded:], alone, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_of_a_rolling_cache_are_reordered() -> None:
+    layer = layer_of("standard", window=4)
+    past, new = inputs(9, batch=3), inputs(3, batch=2)
+    cache, rows = layer.new_cache(), torch.tensor([2, 0])
+    layer(past, cache=cache)
+    cache.reorder(rows)
+    found, _ = layer(new, cache=cache)
+    whole, _ = layer(torch.cat([past[rows], new], dim=1))
+    torch.testing.assert_close(found, whole[:, 9:])
+
+
+def test_a_rolling_cache_forgets_only_what_it_can() -> None:
+    """Criterion: before the window is full, decoding goes on as if the forgotten positions had never been."""
+    layer, x = layer_of("standard", window=6), inputs(8)
+    cache = layer.new_cache()
+    layer(x[:, :5], cache=cache)
+    cache.crop(3)
+    found, _ = layer(x[:, 3:], cache=cache)
+    torch.testing.assert_close(found, layer(x)[0][:, 3:])
+    with pytest.raises(InputError, match=r"^window must be at least the 8 cached positions to forget some .* got 6: "):
+        cache.crop(7)
+
+
+def test_half_precision_stays_close() -> None:
+    """Criterion: within 3% of fp32 in the Euclidean norm."""
+    layer, x = layer_of("standard", torch.float32, window=16), inputs(90, dtype=torch.float32)
+    expected, _ = layer(x)
+    found, _ = layer.bfloat16()(x.bfloat16())
+    assert (found.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_pairs_are_counted_exactly() -> None:
+    """Criterion: the pairs seen are those of the mask, and those computed are the products of `in_blocks`."""
+    for window, length in SIZES:
+        assert pairs_seen(length, window) == int(lower_triangle(length, length, torch.device("cpu"), window).sum())
+        counted = []
+
+        def count(q: Tensor, k: Tensor, v: Tensor, mask: Mask, counted: list[int] = counted) -> Tensor:
+            counted.append(q.shape[0] * q.shape[2] * k.shape[2])
+            return q
+
+        x = torch.zeros(1, 1, length, 2)
+        in_blocks(count, x, x, x, window)
+        assert sum(counted) == pairs_computed(length, window), (window, length)
+    assert pairs_seen(7, None) == 28
+    assert pairs_computed(10_000, 64) < 10_000 * 2 * 64 < 10_000**2 / 10
+
+
+def test_blocks_reach_as_far_back_as_the_window() -> None:
+    for window in (1, 2, 31, 32, 33, 64, 65, 1000, 5000):
+        rows, first = block_sizes(window)
+        assert first % rows == 0
+        assert window - 1 <= first < max(window + rows, 2 * rows)
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: build("standard", 16, 4, window=0), r"^window must be an integer of at least 1, or None, got 0; "),
+    (lambda: build("differential", 16, 4, window=-3), r"^window must be an integer of at least 1, or None, got -3; "),
+    (lambda: build("uniform", 16, 4, window=8), r"^window must be left out under score Uniform, got 8; only attention"),
+    (lambda: build("decay", 16, 4, window=8), r"^window must be left out under score Decayed, got 8; only attention"),
+    (
+        lambda: layer_of("standard", window=4)(inputs(6), False),
+        r"^causal_mask must be True or a causal tensor under window=4, got False; a window has past positions alone",
+    ),
+    (
+        lambda: layer_of("standard", window=4)(inputs(6), torch.ones(6, 6, dtype=torch.bool)),
+        r"^causal_mask must allow no later key under window=4, got one that does; a window has past positions alone",
+    ),
+    (
+        lambda: layer_of("standard", window=4)(inputs(6), cache=Cache()),
+        r"^cache must be of window=4, as the layer, got None; make it by layer.new_cache\(\)$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("attempt", "message"), WRONG, ids=[message[1:40] for _, message in WRONG])
+def test_what_a_window_cannot_do_is_refused_in_a_line(attempt: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        attempt()
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_with_a_window_survives_storage_and_one_without_is_stored_as_ever() -> None:
+    config = AttentionConfig(couple=Euler()).replace(window=7)
+    assert AttentionConfig.from_dict(config.to_dict()) == config
+    assert config.window == 7
+    assert "window" not in AttentionConfig().to_dict()["score"]
