@@ -362,6 +362,7 @@ def test_what_is_stored_is_what_was_said() -> None:
         ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
         ({"causal": False}, "causal must be True"),
         ({"window": 65}, "window must be at most max_seq_len=64, got 65; leave window out to see the whole past"),
+        ({"window": 4, "global_layers": "0"}, "global_layers must be None for a model of family 'fast-slow', got '0'"),
         ({"attention": "uniform", "window": 4}, "window must be left out under score Uniform, got 4"),
         ({"slow_attention": "standart"}, "standard"),
         ({"n_layers": 3}, "n_layers"),

@@ -73,7 +73,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "attention_scale": Phrase("factor of attention's logits", "K ** -0.5"),
             "softcap": Phrase("bound c on logits, which become c tanh(logit / c)", "off"),
             "window": Phrase("keys that a position sees, itself and those before", "the whole past"),
-            "global_layers": Phrase("layers without the window: every:N, first:N or 5,11", "none"),
+            "global_layers": Phrase("layers with no window: every:N, first:N or 5,11", "none"),
             "sigma_reparam": Phrase("divide query and key matrices by their spectral norm"),
             "z_loss": Phrase("weight of a penalty on attention's logsumexp"),
             "zero_start": Phrase("start coupling behind closed gates"),

@@ -47,6 +47,7 @@ OF_TRANSFORMERS = (
     "branch_scale",
     "logit_scale",
     "no_rope_every",
+    "global_layers",
 )  # no other family
 
 
@@ -82,6 +83,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     sigma_reparam: bool = later(False)
     z_loss: float = later(0.0)
     window: int | None = later(None)  # keys that a position sees, itself included; None: the whole past
+    global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11
     qk_norm_across: bool = later(False)  # QK-norm over all heads of a position together (OLMo 2)
     qk_norm_eps: float = later(1e-6)
     zero_start: bool = later(False)  # coupling behind gates that start at 0, for pretrained models (docs/import.md)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from attractor.attention import AttentionConfig, Cache, Rotation
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.errors import require
-from attractor.fields import later
 from attractor.models.block import Block, ParallelBlock
 from attractor.models.config import TRANSFORMER, ModelConfig
 from attractor.models.fast_decoding import decode_step, plain_block_modules
@@ -27,7 +26,6 @@ class TransformerConfig(ModelConfig["Transformer"]):
     family: ClassVar[str] = TRANSFORMER
 
     n_layers: int = 8
-    global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11
 
     def __post_init__(self) -> None:
         self.require_count("n_layers")
