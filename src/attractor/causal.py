@@ -22,7 +22,7 @@ from attractor.corpus.tokenizer import Tokenizer, special_tokens
 from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
 from attractor.hf.import_models import ATTRACTOR_TYPE, import_model
-from attractor.hf.import_runs import TRAINED_LENGTH
+from attractor.hf.import_runs import trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
 from attractor.kernels.precision import autocast
@@ -62,7 +62,10 @@ class Causal:
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens before or after it."""
-        tokens = [int(token) for token in self.spell(text)]
+        return self._checked(self.spell(text))
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        tokens = [int(token) for token in ids]
         if tokens and max(tokens) >= self.vocab_size:
             raise InputError(
                 f"vocabulary must hold every token of the tokenizer, but '{self.name}' has {self.vocab_size} and the "
@@ -75,7 +78,7 @@ class Causal:
 
         With `specials`, it also puts special tokens before or after the text as it does by default."""
         if self.spell_prompt is not None:
-            return self.spell_prompt(text, specials)
+            return self._checked(self.spell_prompt(text, specials))
         tokens = self.encode(text)
         return [self.start, *tokens] if specials and self.always_starts and self.start is not None else tokens
 
@@ -160,6 +163,7 @@ def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, check
             causal,
             start=settings.start,
             end=settings.end,
+            spell=settings.spell_as_text,
             always_starts=settings.always_starts,
             beginning=settings.beginning,
             stops=settings.stops,
@@ -203,7 +207,7 @@ def _of_export(folder: Path, device: torch.device, dtype: torch.dtype | None) ->
         model=model.to(device).eval(),
         vocab_size=model.config.vocab_size,
         max_length=model.max_length,
-        trained_length=config.get(TRAINED_LENGTH, model.config.max_seq_len),
+        trained_length=trained_length(config, model.config.max_seq_len),
         stops=stop_ids(generation, config, tokenizer.eos_token_id),
         generation=generation,
         **_of_tokenizer(folder, tokenizer, config.get("bos_token_id")),

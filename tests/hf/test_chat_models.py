@@ -3,23 +3,27 @@ conversion and export. What is expected comes from transformers' own classes on 
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from foreign import saved
 from rich.console import Console
 from rich.control import strip_control_codes
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, set_seed
 
 import attractor.hf.auto_classes
 from attractor.causal import load_causal
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.prepare import Preparation, prepare
+from attractor.corpus.shards import PreparedCorpus
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE
 from attractor.errors import InputError
 from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
+from attractor.hf.tokenizers import original_tokenizer
 from attractor.scoring.texts import score_texts
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
@@ -29,7 +33,7 @@ from in_process import Command, command_in_process
 from tiny_chat import CHAT, ENDS, N_SPOKEN, PROMPT, TEMPLATE, TEXTS, write_chat
 
 CPU = torch.device("cpu")
-ROUTES = ("imported", "tuned", "converted")
+ROUTES = ("imported", "tuned", "converted", "again")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(config, place / "tuned", Runtime(device="cpu"))
     convert_run(place / "chat", "coupled-euler", place / "converted")
     for name in ROUTES:
+        if name == "again":
+            import_run(place / "imported-exported", place / name)
         arguments = ExportArguments(place / name, out=place / f"{name}-exported", self_contained=False)
         export(arguments, Console(quiet=True))
     return place
@@ -88,6 +94,14 @@ def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Pat
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
     stored, first = (json.loads((place / name / "config.json").read_text()) for name in (f"{route}-exported", "chat"))
     assert [stored[name] for name in ids] == [first[name] for name in ids]
+
+
+def test_the_card_shows_how_to_chat(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(ExportArguments(place / "imported", out=place / "whole"), Console(quiet=True))
+    card = (place / "whole" / "README.md").read_text()
+    code = card.partition("## How to load")[2].partition("```python\n")[2].partition("```")[0]
+    exec(code.replace('"whole"', repr(str(place / "whole"))).replace("generate(", "generate(do_sample=False, "))
+    assert "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("do_sample", [False, True])
@@ -174,6 +188,29 @@ def test_sampling_settings_are_the_defaults_of_generate(attractor: Command) -> N
     assert attractor("generate", "imported", "--max-new-tokens=12", "--seed=3", "--temperature=5") != first
 
 
+def test_chats_are_prepared_and_scored_with_their_special_tokens(
+    attractor: Command, place: Path, original: Any, tmp_path: Path
+) -> None:
+    chats = [[*CHAT, {"role": "assistant", "content": text}] for text in TEXTS]
+    rendered = [{"text": original.apply_chat_template(chat, tokenize=False)} for chat in chats]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rendered))
+    prepared = ("data", "prepare", str(tmp_path / "chats.jsonl"), "--out", str(tmp_path / "corpus"), "--special-tokens")
+    assert attractor(*prepared, "--tokenizer", "imported/tokenizer.json")[0] == 0
+    corpus = PreparedCorpus.open(tmp_path / "corpus")
+    documents = [tokens.tolist() for side in (corpus.train, corpus.valid) for tokens in side.documents()]
+    expected = [[*original.apply_chat_template(chat)["input_ids"], 0] for chat in chats]
+    assert sorted(documents) == sorted(expected)
+    code, out, _ = attractor("evaluate", "imported", "--on", str(tmp_path / "corpus"), "--out", str(tmp_path / "out"))
+    assert code == 0
+    assert "imported: texts are predicted after '<s>'; tokens that end a text: '<|im_end|>' or '<|endoftext|>'" in out
+    (row,) = json.loads((tmp_path / "out" / "evaluation.json").read_text())["rows"]
+    assert row["n_tokens"] == sum(len(tokens) - 1 for tokens in corpus.valid.documents())
+    assert row["start"] == 1
+    code, _, err = attractor(*prepared)
+    assert code == 2
+    assert "special_tokens must be left out with a tokenizer that has no special tokens" in err
+
+
 def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
     """Older runs have no settings: <s> is recognised by its name, and names of special tokens are text."""
     older = shutil.copytree(place / "imported", tmp_path / "older")
@@ -188,6 +225,38 @@ def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Pat
     code, _, err = attractor("generate", str(older), "--chat", "--prompt", "Hello")
     assert code == 2
     assert "chat must be left out, since" in err
+
+
+def test_a_tokenizer_that_its_class_builds_anew_is_the_one_of_its_class(tmp_path: Path) -> None:
+    """LlamaTokenizer builds the words otherwise than this tokenizer.json says."""
+    saved(tmp_path / "llama")
+    (tmp_path / "llama" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
+    run = import_run(tmp_path / "llama", tmp_path / "run")
+    export(ExportArguments(run.path, out=tmp_path / "exported", self_contained=False), Console(quiet=True))
+    original, exported = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("llama", "exported"))
+    texts = ("the cat", "<s>the", "a</s> can  the", "Q!", "")
+    expected = [original(text)["input_ids"] for text in texts]
+    settings = saved_settings(run.path)
+    assert settings is not None
+    assert [settings.spell(text) for text in texts] == expected
+    assert [exported(text)["input_ids"] for text in texts] == expected
+    as_stored = PreTrainedTokenizerFast.from_pretrained(tmp_path / "llama")
+    assert [as_stored(text)["input_ids"] for text in texts] != expected
+
+
+def test_without_transformers_the_files_are_read_as_they_are(
+    place: Path, original: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    run = import_run(place / "chat", tmp_path / "run")
+    monkeypatch.undo()
+    settings = saved_settings(run.path)
+    assert settings is not None
+    assert settings.reader is None
+    assert settings.spell(PROMPT) == original(PROMPT)["input_ids"]
+    tokenizer = original_tokenizer(settings)
+    assert tokenizer.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
+    assert (settings.pad, settings.stops) == (original.pad_token_id, tuple(original.convert_tokens_to_ids([*ENDS])))
 
 
 def test_templates_are_read_from_any_file_that_may_hold_them(place: Path, tmp_path: Path) -> None:
@@ -230,7 +299,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "token": ({"tokenizer_config": {"bos_token": 1}}, "bos_token of .* must be the text of a token, got 1"),
     "sampling": ({"generation_config": {"top_p": "most"}}, "top_p of .* must be a number, got 'most'"),
     "part": ({"config": []}, "config of .* must be a JSON object"),
-    "post-processor": ({"tokenizer": {"post_processor": 3}}, "must hold fields of tokenizer.json"),
+    "post-processor": (
+        {"tokenizer": {"post_processor": 3}},
+        "post_processor and the other fields of tokenizer.json must be as",
+    ),
 }
 
 

@@ -163,7 +163,7 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
 
     causal = replace(_load(args, folder), name=name)
     say(console, causal.describe())
-    encoded = encode_texts(causal, texts.documents, args.window, args.stride)
+    encoded = encode_texts(causal, texts.documents, args.window, args.stride, texts.special_tokens)
     with progress(console) as start_progress:
         return score(encoded, args.batch_size, start_progress(f"tokens of {name}", encoded.n_tokens))
 

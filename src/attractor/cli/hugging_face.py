@@ -49,10 +49,13 @@ class ConvertArguments:
 
 def import_folder(args: ImportArguments, console: Console) -> None:
     from attractor.hf.import_runs import TOKENIZER, import_run, missing_tokenizer_message
+    from attractor.train.saved_tokenizer import saved_settings
 
     run = import_run(args.model, args.out or Path("runs") / args.model.resolve().name)
     if not (run.path / TOKENIZER).is_file():
         say(console, missing_tokenizer_message(args.model))
+    if (settings := saved_settings(run.path)) is not None:
+        say(console, settings.describe())
     print_result(console, run.summary() or {}, run.path)
 
 
@@ -103,6 +106,7 @@ def export(args: ExportArguments, console: Console) -> None:
     refuse_inhabited(out)
     run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
     tokenizer = tokenizer_to_export(folder, run.config)
+    settings = saved_settings(folder.path)
     tokens = (folder.summary() or {}).get("tokens")
     exported = Exported(
         name=out.resolve().name if args.out else args.run.resolve().name,
@@ -113,11 +117,11 @@ def export(args: ExportArguments, console: Console) -> None:
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
         has_tokenizer=tokenizer is not None,
+        has_chat_template=settings is not None and settings.has_chat_template,
         self_contained=args.self_contained,
     )
     card = model_card(folder, exported)
     labels = labels_to_export(run.config)
-    settings = saved_settings(folder.path)
     export_model(
         run.model,
         out,

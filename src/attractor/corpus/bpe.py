@@ -50,9 +50,11 @@ PLAIN_MODEL = {
 
 
 class BytePairs:
-    """A tokenizer defined by the JSON of the `tokenizers` library."""
+    """A tokenizer defined by the JSON of the `tokenizers` library.
 
-    def __init__(self, definition: bytes, name: str) -> None:
+    With `special_tokens`, the name of a special token within a text is read as that token, as chats need it."""
+
+    def __init__(self, definition: bytes, name: str, special_tokens: bool = False) -> None:
         library = require_package("tokenizers")
         try:
             self._rust = library.Tokenizer.from_str(definition.decode())
@@ -62,6 +64,7 @@ class BytePairs:
                 "tokenizer.json"
             ) from error
         self.name = name
+        self.special_tokens = special_tokens
         self._rust.no_padding()
         self._rust.no_truncation()
         known = self._rust.get_vocab()
@@ -77,7 +80,7 @@ class BytePairs:
         self.definition: bytes = self._rust.to_str().encode()
         self.fingerprint = hashlib.sha256(self.definition).hexdigest()
         self._type = np.min_scalar_type(self.vocab_size - 1)
-        self._rust.encode_special_tokens = True  # the name of a special token within a text is plain text
+        self._rust.encode_special_tokens = not special_tokens
 
     def encode(self, text: str | bytes) -> np.ndarray:
         return self.encode_batch([text if isinstance(text, str) else text.decode()])[0]
@@ -102,6 +105,8 @@ class BytePairs:
     @cached_property
     def _tiktoken(self) -> Any:
         """tiktoken's encoder if it gives the same ids, or None."""
+        if self.special_tokens:
+            return None
         try:
             import tiktoken
         except ImportError:

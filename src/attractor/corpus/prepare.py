@@ -24,6 +24,7 @@ from attractor.corpus.shards import (
     MANIFEST,
     PLAN,
     SIDES,
+    SPECIAL_TOKENS,
     TOKENIZER,
     WORK,
     PreparedCorpus,
@@ -75,6 +76,7 @@ class Preparation:
     max_tokens: int | None = None
     valid_share: float = VALIDATION_SHARE
     drop_duplicates: bool = False
+    special_tokens: bool = False  # names of special tokens within a text are read as these tokens
     max_bad: float = 0.01
     shard_tokens: int = 1 << 27
     workers: int | None = None
@@ -108,6 +110,8 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
     if trained:
         bpe.check_size(int(trained[1]))
     given = None if trained else load_tokenizer(wanted.tokenizer)
+    if wanted.special_tokens:
+        given = _reading_special_tokens(given, wanted.tokenizer)
     plan = {
         "source": source.identity,
         "tokenizer": given.fingerprint if given else wanted.tokenizer,
@@ -115,6 +119,7 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
         "valid_share": wanted.valid_share,
         "drop_duplicates": wanted.drop_duplicates,
         "shard_tokens": wanted.shard_tokens,
+        **({SPECIAL_TOKENS: True} if wanted.special_tokens else {}),
     }
     folder = wanted.out / WORK
     _check_place(wanted.out, plan)
@@ -135,6 +140,13 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
             work.close()
         shutil.rmtree(folder)
     return PreparedCorpus.open(wanted.out)
+
+
+def _reading_special_tokens(tokenizer: Tokenizer | None, name: str) -> Tokenizer:
+    if not isinstance(tokenizer, bpe.BytePairs):
+        rule = "left out with a tokenizer that has no special tokens for texts"
+        raise InputError(f"special_tokens must be {rule}, got True with '{name}'; give the tokenizer.json of a model")
+    return bpe.BytePairs(tokenizer.definition, tokenizer.name, special_tokens=True)
 
 
 def _check_place(out: Path, plan: dict[str, Any]) -> None:
@@ -343,6 +355,7 @@ def _finish(
             "vocab_size": tokenizer.vocab_size,
             "end_of_text": tokenizer.end_of_text,
             "pad": tokenizer.pad,
+            **({SPECIAL_TOKENS: True} if wanted.special_tokens else {}),
         },
         "dtype": work.dtype.str,
         "split_rule": {

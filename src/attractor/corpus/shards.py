@@ -31,6 +31,7 @@ FORMAT = "attractor-corpus"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
+SPECIAL_TOKENS = "special_tokens"  # in a manifest: names of special tokens in the texts were read as these tokens
 WORK = "unfinished"  # the folder of an unfinished preparation
 PLAN = "plan.json"  # its options, within that folder, by which it is recognised as a preparation
 SIDES = ("train", "valid")
@@ -136,6 +137,11 @@ class PreparedCorpus:
             corpus.verify()
             verified_files.remember(files)
         return corpus
+
+    @property
+    def has_special_tokens(self) -> bool:
+        """Whether the names of special tokens in its texts stand for these tokens."""
+        return bool(self.manifest["tokenizer"].get(SPECIAL_TOKENS))
 
     @property
     def name(self) -> str:

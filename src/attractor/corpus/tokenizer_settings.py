@@ -1,6 +1,7 @@
 """What a Hugging Face folder says about its tokenizer and its generation, beyond the tokens themselves.
 
-    tokenizer           the fields of tokenizer.json that attractor's own file of the tokenizer leaves out
+    reader              the version of transformers that read the tokenizer; null if the files were read as they are
+    tokenizer           the fields in which its tokenizer.json differs from attractor's own file of the tokenizer
     tokenizer_config    tokenizer_config.json: names of special tokens, and the chat template
     generation_config   generation_config.json: sampling settings, and the ids that end a text; empty without the file
     config              the ids of the beginning, the end and the padding in config.json
@@ -23,7 +24,6 @@ from attractor.files import in_json
 SETTINGS_FILE = "tokenizer_settings.json"
 CHAT_TEMPLATE = "chat_template"
 PARTS = ("tokenizer", "tokenizer_config", "generation_config", "config")
-REPLACED = ("truncation", "padding", "post_processor")  # fields of tokenizer.json
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FURTHER = ("additional_special_tokens", "extra_special_tokens")
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -38,6 +38,7 @@ class TokenizerSettings:
     """The facts, with the definition of the tokenizer that they belong to."""
 
     definition: bytes
+    reader: str | None
     tokenizer: dict[str, Any]
     tokenizer_config: dict[str, Any]
     generation_config: dict[str, Any]
@@ -70,7 +71,9 @@ class TokenizerSettings:
         entries = template if isinstance(template, list) else [{"name": "default", "template": template or ""}]
         is_valid = all(isinstance(entry, dict) and isinstance(entry.get("template"), str) for entry in entries)
         check(is_valid, CHAT_TEMPLATE, "a text or a list of named templates", template)
-        return cls(definition, **parts | {"tokenizer_config": named})
+        check(isinstance(facts.get("reader"), str | None), "reader", "a version or null", facts.get("reader"))
+        check(isinstance(parts["tokenizer"].get("model", {}), dict), "model", "a JSON object", parts["tokenizer"])
+        return cls(definition, facts.get("reader"), **parts | {"tokenizer_config": named})
 
     @classmethod
     def beside(cls, tokenizer_file: Path) -> Self | None:
@@ -87,13 +90,15 @@ class TokenizerSettings:
         return cls.of(facts, tokenizer_file.read_bytes(), str(path))
 
     def stored(self) -> bytes:
-        return in_json({name: getattr(self, name) for name in PARTS}).encode()
+        return in_json({name: getattr(self, name) for name in ("reader", *PARTS)}).encode()
 
     @property
     def files(self) -> dict[str, dict[str, Any]]:
         """Return the files of a Hugging Face folder by name, as JSON objects."""
+        own = json.loads(self.definition)
+        model = {"model": own["model"] | self.tokenizer.get("model", {})}
         files = {
-            "tokenizer.json": json.loads(self.definition) | self.tokenizer,
+            "tokenizer.json": own | self.tokenizer | model,
             "tokenizer_config.json": self.tokenizer_config | {"tokenizer_class": PLAIN_CLASS},
         }
         return files | ({"generation_config.json": self.generation_config} if self.generation_config else {})
@@ -109,8 +114,8 @@ class TokenizerSettings:
             rust = library.Tokenizer.from_str(json.dumps(self.files["tokenizer.json"]))
         except Exception as error:  # the library raises bare Exceptions
             raise InputError(
-                f"tokenizer in {SETTINGS_FILE} must hold fields of tokenizer.json, but does not ({error}); import the "
-                "model anew"
+                f"post_processor and the other fields of tokenizer.json must be as the tokenizers library writes them, "
+                f"but are not ({error}); fetch tokenizer.json again, and import the model anew"
             ) from error
         rust.no_padding()
         rust.no_truncation()
@@ -125,6 +130,16 @@ class TokenizerSettings:
 
         With `specials`, it also puts the tokens before and after the text that its post-processor demands."""
         return list(self._rust.encode(text, add_special_tokens=specials).ids)
+
+    def spell_as_text(self, text: str) -> list[int]:
+        """Return the tokens of a text in which the name of a special token is text, as everywhere in this project."""
+        return list(self._text_rust.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _text_rust(self) -> Any:
+        rust = require_package("tokenizers").Tokenizer.from_str(self._rust.to_str())
+        rust.encode_special_tokens = True
+        return rust
 
     def names(self, ids: Iterable[int]) -> str:
         """Return the tokens for a message, as in `'<|im_end|>' or '</s>'`."""
@@ -142,7 +157,7 @@ class TokenizerSettings:
 
     @property
     def end(self) -> int | None:
-        return first_id(self._id("eos_token"), self.config.get("eos_token_id"))
+        return self._id("eos_token")
 
     @property
     def start(self) -> int | None:
@@ -175,6 +190,14 @@ class TokenizerSettings:
             "top_p": stated.get("top_p"),
         }
         return {name: value for name, value in settings.items() if value}
+
+    def describe(self) -> str:
+        """Say what was read of the tokenizer."""
+        begins = self.names(self.spell("")[:1]) if self.always_starts else "no token"
+        chat = "a chat template" if self.has_chat_template else "no chat template"
+        ends = self.names(self.stops) or "none"
+        reader = self.reader or "attractor alone, without transformers"
+        return f"tokenizer: puts {begins} first, ends of a text are {ends}, {chat}; read by {reader}"
 
     def describe_generation(self) -> str:
         """Say how the prompt begins, what ends the text, and which settings `attractor generate` does not apply."""

@@ -37,6 +37,7 @@ class Exported:
     dtype: str | None = None
     max_length: int | None = None  # None means no limit
     has_tokenizer: bool = False
+    has_chat_template: bool = False
     self_contained: bool = True
 
 
@@ -300,8 +301,16 @@ def loading(facts: RunFacts) -> str:
     if kept:
         lines.append(f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})")
     if kept and not facts.labels:
+        asked = ['tokens = tokenizer("Once", return_tensors="pt")']
+        if exported.has_chat_template:
+            asked = [
+                'chat = [{"role": "user", "content": "Hello"}]',
+                "tokens = tokenizer.apply_chat_template(",
+                '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+                ")",
+            ]
         lines += [
-            'tokens = tokenizer("Once", return_tensors="pt")',
+            *asked,
             "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))",
         ]
     where = "The code of the model is in its folder" if exported.self_contained else "This needs attractor installed"

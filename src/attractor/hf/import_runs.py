@@ -9,12 +9,13 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer
-from attractor.corpus.tokenizer_settings import CHAT_TEMPLATE, IDS, REPLACED, SETTINGS_FILE, TokenizerSettings
-from attractor.errors import InputError
+from attractor.corpus.tokenizer_settings import CHAT_TEMPLATE, IDS, SETTINGS_FILE, TokenizerSettings
+from attractor.errors import InputError, require
 from attractor.files import refuse_inhabited, write_bytes
 from attractor.hf.import_models import describe, import_model
 from attractor.hf.safetensors import StoredWeights, read_object
@@ -30,6 +31,8 @@ from attractor.train.saved_tokenizer import TOKENIZER_FILE as TOKENIZER
 
 RAW = ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
 TRAINED_LENGTH = "trained_length"  # of an export's config.json: the length of training sequences
+FIELDS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")  # of tokenizer.json
+TOKENS = ("type", "vocab", "merges")  # the fields of its model that hold the tokens
 PRINTABLE = bytes(range(32, 127)).decode()
 CONVERSION = "from transformers import AutoTokenizer as T; T.from_pretrained({0!r}).save_pretrained({0!r})"
 
@@ -51,8 +54,15 @@ def import_run(folder: str | Path, out: str | Path) -> RunFolder:
 
 
 def imported_config(model: ModelConfig[LanguageModel], name: str, described: Mapping[str, Any]) -> TrainConfig:
-    seq_len = described.get(TRAINED_LENGTH, model.max_seq_len)  # only attractor's exports state the former
+    seq_len = trained_length(described, model.max_seq_len)
     return TrainConfig(model=model, task=Text(f"{ELSEWHERE}{name}"), n_steps=1, warmup_steps=0, seq_len=seq_len)
+
+
+def trained_length(described: Mapping[str, Any], longest: int) -> int:
+    """Return the length of training sequences, which attractor's exports state, or else the longest sequence."""
+    length = described.get(TRAINED_LENGTH, longest)
+    require(type(length) is int and length >= 1, TRAINED_LENGTH, "a whole number above 0", length, "mend config.json")
+    return int(length)
 
 
 def write_run(
@@ -84,25 +94,61 @@ def tokenizer_files(folder: Path, model: ModelConfig[LanguageModel], described: 
         return {}
     if definition == ByteTokenizer.definition:
         return {TOKENIZER: definition}
-    stored, named, older, generation = (
-        read_object(folder / file) if (folder / file).is_file() else {}
-        for file in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-    )
-    templates = {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
-    if (folder / "chat_template.jinja").is_file():
-        templates["default"] = folder / "chat_template.jinja"
-    texts = [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in templates.items()]
-    facts = {
-        "tokenizer": {name: stored.get(name) for name in REPLACED},
-        # As in transformers, files of templates come before a template in tokenizer_config.json, and the older file
-        # counts where the newer one lists no tokens.
-        "tokenizer_config": named
-        | ({} if "added_tokens_decoder" in named else older)
-        | ({CHAT_TEMPLATE: texts[0]["template"] if templates.keys() == {"default"} else texts} if texts else {}),
-        "generation_config": generation,
+    settings = TokenizerSettings.of(tokenizer_facts(folder, definition, described), definition, str(folder))
+    start = settings.start
+    rule = f"a token that the model has a vector for, of {model.vocab_size}"
+    require(start is None or start < model.vocab_size, "bos_token", rule, start, "mend it in tokenizer_config.json")
+    return {TOKENIZER: definition, SETTINGS_FILE: settings.stored()}
+
+
+def tokenizer_facts(folder: Path, definition: bytes, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the folder says beyond the tokens, as TokenizerSettings stores it.
+
+    Some classes of transformers build their tokenizer otherwise than tokenizer.json says. Where transformers is
+    installed, its tokenizer counts."""
+    spelled = json.loads(definition)
+    with TemporaryDirectory() as place:
+        reader = save_as_transformers_reads(folder, Path(place))
+        source = folder if reader is None else Path(place)
+        if not same_tokens(read_object(source / TOKENIZER), spelled):
+            reader, source = None, folder
+        stored, named, older = (
+            read_object(source / file) if (source / file).is_file() else {}
+            for file in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json")
+        )
+        templates = {path.stem: path for path in sorted(source.glob("additional_chat_templates/*.jinja"))}
+        if (source / "chat_template.jinja").is_file():
+            templates["default"] = source / "chat_template.jinja"
+        texts = [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in templates.items()]
+    if "added_tokens_decoder" not in named:  # otherwise the older file does not count
+        named |= older
+    if texts:  # they count before a template in tokenizer_config.json
+        named[CHAT_TEMPLATE] = texts[0]["template"] if templates.keys() == {"default"} else texts
+    generation = folder / "generation_config.json"
+    return {
+        "reader": reader,
+        "tokenizer": {name: value for name, value in stored.items() if name in FIELDS and spelled[name] != value}
+        | {"model": {name: value for name, value in stored["model"].items() if name not in TOKENS}},
+        "tokenizer_config": named,
+        "generation_config": read_object(generation) if generation.is_file() else {},
         "config": {name: described[name] for name in IDS if described.get(name) is not None},
     }
-    return {TOKENIZER: definition, SETTINGS_FILE: TokenizerSettings.of(facts, definition, str(folder)).stored()}
+
+
+def save_as_transformers_reads(folder: Path, place: Path) -> str | None:
+    """Save the folder's tokenizer as transformers reads it, and return the version; None if it does not read it."""
+    try:
+        import transformers
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer.save_pretrained(place)
+    except Exception:  # transformers is absent, or a stranger's file fails in one of many ways
+        return None
+    return f"transformers {transformers.__version__}" if (place / TOKENIZER).is_file() else None
+
+
+def same_tokens(stored: Mapping[str, Any], spelled: Mapping[str, Any]) -> bool:
+    return all(stored["model"].get(name) == spelled["model"].get(name) for name in TOKENS)
 
 
 def tokenizer_definition(folder: Path, model: ModelConfig[LanguageModel]) -> bytes | None:

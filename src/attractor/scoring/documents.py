@@ -20,6 +20,7 @@ class Texts:
     name: str
     documents: tuple[Document, ...]
     held_out: bool  # True if the documents are the held-out part of a corpus
+    special_tokens: bool = False  # True if names of special tokens in the documents stand for these tokens
 
     @property
     def n_bytes(self) -> int:
@@ -46,15 +47,17 @@ def texts_on(name: str, trained_on: Collection[Text] = (), column: str | None = 
     trained_here = [task for task in trained_on if locate(task.corpus).resolve() == path]
     column = column or next((task.column for task in trained_here if task.column), None)
     seen = name in CORPORA or bool(trained_here)
+    special_tokens = False
     if name not in CORPORA and is_prepared(path):
-        documents, seen = tuple(_of_prepared(path)), True
+        corpus = PreparedCorpus.open(path)
+        documents, seen, special_tokens = tuple(_of_prepared(corpus)), True, corpus.has_special_tokens
     else:
         available = CORPORA[name]() if name in CORPORA else documents_at(path, column)
         with_text = [document for document in available if document[1].strip()]
         documents = tuple(_held_out(with_text) if seen and with_text else with_text)
     if not documents:
         raise InputError(f"on must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
-    return Texts(name if name in CORPORA else path.name, documents, seen)
+    return Texts(name if name in CORPORA else path.name, documents, seen, special_tokens)
 
 
 def trained_text(folder: Path) -> Text | None:
@@ -75,7 +78,6 @@ def _held_out(documents: list[Document]) -> Iterator[Document]:
                 yield name, part
 
 
-def _of_prepared(path: Path) -> Iterator[Document]:
-    corpus = PreparedCorpus.open(path)
+def _of_prepared(corpus: PreparedCorpus) -> Iterator[Document]:
     for number, tokens in enumerate(corpus.valid.documents()):
         yield f"valid#{number}", corpus.tokenizer.decode(tokens[:-1]).encode()  # without the end-of-text token

@@ -10,6 +10,7 @@ the model has none, the first token counts as a guess among all tokens: log V.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -82,11 +83,17 @@ class EncodedTexts:
 
 
 def encode_texts(
-    causal: Causal, documents: Sequence[Document], window: int | None = None, stride: int | None = None
+    causal: Causal,
+    documents: Sequence[Document],
+    window: int | None = None,
+    stride: int | None = None,
+    special_tokens: bool = False,
 ) -> EncodedTexts:
+    """Encode the documents. With `special_tokens`, names of special tokens are read as the model's tokenizer does."""
     width = window_of(causal, window)
     smallest = np.min_scalar_type(causal.vocab_size - 1)
-    tokens = [np.array(causal.encode(text.decode()), dtype=smallest) for _, text in documents]
+    encode = partial(causal.encode_prompt, specials=False) if special_tokens else causal.encode
+    tokens = [np.array(encode(text.decode()), dtype=smallest) for _, text in documents]
     for (name, _), of_document in zip(documents, tokens, strict=True):
         if not len(of_document):
             raise InputError(f"a document must have tokens, but '{name}' has none for '{causal.name}'; leave it out")
