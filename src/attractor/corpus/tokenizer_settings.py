@@ -95,10 +95,10 @@ class TokenizerSettings:
     @property
     def files(self) -> dict[str, dict[str, Any]]:
         """Return the files of a Hugging Face folder by name, as JSON objects."""
-        own = json.loads(self.definition)
-        model = {"model": own["model"] | self.tokenizer.get("model", {})}
+        spelled = json.loads(self.definition)
+        model = {"model": spelled["model"] | self.tokenizer.get("model", {})}
         files = {
-            "tokenizer.json": own | self.tokenizer | model,
+            "tokenizer.json": spelled | self.tokenizer | model,
             "tokenizer_config.json": self.tokenizer_config | {"tokenizer_class": PLAIN_CLASS},
         }
         return files | ({"generation_config.json": self.generation_config} if self.generation_config else {})
