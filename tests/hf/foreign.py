@@ -59,6 +59,9 @@ MULTIPLIERS = {
     "logits_scaling": 4.0,
 }
 BIASES = {"attention_bias": True, "mlp_bias": True}
+WINDOW: dict[str, Any] = {"sliding_window": 8}
+MIXED = ["full_attention", "sliding_attention", "sliding_attention"]
+CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 48, "n_positions": 64}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -89,12 +92,37 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-gelu-wide-heads": ("llama", {"hidden_act": "gelu", "head_dim": 16, "rms_norm_eps": 1e-3}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral-yarn": ("mistral", {"sliding_window": None, "rope_parameters": YARN | BETAS}),
+    "mistral-window": ("mistral", {"sliding_window": 8}),
     "qwen2": ("qwen2", {}),
+    "qwen2-last-windows": ("qwen2", WINDOW | {"use_sliding_window": True, "max_window_layers": 1}),
     "qwen2-tied-yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN | BETAS}),
     "qwen3": ("qwen3", {"head_dim": 16, "rms_norm_eps": 1e-3}),
+    "qwen3-window": ("qwen3", WINDOW | {"use_sliding_window": True, "layer_types": MIXED, "head_dim": 8}),
     "qwen3-biased": ("qwen3", {"head_dim": 8, "attention_bias": True}),
     "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
     "gemma-biased": ("gemma", {"head_dim": 8, "attention_bias": True, "hidden_act": "gelu"}),
+    "gemma2": ("gemma2", WINDOW | CAPS | {"head_dim": 16, "query_pre_attn_scalar": 20}),
+    "gemma2-uncapped-biased": (
+        "gemma2",
+        WINDOW
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True, "head_dim": 8}
+        | {"hidden_activation": "gelu", "layer_types": MIXED},
+    ),
+    "gemma3": ("gemma3_text", WINDOW | {"head_dim": 16, "sliding_window_pattern": 2, "num_key_value_heads": 1}),
+    "gemma3-linear-capped": (
+        "gemma3_text",
+        WINDOW
+        | {"head_dim": 8, "layer_types": MIXED, "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 5}
+        | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"}}},
+    ),
+    "gemma3-wide-window": ("gemma3_text", {"head_dim": 8, "layer_types": MIXED, "max_position_embeddings": 64}),
+    "olmo3": ("olmo3", WINDOW | {"num_hidden_layers": 4}),
+    "olmo3-yarn": (
+        "olmo3",
+        WINDOW
+        | {"layer_types": MIXED, "attention_bias": True}
+        | {"rope_parameters": {"full_attention": YARN | BETAS, "sliding_attention": {"rope_type": "default"}}},
+    ),
     "olmo2": ("olmo2", {"rms_norm_eps": 1e-3}),
     "olmo2-biased": ("olmo2", {"attention_bias": True}),
     "deepseek-v3": ("deepseek_v3", MLA),
@@ -109,6 +137,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "diffllama": ("diffllama", {}),
     "diffllama-biased": ("diffllama", {"attention_bias": True}),
     "phi3": ("phi3", {}),
+    "phi3-window": ("phi3", WINDOW),
     "phi3-partial": ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
     "phi3-longrope": (
         "phi3",
@@ -146,7 +175,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 FAST = [  # one of each architecture
-    *("llama-yarn-mscale", "mistral", "qwen2", "qwen3", "gemma", "olmo2", "deepseek-v3-yarn", "diffllama"),
+    *("llama-yarn-mscale", "mistral", "qwen2", "qwen3-window", "gemma", "olmo2", "deepseek-v3-yarn", "diffllama"),
+    *("gemma2", "gemma3-linear-capped", "olmo3-yarn"),
     *("phi3-longrope-partial", "smollm3", "granite", "gpt2", "gpt-neox", "cohere"),
 ]
 
@@ -159,7 +189,7 @@ def theirs(name: str, **changes: Any) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for name, weight in model.named_parameters():
         weight.data.normal_(std=0.2)
-        if weight.ndim == 1 and "norm" in name and model_type != "gemma":
+        if weight.ndim == 1 and "norm" in name and not model_type.startswith("gemma"):
             weight.data.add_(1)
     return model
 

@@ -20,7 +20,7 @@ from attractor.errors import InputError
 from attractor.hf.weights import LAYOUTS, Tie
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
-from attractor.models.transformer import TransformerConfig
+from attractor.models.transformer import TransformerConfig, layer_indices
 
 Described = Mapping[str, Any]  # a config.json, over the defaults of its architecture
 
@@ -85,6 +85,7 @@ class Architecture:
     norm_offset: float = 0.0  # what the norms add to their stored weights
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
     partial_rotation: bool = False  # it has models that rotate a part of each head
+    windows: bool = False  # it has models with sliding windows
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)  # its names of fields that Llama calls otherwise
 
@@ -97,13 +98,16 @@ class Architecture:
     def all_needs(self) -> tuple[Need, ...]:
         names = list(self.activations)
         act = Need("hidden_act", " or ".join(names), lambda stored: stored["hidden_act"] in names, "such activation")
-        return (act, *ALWAYS, *(() if self.partial_rotation else (WHOLE_HEADS,)), *self.needs)
+        rotated = () if self.partial_rotation else (WHOLE_HEADS,)
+        return (act, *ALWAYS, *rotated, LOCAL_OR_GLOBAL if self.windows else NO_LOCAL, *self.needs)
 
     def described(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of config.json over the defaults, under the names that Llama has."""
         known = {self.aliases.get(name, name): value for name, value in stored.items()}
         described = dict(DEFAULTS) | dict(self.defaults) | known
-        return described | {"rope_parameters": rotation(described)}
+        by_layer = described.get("rope_parameters") or {}
+        local = by_layer.get("sliding_attention") or {}
+        return described | {"rope_parameters": rotation(described), "local_rope_parameters": local}
 
     def config(self, stored: Mapping[str, Any]) -> TransformerConfig:
         described = self.described(stored)
@@ -217,11 +221,13 @@ def number(stored: Described, name: str) -> int:
 def rotation(stored: Described) -> dict[str, Any]:
     """Collect the rotary parameters: one field since transformers 5, several fields before."""
     separate = {name: stored[name] for name in ("rope_theta", "partial_rotary_factor") if stored.get(name)}
-    return separate | (stored.get("rope_scaling") or {}) | (stored.get("rope_parameters") or {})
+    rope = stored.get("rope_parameters") or {}
+    # Architectures with sliding windows have parameters for each kind of layer.
+    return separate | (stored.get("rope_scaling") or {}) | (rope.get("full_attention") or rope)
 
 
-def rope_type(stored: Described) -> str:
-    rope = stored["rope_parameters"]
+def rope_type(stored: Described, field: str = "rope_parameters") -> str:
+    rope = stored[field]
     kind = str(rope.get("rope_type") or rope.get("type") or "default")
     was_phi3s = kind == "su" or (kind == "yarn" and "long_factor" in rope)
     return "longrope" if was_phi3s else kind
@@ -265,12 +271,58 @@ def growth(factor: float, weight: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def windows(stored: Described, layer_types: Sequence[str]) -> dict[str, Any]:
+    """Translate the kinds of the layers. A window over all positions is none."""
+    window, n_layers = stored.get("sliding_window"), number(stored, "num_hidden_layers")
+    if LOCAL not in layer_types or not window or window >= stored["max_position_embeddings"]:
+        return {}
+    without = frozenset(index for index, kind in enumerate(layer_types) if kind == GLOBAL)
+    rules = [f"{rule}:{n}" for rule in ("every", "first") for n in range(1, n_layers + 1)]
+    rule = next((rule for rule in rules if layer_indices(rule, n_layers) == without), None)
+    listed = ",".join(map(str, sorted(without)))
+    return {"window": window, "global_layers": (rule or listed) if without else None}
+
+
+def kinds_of_layers(stored: Described, every: int) -> list[str]:
+    """Return the kinds of the layers, by default with a global one as the last of so many."""
+    layers = range(1, number(stored, "num_hidden_layers") + 1)
+    return list(stored.get("layer_types") or [LOCAL if layer % every else GLOBAL for layer in layers])
+
+
+def with_window(stored: Described) -> dict[str, Any]:
+    return shape(stored) | windows(stored, [LOCAL] * number(stored, "num_hidden_layers"))
+
+
+def last_with_window(stored: Described) -> dict[str, Any]:
+    """Translate Qwen's fields, by which the last layers have a window."""
+    if not stored.get("use_sliding_window"):
+        return shape(stored)
+    first = number(stored, "max_window_layers") if stored["max_window_layers"] else 0
+    layers = range(number(stored, "num_hidden_layers"))
+    return shape(stored) | windows(
+        stored, stored.get("layer_types") or [LOCAL if layer >= first else GLOBAL for layer in layers]
+    )
+
+
+def with_local_rope(stored: Described, kinds: Sequence[str], theta: float) -> dict[str, Any]:
+    """Translate the kinds of the layers where those with a window have a RoPE of their own."""
+    fields, theta = shape(stored), float(stored["local_rope_parameters"].get("rope_theta") or theta)
+    is_other = LOCAL in kinds and (theta != fields["rope_theta"] or fields["rope_scaling"] is not None)
+    longest = stored["max_position_embeddings"] + is_other  # a wide window changes nothing but the rotation
+    window = min(stored.get("sliding_window") or longest, stored["max_position_embeddings"])
+    full = dict(stored) | {"max_position_embeddings": longest, "sliding_window": window}
+    return fields | windows(full, kinds) | {"local_rope_theta": theta if is_other else None}
+
+
 def biased(stored: Described) -> dict[str, Any]:
-    return shape(stored) | {"qkv_bias": True, "out_bias": False}
+    return last_with_window(stored) | {"qkv_bias": True, "out_bias": False}
 
 
 def normed(stored: Described) -> dict[str, Any]:
-    fields = shape(stored)
+    fields = last_with_window(stored)
     return fields | {"qk_norm": True, "qk_norm_eps": fields["norm_eps"]}
 
 
@@ -280,6 +332,30 @@ def scaled_embeddings(stored: Described) -> dict[str, Any]:
 
 def normed_after(stored: Described) -> dict[str, Any]:
     return normed(stored) | {"qk_norm_across": True, "post_norm": True}
+
+
+def olmo3(stored: Described) -> dict[str, Any]:
+    return normed_after(stored) | with_local_rope(stored, kinds_of_layers(stored, 4), 5e5)
+
+
+def gemma2(stored: Described) -> dict[str, Any]:
+    return scaled_embeddings(stored) | windows(stored, kinds_of_layers(stored, 2)) | capped(stored)
+
+
+def gemma3(stored: Described) -> dict[str, Any]:
+    kinds = kinds_of_layers(stored, stored.get("sliding_window_pattern") or 6)
+    local = with_local_rope(stored, kinds, stored.get("rope_local_base_freq") or 1e4)
+    return normed(stored) | scaled_embeddings(stored) | local | capped(stored)
+
+
+def capped(stored: Described) -> dict[str, Any]:
+    """Translate the bounds and the scale of Gemma 2 and 3."""
+    return {
+        "norms_per_block": 4,
+        "softcap": stored["attn_logit_softcapping"],
+        "logit_softcap": stored["final_logit_softcapping"],
+        "attention_scale": float(stored["query_pre_attn_scalar"]) ** -0.5,
+    }
 
 
 def some_without_rope(stored: Described) -> dict[str, Any]:
@@ -413,6 +489,49 @@ def described_rotation(config: TransformerConfig) -> dict[str, Any]:
     return rope
 
 
+def described_window(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of one window in all layers: the inverse of `with_window`."""
+    return described_shape(config) | {"sliding_window": config.attention_config.window}
+
+
+def described_kinds(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of layers of two kinds: the inverse of `windows`."""
+    mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
+    kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
+    return described_shape(config) | {"sliding_window": config.attention_config.window, "layer_types": kinds}
+
+
+def described_qwen2(config: TransformerConfig) -> dict[str, Any]:
+    window = config.attention_config.window
+    first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
+    return described_kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
+
+
+def described_qwen3(config: TransformerConfig) -> dict[str, Any]:
+    return described_qwen2(config) | {"head_dim": first_layer(config).layout.free}
+
+
+def described_olmo3(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of layers of two kinds, with a rotation for each."""
+    stored = described_kinds(config)
+    local = {"rope_type": "default", "rope_theta": config.local_rope_theta or config.rope_theta}
+    return stored | {"rope_parameters": {GLOBAL: stored["rope_parameters"], LOCAL: local}}
+
+
+def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
+    layer = first_layer(config)
+    return described_kinds(config) | {
+        "head_dim": layer.layout.free,
+        "attn_logit_softcapping": layer.softcap,
+        "final_logit_softcapping": config.logit_softcap,
+        "query_pre_attn_scalar": layer.scale**-2,
+    }
+
+
+def described_gemma3(config: TransformerConfig) -> dict[str, Any]:
+    return described_gemma2(config) | described_olmo3(config)
+
+
 def layer_fraction(config: TransformerConfig) -> float:
     return config.attention_config.couple.rope_fraction
 
@@ -492,6 +611,8 @@ def settings(config: TransformerConfig) -> dict[str, Any]:
     }
     for values in by_stage:
         flat |= values
+    if config.global_layers is not None:
+        flat["global_layers"] = ",".join(map(str, sorted(layer_indices(config.global_layers, config.n_layers))))
     flat |= {"n_kv_heads": layer.layout.n_kv_heads, "head_dim": layer.layout.free, "attention_scale": layer.scale}
     flat |= latent_sizes(layer)
     unused = [*IN_TRAINING_ALONE, "heads_per_kv"]
@@ -546,12 +667,27 @@ ALWAYS = (
         lambda stored: rope_type(stored) in SCALING_KINDS,
         "such scaling of positions",
     ),
-    Need(
-        "layer_types",
-        "full_attention in every layer",
-        lambda stored: {*(stored.get("layer_types") or ())} <= {"full_attention"},
-        "sliding windows or other kinds of layers",
+)
+NO_LOCAL = Need(
+    "layer_types",
+    "full_attention in every layer",
+    lambda stored: {*(stored.get("layer_types") or ())} <= {GLOBAL},
+    "sliding windows in this architecture, or other kinds of layers",
+)
+LOCAL_OR_GLOBAL = Need(
+    "layer_types",
+    "full_attention or sliding_attention, once for each layer",
+    lambda stored: (
+        {*(stored.get("layer_types") or ())} <= {GLOBAL, LOCAL}
+        and len(stored.get("layer_types") or range(stored["num_hidden_layers"])) == stored["num_hidden_layers"]
     ),
+    "other kinds of layers",
+)
+LOCAL_ROPE = Need(
+    "rope_parameters",
+    "of type default in layers with a window",
+    lambda stored: rope_type(stored, "local_rope_parameters") == "default",
+    "scaling of positions in these layers alone",
 )
 WHOLE_HEADS = Need(
     "rope_parameters",
@@ -559,13 +695,27 @@ WHOLE_HEADS = Need(
     lambda stored: stored["rope_parameters"].get("partial_rotary_factor", 1.0) == 1.0,
     "rotation of a part of each head in this architecture",
 )
-NO_WINDOW = off("use_sliding_window", "sliding windows")
-WIDE_WINDOW = Need(
-    "sliding_window",
-    "null, or no shorter than max_position_embeddings",
-    lambda stored: (stored["sliding_window"] or float("inf")) >= stored["max_position_embeddings"],
-    "sliding windows",
-)
+NO_WINDOW = off("use_sliding_window", "sliding windows in this architecture")
+
+NO_FORESIGHT = off("use_bidirectional_attention", "reading ahead")
+QWEN = {
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32_768,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+GEMMA2 = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "head_dim": 256,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+FOUR_NORMS = BEFORE | AFTER | {"mlp_norm": "pre_feedforward_layernorm"}
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
@@ -577,12 +727,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(
         "mistral",
-        "Mistral from 7B v0.2 on",
+        "Mistral",
         "llama",
-        shape,
-        "as Llama",
-        (WIDE_WINDOW,),
-        lambda config: described_shape(config) | {"sliding_window": None},
+        with_window,
+        "as Llama, with a `window` in 7B v0.1",
+        describe=described_window,
+        windows=True,
         defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
     ),
     Architecture(
@@ -590,19 +740,20 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "Qwen 1.5, 2 and 2.5",
         "qwen2",
         biased,
-        "as Llama, with `qkv_bias`",
-        (NO_WINDOW,),
-        defaults={"num_key_value_heads": 32, "max_position_embeddings": 32_768},
+        "as Llama, with `qkv_bias`, and `window` and `global_layers` where it has them",
+        describe=described_qwen2,
+        windows=True,
+        defaults=QWEN,
     ),
     Architecture(
         "qwen3",
         "Qwen3, dense",
         "qwen3",
         normed,
-        "as Llama, with `qk_norm` and `head_dim`",
-        (NO_WINDOW,),
-        lambda config: described_shape(config) | {"head_dim": first_layer(config).layout.free},
-        defaults={"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32_768},
+        "as Llama, with `qk_norm` and `head_dim`, and `window` and `global_layers` where it has them",
+        describe=described_qwen3,
+        windows=True,
+        defaults=QWEN | {"head_dim": 128},
     ),
     Architecture(
         "gemma",
@@ -610,7 +761,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         scaled_embeddings,
         "`embedding_scale` = sqrt(d_model), `geglu-tanh`; norms stored as w are 1 + w",
-        (off("use_bidirectional_attention", "reading ahead"),),
+        (NO_FORESIGHT,),
         lambda config: described_shape(config) | {"head_dim": first_layer(config).layout.free},
         norm_offset=1.0,
         activations=GEMMA,
@@ -623,6 +774,40 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
     ),
     Architecture(
+        "gemma2",
+        "Gemma 2",
+        "llama",
+        gemma2,
+        "as Gemma, with four norms, `softcap`, `logit_softcap`, `attention_scale`, and a `window` in every other layer",
+        (NO_FORESIGHT,),
+        described_gemma2,
+        names=Names(norms=FOUR_NORMS),
+        norm_offset=1.0,
+        windows=True,
+        defaults=GEMMA2,
+        aliases={"hidden_activation": "hidden_act"},
+    ),
+    Architecture(
+        "gemma3_text",
+        "Gemma 3, text alone",
+        "gemma3",
+        gemma3,
+        "as Gemma 2, with `qk_norm` in place of the caps, `global_layers` and `local_rope_theta`",
+        (NO_FORESIGHT, LOCAL_ROPE, off("attn_logit_softcapping", "cap that transformers does not apply")),
+        described_gemma3,
+        names=Names(norms=FOUR_NORMS),
+        norm_offset=1.0,
+        windows=True,
+        defaults=GEMMA2
+        | {
+            "max_position_embeddings": 131_072,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "rope_theta": 1e6,
+        },
+        aliases={"hidden_activation": "hidden_act"},
+    ),
+    Architecture(
         "olmo2",
         "OLMo 2",
         "llama",
@@ -632,12 +817,25 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         defaults={"rms_norm_eps": 1e-5},
     ),
     Architecture(
+        "olmo3",
+        "OLMo 3",
+        "llama",
+        olmo3,
+        "as OLMo 2, with a `window`, `global_layers`, and YaRN in the global layers alone (`local_rope_theta`)",
+        (LOCAL_ROPE,),
+        described_olmo3,
+        names=Names(norms=AFTER),
+        windows=True,
+        defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5},
+    ),
+    Architecture(
         "phi3",
         "Phi-3 and Phi-4 mini, Phi-4",
         "phi3",
-        shape,
-        "as Llama, with `rope_fraction` and LongRoPE; fused matrices are split",
-        (WIDE_WINDOW,),
+        with_window,
+        "as Llama, with `rope_fraction`, LongRoPE, and a `window` where it has one; fused matrices are split",
+        describe=described_window,
+        windows=True,
         names=Names(mlp={"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}),
         partial_rotation=True,
         defaults={
@@ -829,24 +1027,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 
 # What attractor lacks for other well-known architectures.
 LACKING = {
-    "gemma2": "cap on the logits of the readout, or sliding windows",
-    "gemma3_text": "sliding windows, or two bases of RoPE",
-    "gemma3": "sliding windows, two bases of RoPE, or images",
+    "gemma3": "images; the text model alone has model_type gemma3_text",
     "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
     "opt": "shifted learned positions, or ReLU",
     "phi": "bias of the readout",
     "falcon": "attention with biases by distance (ALiBi), or its fused order of weights",
     "bloom": "attention with biases by distance (ALiBi)",
     "olmo": "norm without weights, or clipped queries",
-    "olmo3": "sliding windows",
-    "cohere2": "sliding windows",
+    "cohere2": "windows in the layers with RoPE alone, in this table",
     "stablelm": "gated MLP behind LayerNorm with biases in this table",
     "mixtral": "mixtures of experts (MoE)",
     "qwen2_moe": "mixtures of experts (MoE)",
     "qwen3_moe": "mixtures of experts (MoE)",
     "olmoe": "mixtures of experts (MoE)",
     "deepseek_v2": "mixtures of experts (MoE)",
-    "gpt_oss": "mixtures of experts (MoE), sinks, or sliding windows",
+    "gpt_oss": "mixtures of experts (MoE), or sinks",
     "mamba": "state-space layers",
     "mamba2": "state-space layers",
 }

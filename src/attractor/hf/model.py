@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 from attractor.errors import InputError, require
 from attractor.hf.cache import AttractorCache
 from attractor.hf.config import AttractorConfig
-from attractor.kernels.cross_entropy import IGNORED, linear_cross_entropy
+from attractor.kernels.cross_entropy import IGNORED, linear_cross_entropy, soft_capped
 from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
@@ -269,6 +269,7 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         logits = None
         if not (self.training and labels is not None if skip_logits is None else skip_logits):
             logits = F.linear(kept_positions(hidden, logits_to_keep), readout)
+            logits = soft_capped(logits, self.model.logit_softcap)
         out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **seen.fields)
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
@@ -279,12 +280,15 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         the losses of the parts add up to that of the batch, the auxiliary loss included."""
         targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).to(hidden.device).flatten()
         if n_items is None:
-            return linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets) + aux_loss
+            return self._mean_loss(hidden, targets) + aux_loss
         n_scored = (targets != IGNORED).sum()
         if not n_scored:  # the mean over no position would be NaN
             return 0.0 * hidden.sum()
-        mean = linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets)
+        mean = self._mean_loss(hidden, targets)
         return (mean + aux_loss) * (n_scored / n_items)
+
+    def _mean_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets, self.model.logit_softcap)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *_: Any, **__: Any) -> Any:
         if generation_config.cache_implementation is not None:

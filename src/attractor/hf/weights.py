@@ -21,7 +21,7 @@ once r = H / n_kv_heads > 1 heads share a key head. Query sub-heads 2i and 2i + 
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -220,6 +220,11 @@ def llama(layer: Attention) -> list[Tie]:
     return separate(layer) + (norms if layer.config.couple.qk_norm else [])
 
 
+def gemma3(layer: Attention) -> list[Tie]:
+    """Gemma 3: as Llama, with norms of queries and keys that are stored as their difference from 1."""
+    return [replace(tie, offset=1.0) if tie.parameters[0].endswith("_norm.weight") else tie for tie in llama(layer)]
+
+
 def cohere(layer: Attention) -> list[Tie]:
     """Cohere: as Llama, with interleaved RoPE."""
     return separate(layer, order=lambda part: None if part == "value" else by_sub_head(layer, part, 1))
@@ -346,6 +351,7 @@ LAYOUTS: dict[str, Layout] = {
     "llama": Layout(llama),
     "qwen2": Layout(llama),
     "qwen3": Layout(llama),
+    "gemma3": Layout(gemma3),
     "cohere": Layout(cohere),
     "phi3": Layout(phi3),
     "gpt2": Layout(gpt2),

@@ -48,6 +48,8 @@ OF_TRANSFORMERS = (
     "logit_scale",
     "no_rope_every",
     "global_layers",
+    "local_rope_theta",
+    "logit_softcap",
 )  # no other family
 
 
@@ -70,10 +72,12 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     rope_theta: float = 10000.0
     rope_scaling: str | None = later(None)  # such as linear:FACTOR; attention/position.py has them all
     rope_fraction: float = later(1.0)  # the leading part of each head that RoPE rotates (GPT-NeoX)
+    local_rope_theta: float | None = later(None)  # rope_theta of layers with a window, unscaled; None: as the others
     no_rope_every: int | None = later(None)  # of every so many layers, the last has no RoPE (SmolLM3)
     embedding_scale: float = later(1.0)  # factor of the input embeddings, not of the readout (Gemma)
     branch_scale: float = later(1.0)  # factor of what each branch adds to the residual stream (Granite)
     logit_scale: float = later(1.0)  # factor of the logits of the readout (Cohere)
+    logit_softcap: float | None = later(None)  # bound c on them, which become c tanh(logit / c) (Gemma 2)
     attention_scale: float | None = later(None)  # factor of attention's logits; None: K ** -0.5
     qkv_bias: bool = False
     out_bias: bool = later(False)  # bias of attention's output
@@ -111,9 +115,12 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
         for field in ("embedding_scale", "branch_scale", "logit_scale"):
             require(getattr(self, field) > 0, field, "positive", getattr(self, field))
+        for field in ("logit_softcap", "local_rope_theta"):
+            value = getattr(self, field)
+            require(value is None or 0 < value < math.inf, field, "positive and finite, or None", value)
         if self.no_rope_every is not None:
             self.require_count("no_rope_every")
-        for field in ("no_rope_every", "rope_fraction"):
+        for field in ("no_rope_every", "rope_fraction", "local_rope_theta"):
             default, value = getattr(ModelConfig, field), getattr(self, field)
             rule = f"{default} without positions='rope'"
             require(self.positions == "rope" or value == default, field, rule, value)

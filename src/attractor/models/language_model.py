@@ -21,7 +21,7 @@ from attractor.attention.acting_weight import acting_weight
 from attractor.attention.mask import lower_triangle
 from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError, require
-from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses
+from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses, soft_capped
 from attractor.models.block import NORMS, Block
 from attractor.models.config import ModelConfig
 from attractor.models.generate import generate
@@ -98,14 +98,14 @@ class LanguageModel(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, ""]]:
         """Return logits and auxiliary loss. `real` is False at padding, which has no position and no attention."""
         hidden, aux_loss = self.hidden(tokens, cache, real)
-        return F.linear(self.read(hidden, real), self.readout), aux_loss
+        return self.logits(self.read(hidden, real)), aux_loss
 
     def next_logits(
         self, tokens: Int[Tensor, "B T"], cache: ModelCache | None = None, real: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B C"]:
         """Return the logits of the token after the last one, without those of other positions."""
         hidden, _ = self.hidden(tokens, cache, real)
-        return F.linear(hidden[:, -1], self.readout)
+        return self.logits(hidden[:, -1])
 
     def loss(
         self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None
@@ -118,7 +118,7 @@ class LanguageModel(nn.Module, ABC):
         read = self.read(hidden, real).flatten(0, -2)
         if self.config.n_classes == 1:
             return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.float()), aux_loss
-        return linear_cross_entropy(read, self.readout, targets.flatten()), aux_loss
+        return linear_cross_entropy(read, self.readout, targets.flatten(), self.logit_softcap), aux_loss
 
     @torch.no_grad()
     def judge(
@@ -129,7 +129,7 @@ class LanguageModel(nn.Module, ABC):
         if self.config.n_classes == 1:
             numbers = F.linear(read, self.readout).flatten().float()
             return (numbers - targets.float()).square(), numbers
-        losses, likeliest = position_losses(read, self.readout, targets.flatten())
+        losses, likeliest = position_losses(read, self.readout, targets.flatten(), self.logit_softcap)
         return losses.view_as(targets), likeliest.view_as(targets)
 
     def read(self, hidden: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None) -> Tensor:
@@ -248,6 +248,15 @@ class LanguageModel(nn.Module, ABC):
         if self.head is None:
             return acting_weight(self.embedding, self.config.vocab_size)
         return acting_weight(self.head)
+
+    @property
+    def logit_softcap(self) -> float | None:
+        """The bound on the logits of the next token; those of classes have none."""
+        return self.config.logit_softcap if self.config.n_classes is None else None
+
+    def logits(self, read: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
+        """Return the logits of the readout, soft-capped under `logit_softcap`."""
+        return soft_capped(F.linear(read, self.readout), self.logit_softcap)
 
     def residual_outputs(self) -> list[Tensor]:
         """Return the 2 L matrices that write into the residual stream."""

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import AttentionConfig, Cache, Rotation
+from attractor.attention import AttentionConfig, Cache, Rope, Rotation
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.errors import require
 from attractor.models.block import Block, ParallelBlock
@@ -34,6 +34,9 @@ class TransformerConfig(ModelConfig["Transformer"]):
             window = self.attention_config.window
             require(window is not None, "window", "given with global_layers", window, "or leave global_layers out")
             layer_indices(self.global_layers, self.n_layers)
+        if self.local_rope_theta is not None:
+            window = self.attention_config.window
+            require(window is not None, "window", "given with local_rope_theta", window, "or leave it out")
 
     def layer_mechanism(self, index: int) -> AttentionConfig:
         """Return the mechanism of a layer; global layers have no window."""
@@ -90,6 +93,8 @@ class Transformer(LanguageModel):
         config = self.config
         kind = ParallelBlock if config.parallel_branches else Block
         self.blocks = nn.ModuleList(kind(config, config.layer_mechanism(i), i) for i in range(config.n_layers))
+        theta = config.local_rope_theta
+        self.local_rope = None if theta is None else Rope(self.rope_width, theta)
 
     @property
     def layers(self) -> list[Block]:
@@ -98,8 +103,9 @@ class Transformer(LanguageModel):
     def rotations(self, placement: TokenPlacement) -> list[Rotation | None]:
         """Return the rotation of each block, which is None in layers without RoPE."""
         skipped = self.config.no_rope_every
-        numbers = range(1, len(self.blocks) + 1)
-        return [placement.rotation if skipped is None or number % skipped else None for number in numbers]
+        local = placement.rotation if self.local_rope is None else self.local_rope.at(placement.positions)
+        rotations = [placement.rotation if layer.attention.window is None else local for layer in self.layers]
+        return [x if skipped is None or number % skipped else None for number, x in enumerate(rotations, 1)]
 
     def through(self, x: Tensor, placement: TokenPlacement, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
         aux_loss = torch.zeros((), device=x.device)
