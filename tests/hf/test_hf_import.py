@@ -159,7 +159,7 @@ def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "gemma2": ({"model_type": "gemma2"}, ["model_type must be one of attractor, llama", "cap on the logits"]),
+    "gpt_oss": ({"model_type": "gpt_oss"}, ["model_type must be one of attractor, llama", "(MoE), or sinks"]),
     "moe": ({"model_type": "qwen3_moe"}, ["'qwen3_moe'", "mixtures of experts (MoE)", "attractor measure"]),
     "nobody": ({"model_type": "nobodys"}, ["got 'nobodys'; "]),
     "experts": (
@@ -185,12 +185,23 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"model_type": "smollm3", "no_rope_layers": [0, 1, 1]},
         ["no_rope_layers must be 0 in the last of every so many layers", "other choice of layers without RoPE"],
     ),
-    "window": (
-        {"model_type": "mistral", "sliding_window": 64},
-        ["sliding_window must be null, or no shorter than max_position_embeddings", "got 64"],
-    ),
     "windows": ({"layer_types": ["sliding_attention"] * 3}, ["layer_types must be full_attention in every layer"]),
-    "window of qwen": ({"model_type": "qwen2", "use_sliding_window": True}, ["use_sliding_window must be false"]),
+    "too few layers": (
+        {"model_type": "qwen3", "layer_types": ["full_attention"] * 2},
+        ["layer_types must be full_attention or sliding_attention, once for each layer", "got ['full_attention', "],
+    ),
+    "chunks": (
+        {"model_type": "gemma2", "layer_types": ["chunked_attention"] * 3},
+        ["layer_types must be full_attention or sliding_attention, once for each layer", "other kinds of layers"],
+    ),
+    "scaling in local layers": (
+        {"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        ["rope_parameters must be of type default in layers with a window", "in these layers alone"],
+    ),
+    "reading ahead": (
+        {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+        ["use_bidirectional_attention must be false or left out", "reading ahead"],
+    ),
     "packed": ({"quantization_config": {"bits": 4}}, ["quantization_config must be false", "packed weights"]),
     "activation": ({"hidden_act": "relu"}, ["hidden_act must be silu or gelu", "got 'relu'"]),
     "axial": ({"rope_parameters": {"rope_type": "axial"}}, ["rope_parameters must be of type default", "axial"]),

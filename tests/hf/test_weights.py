@@ -110,7 +110,7 @@ CASES = {
     "diffllama": diffllama,
     "deepseek-v3": deepseek_v3,
 }
-WHOLE_MODELS = {"gpt2", "gpt-neox"}  # tried by test_hf_import alone
+WHOLE_MODELS = {"gpt2", "gpt-neox", "gemma3"}  # tried by test_hf_import alone
 
 
 @pytest.fixture(params=CASES)

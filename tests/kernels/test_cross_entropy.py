@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -48,6 +49,20 @@ def test_value_and_gradients_equal_the_reference(loss: Callable[..., Tensor], dt
     close = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
     expected = gradients(linear_cross_entropy_reference, *case(dtype))
     torch.testing.assert_close(gradients(loss, *case(dtype)), expected, **close)
+
+
+@pytest.mark.parametrize("loss", [chunked_linear_cross_entropy, linear_cross_entropy])
+def test_a_soft_cap_on_the_logits_is_differentiated(loss: Callable[..., Tensor]) -> None:
+    """Criterion: 1e-12 in fp64, also for the losses of positions, and the second derivatives are right."""
+    capped = partial(linear_cross_entropy_reference, softcap=1.5)
+    expected = gradients(capped, *case())
+    assert not torch.allclose(expected[0], gradients(linear_cross_entropy_reference, *case())[0])
+    torch.testing.assert_close(gradients(partial(loss, softcap=1.5), *case()), expected, rtol=1e-12, atol=1e-12)
+    hidden, weight, targets = case()
+    losses, _ = kernels.position_losses(hidden, weight, targets, 1.5)
+    torch.testing.assert_close(losses.sum() / (targets != IGNORED).sum(), capped(hidden, weight, targets))
+    one = hidden[:3].detach().requires_grad_(), weight[:5].detach().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda h, w: loss(h, w, targets[:3] % 5, 1.5), one)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["hidden", "weight"])

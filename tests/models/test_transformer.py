@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attractor.attention import PRESETS, Cache, build
+from attractor.attention import PRESETS, Cache, Rope, build
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
 from attractor.taps import capture
@@ -208,6 +208,8 @@ def test_config_survives_json(attention: object) -> None:
         ({"window": 41}, ["window must be at most max_seq_len=40, got 41; leave window out to see the whole past"]),
         ({"window": 4, "causal": False}, ["causal must be True under window=4, got False; or leave window out"]),
         ({"window": 4, "attention": "decay"}, ["window must be left out under score Decayed, got 4; only attention"]),
+        ({"local_rope_theta": 1e4, "positions": "rope"}, ["window must be given with local_rope_theta, got None"]),
+        ({"logit_softcap": 0.0}, ["logit_softcap must be positive and finite, or None, got 0.0"]),
         ({"global_layers": "every:2"}, ["window must be given with global_layers, got None; or leave global_layers"]),
         *(
             (
@@ -241,6 +243,28 @@ def test_global_layers_have_no_window(global_layers: str | None, expected: list[
     assert config.layer_equivalents == len(expected)
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert not {"window", "global_layers"} & SMALL.to_dict().keys()
+
+
+def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
+    """Criterion: they are rotated at `local_rope_theta`, without the scaling of the global layers."""
+    config = SMALL.replace(window=5, global_layers="0", positions="rope", rope_theta=1e6, rope_scaling="linear:4")
+    model = config.replace(local_rope_theta=1e3).build(0)
+    x = torch.randn(1, 9, 32)
+    rotations = model.rotations(model.placement(tokens(1, 9), None, None))
+    for rotation, rope in zip(rotations, (Rope(8, 1e6, "linear:4"), Rope(8, 1e3)), strict=True):
+        assert torch.equal(rotation(x.view(1, 4, 9, 8)), rope.at(torch.arange(9))(x.view(1, 4, 9, 8)))
+    assert SMALL.to_dict().keys().isdisjoint({"local_rope_theta", "logit_softcap"})
+
+
+def test_soft_capped_logits_are_those_of_the_loss() -> None:
+    """Criterion: logits, their losses and likeliest tokens, and the tokens of generation agree."""
+    plain, capped = SMALL.build(0).eval(), SMALL.replace(logit_softcap=0.1).build(0).eval()
+    inputs, targets = tokens(), tokens().roll(-1, 1)
+    logits, _ = capped(inputs)
+    torch.testing.assert_close(logits, 0.1 * (plain(inputs)[0] / 0.1).tanh())
+    torch.testing.assert_close(capped.loss(inputs, targets)[0], F.cross_entropy(logits.mT, targets))
+    torch.testing.assert_close(capped.judge(inputs, targets)[0], F.cross_entropy(logits.mT, targets, reduction="none"))
+    torch.testing.assert_close(capped.next_logits(inputs), logits[:, -1])
 
 
 def test_a_model_with_windows_decodes_as_it_is_computed_whole() -> None:
