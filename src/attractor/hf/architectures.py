@@ -105,7 +105,7 @@ class Architecture:
         """Return the content of config.json over the defaults, under the names that Llama has."""
         known = {self.aliases.get(name, name): value for name, value in stored.items()}
         described = dict(DEFAULTS) | dict(self.defaults) | known
-        by_layer = described.get("rope_parameters") or {}
+        by_layer: Any = described.get("rope_parameters") or {}
         local = by_layer.get("sliding_attention") or {}
         return described | {"rope_parameters": rotation(described), "local_rope_parameters": local}
 

@@ -10,6 +10,7 @@ With a vocabulary of 50,257, the logits of 32 x 512 tokens are 3.3 GB in fp32; a
 50.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ IGNORED = -100
 SMALL = 2**20  # up to so many logits (4 MB in fp32, which a cache holds) the reference is used
 HELD = 2**28  # bytes of logits held at once
 HELD_ON_CPU = 2**22  # likewise on a CPU, whose cache holds 4 MB
+ChunkLoss = Callable[[Tensor, Tensor, Tensor, int, bool], tuple[Tensor, Tensor]]
 ROWS = 256  # fewest positions in a chunk, since each chunk updates the whole gradient of W
 
 
@@ -86,7 +88,8 @@ def loss_and_gradients(
     total = hidden.new_zeros((), dtype=wide)
     grad_hidden = torch.empty_like(hidden) if hidden_needed else hidden.new_empty(0)
     grad_weight = torch.zeros_like(weight, dtype=wide) if weight_needed else weight.new_empty(0)
-    chunk_loss, n_rows = partial(_chunk_loss, softcap=softcap), _rows_at_once(hidden, weight)
+    n_rows = _rows_at_once(hidden, weight)
+    chunk_loss: ChunkLoss = partial(_chunk_loss, softcap=softcap)
     unsupported = "fp64 is wider than it computes" if hidden.dtype == torch.float64 else None
     unsupported = "it has no soft-cap" if softcap is not None else unsupported
     if use_kernel("the gradient of cross-entropy", hidden, unsupported):
