@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from importlib import import_module, reload
 from types import ModuleType
 
 import pytest
 
 import attractor
 from attractor import analysis, attention, models
+from attractor.former_names import PRESENT_NAMES
 
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
 
@@ -112,11 +114,20 @@ def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
     assert room == "hf" or all(hasattr(module, name) for name in shown)
 
 
+@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
 def test_names_of_the_former_room_of_evidence_still_import_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match="attractor.evidence became attractor.runs"):
-        from attractor.evidence.statistics import mean_interval
-    assert mean_interval is attractor.statistics.mean_interval
+        reload(attractor.evidence)
+    assert attractor.evidence.mean_interval is attractor.statistics.mean_interval
     assert attractor.evidence.RunFolder is attractor.runs.RunFolder
+
+
+@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
+@pytest.mark.parametrize("name", sorted(PRESENT_NAMES))
+def test_a_former_name_of_a_module_imports_the_present_one_and_warns(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"attractor\.{name} became attractor\.{PRESENT_NAMES[name]}; "):
+        module = import_module(f"attractor.{name}")
+    assert module is import_module(f"attractor.{PRESENT_NAMES[name]}")
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -8,9 +8,12 @@
 Everything is imported when it is first named, so that `import attractor` takes no time.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+
+from attractor.former_names import FormerNames
 
 if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import analysis as analysis
@@ -65,6 +68,7 @@ _MODULE_OF = {
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
 __version__ = version("attractor")
+sys.meta_path.append(FormerNames())
 
 
 def __getattr__(name: str) -> Any:

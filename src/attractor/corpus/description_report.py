@@ -127,6 +127,9 @@ def report_descriptions(
     return descriptions
 
 
+portray = report_descriptions  # deprecated name
+
+
 def table(descriptions: Sequence[Description]) -> Table:
     """Return a table with a row for each descriptor and a column for each corpus."""
     rich_table = console_table(["", *(description.name for description in descriptions)], padding=(0, 1, 0, 0))

@@ -401,6 +401,9 @@ class JudgedStudy:
         return max((count for count in counts if count), default=None)
 
 
+Judged = JudgedStudy  # deprecated name
+
+
 def _part(difference: JudgedDifference, place: str) -> VerdictPart:
     interval = difference.interval
     if interval is None or not math.isfinite(interval.mean):
