@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
+from wrapped_models import CONFIGS, N_TOKENS, SMALL, drawn, tokens, wrapped
 
 from attractor.attention import PRESETS
 from attractor.attention.acting_weight import acting_weight
@@ -19,41 +20,10 @@ from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorModel
 from attractor.hf.export import as_hugging_face
 from attractor.hf.tokenizers import as_fast_tokenizer
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
-from attractor.models.config import ModelConfig
-from attractor.models.language_model import LanguageModel
+from attractor.models import ItrSAConfig
 from tiers import fast_alone
 
-SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 40}
 FAST = ("coupled-symplectic", "mla", "psiqrh", "decay", "fast-slow-streams", "untied")
-N_TOKENS = 17  # several blocks of the slow path
-
-CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
-    **{name: TransformerConfig(**SMALL, n_layers=2, attention=name) for name in PRESETS},
-    "untied": TransformerConfig(**SMALL, n_layers=2, tied_embeddings=False, positions="rope"),
-    "sigma-reparam": TransformerConfig(**SMALL, n_layers=2, attention="mla", sigma_reparam=True),
-    "fast-slow": FastSlowConfig(**SMALL),
-    "fast-slow-streams": FastSlowConfig(**SMALL, streams=2, attention="coupled-euler", projector_width=16),
-    "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3, blank=None),
-}
-
-
-def drawn(parameters: Any, seed: int) -> None:
-    """Move parameters at random, so that no gate is shut and no adapter starts at 0."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-
-
-def wrapped(name: str) -> AttractorForCausalLM:
-    model = CONFIGS[name].build(0).eval()
-    drawn(model.parameters(), 1)
-    return AttractorForCausalLM.of(model, eos_token_id=0, pad_token_id=0)
-
-
-def tokens() -> Tensor:
-    return torch.randint(1, 61, (2, N_TOKENS), generator=torch.Generator().manual_seed(0))
 
 
 def logits(model: nn.Module) -> Tensor:

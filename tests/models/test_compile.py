@@ -35,6 +35,10 @@ def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     loss, _ = torch.compile(model.loss, fullgraph=True, backend="aot_eager")(tokens, tokens)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), wanted)
+    real = torch.ones(2, 8, dtype=torch.bool)
+    real[0, :3] = False  # padding on the left of a row
+    hidden, _ = torch.compile(model.hidden, fullgraph=True, backend="aot_eager")(tokens, None, real)
+    torch.testing.assert_close(hidden[real], model.hidden(tokens, None, real)[0][real])
 
 
 if __name__ == "__main__":

@@ -26,14 +26,15 @@ PIECE = 64  # positions in a chunk
 def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale: float, piece: int = PIECE) -> Tensor:
     """Compute (1). q: B H T K; k: B J T K; v: B J T V; log_decay: B J T, at most 0; J divides H."""
     length, wide = q.shape[2], torch.promote_types(q.dtype, torch.float32)
-    piece = max(1, min(piece, length))
+    exporting = torch.compiler.is_exporting()  # a program for any length, so no step may depend on it
+    piece = piece if exporting else max(1, min(piece, length))
     q = in_pieces(q, piece).unflatten(1, (k.shape[1], -1))  # B J G N P K
     k, v = in_pieces(k, piece), in_pieces(v, piece)  # B J N P .
     log_decay = in_pieces(log_decay.to(wide).unsqueeze(-1), piece).squeeze(-1)
     kept = survival(log_decay)  # B J N P P
     weights = (q @ k.unsqueeze(2).mT).to(wide) * (scale * kept).unsqueeze(2)
     context = weights.to(v.dtype) @ v.unsqueeze(2)
-    if log_decay.shape[2] > 1:
+    if exporting or log_decay.shape[2] > 1:
         added = (k * kept[..., -1, :, None]).to(v.dtype).mT @ v  # (3): B J N K V
         with without_autocast(q):
             before = states(added.to(wide), log_decay.sum(-1)).to(v.dtype)
@@ -46,7 +47,7 @@ def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, scale:
 def in_pieces(x: Tensor, piece: int) -> Tensor:
     """Return B J T ... as B J N P ...; the last chunk is padded with zeros: keys that add nothing, and a = 1."""
     missing = -x.shape[2] % piece
-    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, piece))
+    return (F.pad(x, (0, 0, 0, missing)) if torch.compiler.is_exporting() or missing else x).unflatten(2, (-1, piece))
 
 
 def survival(log_decay: Tensor) -> Tensor:

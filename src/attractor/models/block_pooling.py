@@ -88,8 +88,11 @@ class ContinuedBlocks:
         first = before // period  # blocks that were complete before
         n_now = length if real is None else real.sum(1, keepdim=True)
         done = (before + n_now) // period - first
-        self.n_blocks = done if isinstance(done, int) else int(done.max())
         self.done = torch.full((batch, 1), done, device=positions.device) if isinstance(done, int) else done
+        if isinstance(before, int):  # the most that new tokens complete, which needs no look at the padding
+            self.n_blocks = (before + length) // period - before // period
+        else:
+            self.n_blocks = int(done.max())
         indices = torch.arange(self.n_blocks, device=positions.device)
         self.positions = indices + first  # of the new blocks: K, or B K
         self.places = length // period + 2  # blocks that these tokens can touch; padding is summed in one more

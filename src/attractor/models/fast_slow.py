@@ -245,8 +245,8 @@ class FastSlow(LanguageModel):
             positions, now = placement.positions.expand(batch, -1), None
             before: Tensor | int = 0 if past is None else past.length
             if placement.real is not None:
-                earlier, now = placement.real[:, :-length], placement.real[:, -length:]
-                before = earlier.sum(1, keepdim=True)
+                now = placement.real[:, -length:]
+                before = 0 if past is None else placement.real[:, :-length].sum(1, keepdim=True)
             blocks = ContinuedBlocks(period, positions, now, before, None if past is None else past.seen_blocks)
             if past is not None:
                 past.seen_blocks = blocks.seen
