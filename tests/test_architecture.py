@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "claims": {"runs", "statistics"},
     "papers": {"claims", "runs"},
     "evidence": {"claims", "runs", "statistics"},
+    "former_names": set(),
     "corpus": {"console_table", "files", "numerals"},
     "tasks": {"corpus", "fields"},
     "attention": {"taps", "kernels", "fields"},

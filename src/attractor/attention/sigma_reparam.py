@@ -12,8 +12,6 @@ Zhai et al., Stabilizing Transformer training by preventing attention entropy co
 paper reparametrizes every linear map; here it is those that make queries and keys.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -103,11 +101,3 @@ def _unit(x: Tensor) -> Tensor:
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "acting_weight":  # the former place of this function, which goes with 0.2
-        from attractor.attention.acting_weight import acting_weight
-
-        return acting_weight
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -92,7 +92,7 @@ class ContinuedBlocks:
         if isinstance(before, int):  # the most that new tokens complete, which needs no look at the padding
             self.n_blocks = (before + length) // period - before // period
         else:
-            self.n_blocks = int(done.max())
+            self.n_blocks = int(self.done.max())
         indices = torch.arange(self.n_blocks, device=positions.device)
         self.positions = indices + first  # of the new blocks: K, or B K
         self.places = length // period + 2  # blocks that these tokens can touch; padding is summed in one more
