@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class Causal:
     def decode(self, ids: Iterable[int]) -> str:
         return self.unspell([int(token) for token in ids])
 
+    @cached_property
     def generator(self) -> Any:
         """Return the model with the method `generate` of transformers and the settings of generation_config.json."""
         if not isinstance(self.model, LanguageModel):

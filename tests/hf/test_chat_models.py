@@ -24,16 +24,17 @@ from attractor.errors import InputError
 from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
 from attractor.hf.tokenizers import original_tokenizer
+from attractor.runs.run_folder import RunFolder
 from attractor.scoring.texts import score_texts
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
-from attractor.train.saved_tokenizer import saved_settings
+from attractor.train.saved_tokenizer import save_tokenizer, saved_settings
 from in_process import Command, command_in_process
 from tiny_chat import CHAT, ENDS, N_SPOKEN, PROMPT, TEMPLATE, TEXTS, write_chat
 
 CPU = torch.device("cpu")
-ROUTES = ("imported", "tuned", "converted", "again")
+ROUTES = ("imported", "tuned", "converted", "tuned and converted", "again")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     train(config, place / "tuned", Runtime(device="cpu"))
     convert_run(place / "chat", "coupled-euler", place / "converted")
+    convert_run(place / "tuned", "gated", place / "tuned and converted")
     for name in ROUTES:
         if name == "again":
             import_run(place / "imported-exported", place / name)
@@ -257,6 +259,23 @@ def test_without_transformers_the_files_are_read_as_they_are(
     tokenizer = original_tokenizer(settings)
     assert tokenizer.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
     assert (settings.pad, settings.stops) == (original.pad_token_id, tuple(original.convert_tokens_to_ids([*ENDS])))
+
+
+def test_the_end_of_a_document_in_training_ends_text_as_well(place: Path, tmp_path: Path) -> None:
+    """Here the original ends a text at <|im_end|> alone, and documents of the corpus end with <|endoftext|>."""
+    shutil.copytree(place / "chat", tmp_path / "chat")
+    for generation in ({"eos_token_id": 4, "temperature": 0.7}, None):
+        file = tmp_path / "chat" / "generation_config.json"
+        file.unlink() if generation is None else file.write_text(json.dumps(generation))
+        run = import_run(tmp_path / "chat", tmp_path / f"run-{generation is None}")
+        tuned = RunFolder.create(tmp_path / f"tuned-{generation is None}", {})
+        save_tokenizer(tuned, Text(str(place / "corpus")).build(32, 0), run.path)
+        settings, kept = saved_settings(run.path), saved_settings(tuned.path)
+        assert settings is not None
+        assert kept is not None
+        assert (settings.stops, kept.stops) == ((4,), (4, 0))
+        expected = generation or {"bos_token_id": 1, "pad_token_id": 2}
+        assert kept.generation_config == expected | {"eos_token_id": [4, 0]}
 
 
 def test_templates_are_read_from_any_file_that_may_hold_them(place: Path, tmp_path: Path) -> None:

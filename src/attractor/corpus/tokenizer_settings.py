@@ -12,7 +12,7 @@ JSON, nothing in them is executed here, and fields that name code or files are l
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -177,6 +177,13 @@ class TokenizerSettings:
     def stops(self) -> tuple[int, ...]:
         """The tokens that end generated text."""
         return stop_ids(self.generation_config, self.config, self.end)
+
+    def stopping_at(self, end_of_text: int) -> Self:
+        """Return the settings with one more end of generated text: that of the documents on which a run is trained."""
+        if end_of_text in self.stops:
+            return self
+        ids = self.generation_config or self.config
+        return replace(self, generation_config=ids | {"eos_token_id": [*self.stops, end_of_text]})
 
     @property
     def sampling(self) -> dict[str, Any]:

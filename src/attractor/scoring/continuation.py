@@ -71,7 +71,7 @@ def _by_theirs(
         return torch.tensor([_stopped(causal, ids[0, n_prompt:].tolist(), stops)], device=ids.device)
 
     with autocast(causal.device, causal.precision):
-        generated = causal.generator().generate(
+        generated = causal.generator.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
             max_new_tokens=max_new_tokens,

@@ -18,13 +18,15 @@ ELSEWHERE = "imported:"  # begins the corpus of a run that was imported from a m
 
 
 def save_tokenizer(folder: RunFolder, task: Task, start: Path | None = None) -> None:
-    """Save the tokenizer, and for text in the same tokens as those of the run `start` also its settings."""
+    """Save the tokenizer, and for text in the tokens of the run `start` also its settings.
+
+    The end of a document in training then also ends generated text."""
     path = folder.path / TOKENIZER_FILE
     if isinstance(task, TextTask | GlueTask) and not path.exists():
         tokenizer = task.tokenizer if isinstance(task, GlueTask) else task.corpus.tokenizer
         settings = None if start is None or isinstance(task, GlueTask) else saved_settings(start)
         if settings is not None and settings.definition == tokenizer.definition:
-            write_bytes(folder.path / SETTINGS_FILE, settings.stored())
+            write_bytes(folder.path / SETTINGS_FILE, settings.stopping_at(tokenizer.end_of_text).stored())
         write_bytes(path, tokenizer.definition)
 
 
