@@ -258,7 +258,8 @@ def test_without_transformers_the_files_are_read_as_they_are(
     assert settings.spell(PROMPT) == original(PROMPT)["input_ids"]
     tokenizer = original_tokenizer(settings)
     assert tokenizer.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
-    assert (settings.pad, settings.stops) == (original.pad_token_id, tuple(original.convert_tokens_to_ids([*ENDS])))
+    assert tokenizer.pad_token_id == original.pad_token_id
+    assert settings.stops == tuple(original.convert_tokens_to_ids([*ENDS]))
 
 
 def test_the_end_of_a_document_in_training_ends_text_as_well(place: Path, tmp_path: Path) -> None:
@@ -312,10 +313,23 @@ def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> No
     assert "evil" not in json.dumps(settings.files).lower()
 
 
+def test_ids_of_minus_one_are_none(place: Path, tmp_path: Path) -> None:
+    """The first Llamas have such a pad_token_id."""
+    folder = shutil.copytree(place / "chat", tmp_path / "chat")
+    (folder / "generation_config.json").unlink()
+    (folder / "config.json").write_text(
+        json.dumps(json.loads((folder / "config.json").read_text()) | {"pad_token_id": -1, "eos_token_id": -1})
+    )
+    settings = saved_settings(import_run(folder, tmp_path / "run").path)
+    assert settings is not None
+    assert (settings.stops, settings.config["pad_token_id"]) == ((4,), -1)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ids": ({"generation_config": {"eos_token_id": ["two"]}}, "eos_token_id of .* must be an id of a token or a list"),
     "template": ({"tokenizer_config": {"chat_template": 3}}, "chat_template of .* must be a text or a list of named"),
     "token": ({"tokenizer_config": {"bos_token": 1}}, "bos_token of .* must be the text of a token, got 1"),
+    "further tokens": ({"tokenizer_config": {"extra_special_tokens": 7}}, "extra_special_tokens of .* must be a list"),
     "sampling": ({"generation_config": {"top_p": "most"}}, "top_p of .* must be a number, got 'most'"),
     "part": ({"config": []}, "config of .* must be a JSON object"),
     "post-processor": (

@@ -58,8 +58,10 @@ class TokenizerSettings:
         parts: dict[str, dict[str, Any]] = {name: facts[name] for name in PARTS}
         for part in (parts["config"], parts["generation_config"]):
             for name in IDS:
-                is_valid = all(type(token) is int and token >= 0 for token in as_ids(part.get(name)))
-                check(is_valid, name, "an id of a token or a list of ids", part.get(name))
+                value = part.get(name)
+                ids = value if isinstance(value, list) else [value]
+                is_valid = all(token is None or type(token) is int for token in ids)
+                check(is_valid, name, "an id of a token or a list of ids", value)
             for name in ("temperature", "top_k", "top_p"):
                 check(isinstance(part.get(name), int | float | None), name, "a number", part.get(name))
         named = {name: value for name, value in parts["tokenizer_config"].items() if name not in CODE_AND_FILES}
@@ -67,6 +69,8 @@ class TokenizerSettings:
             if isinstance(named.get(name), dict):  # its other properties are in tokenizer.json
                 named[name] = named[name].get("content")
             check(isinstance(named.get(name), str | None), name, "the text of a token", named.get(name))
+        for name in FURTHER:
+            check(isinstance(named.get(name), list | dict | None), name, "a list of tokens", named.get(name))
         template = named.get(CHAT_TEMPLATE)
         entries = template if isinstance(template, list) else [{"name": "default", "template": template or ""}]
         is_valid = all(isinstance(entry, dict) and isinstance(entry.get("template"), str) for entry in entries)
@@ -119,9 +123,10 @@ class TokenizerSettings:
             ) from error
         rust.no_padding()
         rust.no_truncation()
-        names = [self.tokenizer_config.get(name) for name in NAMED]
-        names += [name for field in FURTHER for name in self.tokenizer_config.get(field) or ()]
-        rust.add_special_tokens([name for name in names if isinstance(name, str)])
+        texts = [self.tokenizer_config.get(name) for name in NAMED]
+        for tokens in (self.tokenizer_config.get(name) or [] for name in FURTHER):
+            texts += tokens.values() if isinstance(tokens, dict) else tokens
+        rust.add_special_tokens([text for text in texts if isinstance(text, str)])
         rust.encode_special_tokens = bool(self.tokenizer_config.get("split_special_tokens"))
         return rust
 
@@ -146,7 +151,7 @@ class TokenizerSettings:
         return " or ".join(f"'{self._rust.id_to_token(token)}'" for token in ids)
 
     def _id(self, name: str) -> int | None:
-        """Return the id of a special token by its text, or else as config.json has it."""
+        """Return the id of a special token that tokenizer_config.json names by its text."""
         text = self.tokenizer_config.get(name)
         return None if text is None else self._rust.token_to_id(text)
 
@@ -168,10 +173,6 @@ class TokenizerSettings:
     def always_starts(self) -> bool:
         """Whether the tokenizer puts `start` before every text."""
         return self.spell("")[:1] == [self.start]
-
-    @property
-    def pad(self) -> int | None:
-        return first_id(self._id("pad_token"), self.config.get("pad_token_id"), self.end)
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -203,8 +204,8 @@ class TokenizerSettings:
         begins = self.names(self.spell("")[:1]) if self.always_starts else "no token"
         chat = "a chat template" if self.has_chat_template else "no chat template"
         ends = self.names(self.stops) or "none"
-        reader = self.reader or "attractor alone, without transformers"
-        return f"tokenizer: puts {begins} first, ends of a text are {ends}, {chat}; read by {reader}"
+        reader = f"as {self.reader} reads it" if self.reader else "as its files say, without transformers"
+        return f"tokenizer: puts {begins} first, ends of a text are {ends}, {chat}; {reader}"
 
     def describe_generation(self) -> str:
         """Say how the prompt begins, what ends the text, and which settings `attractor generate` does not apply."""
@@ -219,9 +220,10 @@ class TokenizerSettings:
         return frozenset(token for token, properties in tokens if properties.special)
 
 
-def as_ids(value: Any) -> list[Any]:
-    """Return the ids of a field that may hold null, one id, or a list of ids."""
-    return [] if value is None else value if isinstance(value, list) else [value]
+def as_ids(value: Any) -> list[int]:
+    """Return the ids of a field that may hold null, one id, or a list of ids. Some files have -1 for none."""
+    values = value if isinstance(value, list) else [value]
+    return [token for token in values if token is not None and token >= 0]
 
 
 def first_id(*values: Any) -> int | None:
