@@ -53,6 +53,10 @@ class Scaling(NamedTuple):
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
 
+    def __str__(self) -> str:
+        lists = [",".join(map(str, numbers)) for numbers in (self.short, self.long) if numbers]
+        return ":".join([self.kind, *map(str, self.numbers), *lists])
+
     @property
     def length(self) -> float:
         """The length beyond which the rotation depends on the length of the sequence."""

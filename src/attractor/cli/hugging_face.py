@@ -14,7 +14,6 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.console import say
 from attractor.cli.dtypes import dtype_of
-from attractor.errors import unknown
 from attractor.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from attractor.models.config import ModelConfig
     from attractor.train.config import TrainConfig
 
-FORMATS = ("hf",)
+HF = "hf"  # the format that every model has
 SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 
@@ -78,8 +77,14 @@ class ExportArguments:
     """Write the model of a run as a Hugging Face folder, with its tokenizer, its code and a model card."""
 
     run: Annotated[Positional[Path], arg(help="run folder")]
-    to: Annotated[str, arg(help="format: hf is the only one")] = FORMATS[0]
-    out: Annotated[Path | None, arg(help="new or empty folder; by default 'hf' in the run folder")] = None
+    to: Annotated[
+        str,
+        arg(
+            help="hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, "
+            "gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, cohere, deepseek-v3 or diffllama"
+        ),
+    ] = HF
+    out: Annotated[Path | None, arg(help="new or empty folder; by default the format's name in the run folder")] = None
     checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
     dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training")] = None
     max_shard_size: Annotated[str, arg(help="largest file of weights")] = "5GB"
@@ -89,18 +94,18 @@ class ExportArguments:
 
 
 def export(args: ExportArguments, console: Console) -> None:
-    if args.to not in FORMATS:
-        raise unknown("format", args.to, FORMATS)
     dtype = dtype_of(args.dtype)
     import torch
 
     from attractor.files import refuse_inhabited
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
+    from attractor.hf.foreign_export import chosen_architecture
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
     from attractor.train.saved_tokenizer import saved_settings
 
+    architecture = None if args.to == HF else chosen_architecture(args.to)
     folder = RunFolder.open(args.run)
     out = args.out or args.run / args.to  # within the run, where no search for runs finds its config.json
     refuse_inhabited(out)
@@ -119,6 +124,7 @@ def export(args: ExportArguments, console: Console) -> None:
         has_tokenizer=tokenizer is not None,
         has_chat_template=settings is not None and settings.has_chat_template,
         self_contained=args.self_contained,
+        is_foreign=architecture is not None,
     )
     card = model_card(folder, exported)
     labels = labels_to_export(run.config)
@@ -133,6 +139,7 @@ def export(args: ExportArguments, console: Console) -> None:
         labels,
         settings,
         run.config.seq_len,
+        architecture,
     )
     say(console, str(out))
 

@@ -6,7 +6,7 @@ since importing it would compute something else. Fields that config.json leaves 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -94,12 +94,12 @@ class Architecture:
         """The name of the architecture in `attractor export --to`."""
         return self.model_type.replace("_", "-")
 
-    @property
-    def all_needs(self) -> tuple[Need, ...]:
+    def unmet(self, described: Described) -> Iterator[Need]:
         names = list(self.activations)
         act = Need("hidden_act", " or ".join(names), lambda stored: stored["hidden_act"] in names, "such activation")
         rotated = () if self.partial_rotation else (WHOLE_HEADS,)
-        return (act, *ALWAYS, *rotated, LOCAL_OR_GLOBAL if self.windows else NO_LOCAL, *self.needs)
+        needs = (act, *ALWAYS, *rotated, LOCAL_OR_GLOBAL if self.windows else NO_LOCAL, *self.needs)
+        return (need for need in needs if not need.holds(described))
 
     def described(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of config.json over the defaults, under the names that Llama has."""
@@ -111,12 +111,11 @@ class Architecture:
 
     def config(self, stored: Mapping[str, Any]) -> TransformerConfig:
         described = self.described(stored)
-        for need in self.all_needs:
-            if not need.holds(described):
-                raise InputError(
-                    f"{need.field} must be {need.rule} for a model of type '{self.model_type}' to be imported, got "
-                    f"{described.get(need.field)!r}: attractor has no {need.lacking}; {need.alternative}"
-                )
+        for need in self.unmet(described):
+            raise InputError(
+                f"{need.field} must be {need.rule} for a model of type '{self.model_type}' to be imported, got "
+                f"{described.get(need.field)!r}: attractor has no {need.lacking}; {need.alternative}"
+            )
         return self.translated(described)
 
     def translated(self, described: Described) -> TransformerConfig:
@@ -128,10 +127,13 @@ class Architecture:
             raise self.refusal("family", TransformerConfig.family, config.family)
         act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
         common = self.describe(config) | {"hidden_act": act}
+        if not self.partial_rotation:
+            common["rope_parameters"].get(GLOBAL, common["rope_parameters"]).pop("partial_rotary_factor", None)
         self.require_same(config, self.translated(self.described(common)))
         names = {llamas: its for its, llamas in self.aliases.items()}
         stored = {names.get(name, name): value for name, value in common.items()}
-        assert self.config(stored) is not None
+        for need in self.unmet(self.described(stored)):
+            raise self.refusal(need.field, need.rule, common.get(need.field))
         return stored
 
     def require_same(self, config: TransformerConfig, translated: TransformerConfig) -> None:
@@ -524,7 +526,7 @@ def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
         "head_dim": layer.layout.free,
         "attn_logit_softcapping": layer.softcap,
         "final_logit_softcapping": config.logit_softcap,
-        "query_pre_attn_scalar": layer.scale**-2,
+        "query_pre_attn_scalar": round(layer.scale**-2),
     }
 
 
@@ -534,6 +536,12 @@ def described_gemma3(config: TransformerConfig) -> dict[str, Any]:
 
 def layer_fraction(config: TransformerConfig) -> float:
     return config.attention_config.couple.rope_fraction
+
+
+def described_phi3(config: TransformerConfig) -> dict[str, Any]:
+    stored = described_window(config)
+    length = stored["rope_parameters"].pop("original_max_position_embeddings", None)
+    return stored | ({} if length is None else {"original_max_position_embeddings": length})
 
 
 def described_multiplied(config: TransformerConfig) -> dict[str, Any]:
@@ -573,9 +581,10 @@ def described_pairs(config: TransformerConfig) -> dict[str, Any]:
 def described_latent(config: TransformerConfig) -> dict[str, Any]:
     """Return the widths of MLA; those of other attention do not matter, since `attention` differs first."""
     layer, stored = first_layer(config), described_shape(config)
-    sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 1)
+    sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
     stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}
-    stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers, "head_dim": None}
+    stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers}
+    stored.pop("head_dim", None)  # its meaning has changed over time
     rope, width = stored["rope_parameters"], layer.layout.free + layer.layout.rotary
     ratio = layer.scale * width**0.5
     if rope["rope_type"] == "yarn" and ratio > 1:
@@ -611,6 +620,7 @@ def settings(config: TransformerConfig) -> dict[str, Any]:
     }
     for values in by_stage:
         flat |= values
+    flat["rope_scaling"] = None if config.rope_scaling is None else parse_scaling(config.rope_scaling)
     if config.global_layers is not None:
         flat["global_layers"] = ",".join(map(str, sorted(layer_indices(config.global_layers, config.n_layers))))
     flat |= {"n_kv_heads": layer.layout.n_kv_heads, "head_dim": layer.layout.free, "attention_scale": layer.scale}
@@ -834,7 +844,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "phi3",
         with_window,
         "as Llama, with `rope_fraction`, LongRoPE, and a `window` where it has one; fused matrices are split",
-        describe=described_window,
+        (
+            Need(
+                "rope_parameters",
+                "of type default or longrope",
+                lambda stored: rope_type(stored) in ("default", "longrope"),
+                "such scaling of positions in this architecture",
+            ),
+        ),
+        described_phi3,
         windows=True,
         names=Names(mlp={"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}),
         partial_rotation=True,

@@ -39,6 +39,7 @@ class Exported:
     has_tokenizer: bool = False
     has_chat_template: bool = False
     self_contained: bool = True
+    is_foreign: bool = False  # the model is one of transformers' own architectures
 
 
 def model_card(run: RunFolder, exported: Exported) -> str:
@@ -292,9 +293,9 @@ def loading(facts: RunFacts) -> str:
     auto = "AutoModelForSequenceClassification" if facts.labels else "AutoModelForCausalLM"
     exported, kept = facts.exported, facts.exported.has_tokenizer
     name = json.dumps(plain(exported.name))
-    trust = ", trust_remote_code=True" if exported.self_contained else ""
+    trust = ", trust_remote_code=True" if exported.self_contained and not exported.is_foreign else ""
     lines = [f"from transformers import {auto}{', AutoTokenizer' if kept else ''}"]
-    if not exported.self_contained:
+    if not exported.self_contained and not exported.is_foreign:
         lines.append("from attractor.hf import AttractorForCausalLM  # so that transformers knows the model")
     lines += ["", f"folder = {name}  # the path of this folder, or its name on the Hub"]
     lines.append(f"model = {auto}.from_pretrained(folder{trust})")
@@ -314,6 +315,7 @@ def loading(facts: RunFacts) -> str:
             "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))",
         ]
     where = "The code of the model is in its folder" if exported.self_contained else "This needs attractor installed"
+    where = "The code of the model is part of transformers" if exported.is_foreign else where
     return f"{where}.\n\n```python\n" + "\n".join(lines) + "\n```"
 
 

@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import refuse_inhabited, write_json
+from attractor.hf.architectures import Architecture
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
+from attractor.hf.foreign_export import as_foreign
 from attractor.hf.import_runs import TRAINED_LENGTH
 from attractor.hf.model import (
     AttractorForCausalLM,
@@ -56,12 +59,14 @@ def export_model(
     labels: Sequence[str] = (),
     settings: TokenizerSettings | None = None,
     trained_length: int | None = None,
+    to: Architecture | None = None,
 ) -> Path:
     """Write the folder and return it.
 
     `dtype` None keeps the dtype of the weights. Without `self_contained` the folder has no code and needs attractor to
     be installed. `labels` are the names of a classifier's classes. `settings` are those of an imported model's
-    tokenizer. `trained_length` is the length of training sequences, the default window of an evaluation."""
+    tokenizer. `trained_length` is the length of training sequences, the default window of an evaluation. `to` is an
+    architecture of transformers that describes the model; the folder then has its names and no code."""
     folder = Path(folder)
     refuse_inhabited(folder)
     if SIZE.fullmatch(max_shard_size) is None:
@@ -71,9 +76,13 @@ def export_model(
             f"tokenizer must have at most vocab_size={model.config.vocab_size} tokens, as the model has rows for, got "
             f"'{tokenizer.name}' with {tokenizer.n_spelled}; export with the tokenizer that it was trained with"
         )
-    if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
-        model = deepcopy(model).to(dtype)
-    wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
+    wrapped: PreTrainedModel
+    if to is not None:
+        wrapped, self_contained = as_foreign(model, to, token_ids(tokenizer, settings), dtype), False
+    else:
+        if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
+            model = deepcopy(model).to(dtype)
+        wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
     place = folder.resolve()
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     unfinished.mkdir(parents=True)
@@ -112,12 +121,15 @@ def as_hugging_face(
         rest |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     if trained_length is not None:
         rest[TRAINED_LENGTH] = trained_length
-    if settings is not None:
-        rest |= settings.config
-    elif tokenizer is not None:
-        end = tokenizer.end_of_text
-        rest |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
-    return wrapper.of(model, **rest)
+    return wrapper.of(model, **rest, **token_ids(tokenizer, settings))
+
+
+def token_ids(tokenizer: Tokenizer | None, settings: TokenizerSettings | None) -> dict[str, Any]:
+    """Return the fields of config.json about special tokens."""
+    if settings is not None or tokenizer is None:
+        return {} if settings is None else settings.config
+    end = tokenizer.end_of_text
+    return {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
 
 
 def write_code(folder: Path, labels: bool) -> None:
