@@ -13,6 +13,7 @@ from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score.softmax import attend, logit_penalty
 from attractor.attention.score.window import block_sizes, in_blocks, pairs_computed, pairs_seen
 from attractor.errors import InputError
+from attractor.kernels.vmap_attention import attention_under_vmap
 from tiers import tiered
 
 WINDOWED = [name for name, config in PRESETS.items() if hasattr(config.score, "window")]
@@ -182,6 +183,16 @@ def test_half_precision_stays_close() -> None:
     expected, _ = layer(x)
     found, _ = layer.bfloat16()(x.bfloat16())
     assert (found.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_several_models_are_computed_at_once() -> None:
+    """Criterion: under vmap, as seeds are stacked, every model's output and gradient are its own."""
+    layers, x = [build("gqa", WIDTH, HEADS, window=16).double() for _ in range(2)], inputs(90)
+    weights, _ = torch.func.stack_module_state(layers)  # type: ignore[arg-type]
+    with attention_under_vmap():
+        found = torch.vmap(lambda weights: torch.func.functional_call(layers[0], weights, (x,))[0])(weights)
+    for output, layer in zip(found, layers, strict=True):
+        torch.testing.assert_close(output, layer(x)[0])
 
 
 def test_pairs_are_counted_exactly() -> None:

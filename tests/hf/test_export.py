@@ -40,6 +40,10 @@ MODELS: dict[str, ModelConfig[LanguageModel]] = {
     "fast-slow": FastSlowConfig(**TINY),
     "fast-slow-coupled": FastSlowConfig(**TINY, attention="coupled-gated"),
     "itrsa-causal": ItrSAConfig(**TINY, causal=True, positions="rope"),
+    "window": TransformerConfig(
+        **TINY, n_layers=2, positions="rope", window=4, global_layers="1", local_rope_theta=100.0, logit_softcap=5.0
+    ),
+    "fast-slow-window": FastSlowConfig(**TINY, window=4),
     "reparametrised": TransformerConfig(**TINY, n_layers=1, sigma_reparam=True, tied_embeddings=False),
 }
 LABELLED = TransformerConfig(**TINY, n_layers=1, n_classes=3, pool="mean")

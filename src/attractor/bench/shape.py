@@ -72,9 +72,10 @@ def config_of(name: str, shape: BenchShape) -> TransformerConfig:
 def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) -> TransformerConfig:
     of_model = {f.name for f in fields(TransformerConfig)} - {"attention"}
     attention = {field: value for field, value in changes.items() if field not in of_model}
+    window = changes.get("window")  # it may be longer than the sequences, which RoPE leaves without a limit
     return TransformerConfig(
         vocab_size=shape.vocab_size,
-        max_seq_len=shape.seq_len,
+        max_seq_len=max(shape.seq_len, window) if isinstance(window, int) else shape.seq_len,
         **{field: getattr(shape, field) for field in SIZED},
         positions="rope",
         attention=preset(mechanism).replace(**attention) if attention else mechanism,
