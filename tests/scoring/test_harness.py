@@ -1,6 +1,8 @@
 """lm-eval asks our adapter, and gets what the model itself says."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +208,15 @@ def test_all_new_tokens_come_unless_a_stop_ends_them(causal: Causal) -> None:
     expected = causal.model.generate(tokens, 30, temperature=0.0)[0, 18:].tolist()
     assert not {*expected} & {END_OF_TEXT, END_OF_TEXT + 1}
     assert text == causal.decode(expected)
-    stop = text[7:12]
-    (short,) = lm.generate_until(asked("generate_until", (prompt, settings | {"until": [stop]})))
+    stop, n_calls = text[7:12], Counter[str]()
+    end = next(n for n in range(30) if stop in causal.decode(expected[:n]))
+    with causal.model.embedding.register_forward_hook(lambda *_: n_calls.update(["tokens"])):
+        (short,) = lm.generate_until(asked("generate_until", (prompt, settings | {"until": [stop]})))
     assert short == text[: text.index(stop)]
+    assert n_calls["tokens"] == end  # generation ends with the stop, which spans several tokens
+    special = replace(causal, specials=frozenset(expected[3:5]))
+    (rest,) = AttractorLM(special, window=48).generate_until(asked("generate_until", (prompt, settings)))
+    assert rest == causal.decode([token for token in expected if token not in expected[3:5]])
 
 
 @pytest.mark.parametrize("name", ["chat", "imported", "imported-exported"])
@@ -232,6 +240,7 @@ def test_chats_are_rendered_as_by_the_other_adapter(place: Path, name: str) -> N
     assert len(tokens) == N_SPOKEN + 1
 
 
+@pytest.mark.slow
 def test_a_task_is_asked_in_the_chat_template(place: Path, tmp_path: Path, causal: Causal) -> None:
     lm = AttractorLM(load_causal(place / "imported", CPU))
     seen: list[str] = []
