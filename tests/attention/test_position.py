@@ -89,6 +89,62 @@ def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
     torch.testing.assert_close(after[between], before[between] * (share + (1 - share) / factor))
 
 
+def frequencies(rope: Rope, length: int = 2) -> torch.Tensor:
+    """Return the angles between two neighbouring positions, in a sequence of this length."""
+    rotation = rope.at(torch.arange(length))
+    return torch.atan2(rotation.sin, rotation.cos)[1]
+
+
+def size(rope: Rope) -> float:
+    """Return the factor by which rotated vectors are longer."""
+    rotation = rope.at(torch.arange(2))
+    return rotation.cos[0, 0].item()
+
+
+def test_dynamic_scaling_begins_beyond_its_length_and_raises_theta() -> None:
+    plain, scaled = Rope(8, 1e4), Rope(8, 1e4, "dynamic:4:16")
+    assert torch.equal(frequencies(scaled, 16), frequencies(plain))
+    theta = 1e4 * (4 * 40 / 16 - 3) ** (8 / 6)
+    torch.testing.assert_close(frequencies(scaled, 40), frequencies(Rope(8, theta)))
+
+
+def test_yarn_keeps_fast_turns_and_slows_slow_ones_and_enlarges() -> None:
+    """Between FAST and SLOW turns in LENGTH positions, the share of the slowed frequency grows evenly."""
+    plain, scaled = (frequencies(Rope(64, 1e4, scaling)) for scaling in (None, "yarn:8:1000:32:1:1.25"))
+    turns = 1000 * plain / (2 * math.pi)
+    ratio, is_between = scaled / plain, (turns < 32) & (turns > 1)
+    number = torch.arange(32)
+    first, last = number[is_between][0].item() - 1, number[is_between][-1].item() + 1  # rounded outwards
+    torch.testing.assert_close(ratio[: first + 1], torch.ones(first + 1, dtype=torch.float64))
+    torch.testing.assert_close(ratio[last:], torch.full((32 - last,), 1 / 8, dtype=torch.float64))
+    share = (number - first) / (last - first)
+    between = slice(first, last + 1)
+    torch.testing.assert_close(ratio[between], (1 - share + share / 8)[between].double())
+    assert size(Rope(64, 1e4, "yarn:8:1000:32:1:1.25")) == 1.25
+    assert not torch.equal(frequencies(Rope(64, 1e4, "yarn-exact:8:1000:32:1:1.25")), scaled)
+
+
+def test_longrope_divides_by_one_list_up_to_its_length_and_by_another_beyond() -> None:
+    scaling = "longrope:16:1.5:1,2,4,8:2,4,8,16"
+    plain, rope = frequencies(Rope(8)), Rope(8, scaling=scaling)
+    short = torch.tensor([1, 2, 4, 8])
+    for length, factors in ((16, short), (17, 2 * short)):
+        rotation = rope.at(torch.arange(length))
+        torch.testing.assert_close(torch.atan2(rotation.sin, rotation.cos)[1], plain / factors)
+        assert rotation.cos[0, 0] == 1.5
+
+
+@pytest.mark.parametrize("scaling", ["dynamic:4:16", "longrope:16:1.5:1,2,4,8:2,4,8,16"])
+def test_a_cache_is_not_continued_where_its_keys_would_turn_otherwise(scaling: str) -> None:
+    rope = Rope(8, scaling=scaling)
+    rope.refuse_other_rotation(15, torch.tensor([15]))
+    with pytest.raises(InputError, match=r"from a cache must stay within 16 positions under rope_scaling .*, got 17"):
+        rope.refuse_other_rotation(16, torch.tensor([16]))
+    rope.refuse_other_rotation(0, torch.arange(40))  # at once, without a cache
+    if scaling.startswith("longrope"):
+        rope.refuse_other_rotation(17, torch.tensor([17]))  # the cached keys were turned by the second list, too
+
+
 @pytest.mark.parametrize(
     "scaling",
     [

@@ -37,6 +37,22 @@ MODELS: dict[str, ModelConfig[LanguageModel]] = {
     name: TransformerConfig(**TINY, n_layers=1, attention=name, positions="rope" if i % 2 else "learned")
     for i, name in enumerate(PRESETS)
 } | {
+    "of-other-families": TransformerConfig(
+        **TINY,
+        n_layers=2,
+        positions="rope",
+        stream_norm="layernorm",
+        parallel_branches=True,
+        norms_per_block=1,
+        out_bias=True,
+        mlp_bias=True,
+        mlp="gelu-tanh",
+        branch_scale=0.5,
+        logit_scale=0.5,
+        attention_scale=0.3,
+        rope_scaling="yarn:4:16:4:0.02:1.1",
+        no_rope_every=2,
+    ),
     "fast-slow": FastSlowConfig(**TINY),
     "fast-slow-coupled": FastSlowConfig(**TINY, attention="coupled-gated"),
     "itrsa-causal": ItrSAConfig(**TINY, causal=True, positions="rope"),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from attractor.attention import PRESETS, Cache, Rope, build
 from attractor.errors import InputError
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import SIZES, FastSlowConfig, TransformerConfig
 from attractor.taps import capture
 from tiers import tiered
 
@@ -126,6 +126,65 @@ def test_the_scale_of_embeddings_is_of_what_enters_alone() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
+def test_other_families_decode_from_a_cache(changes: dict[str, object]) -> None:
+    """Within the length at which a scaling begins to depend on the length."""
+    model, asked = SMALL.replace(**changes).build(0).eval(), tokens(2, 8)
+    cache = model.new_cache()
+    parts = [model(part, cache=cache)[0] for part in asked.split([3, 1, 1, 2, 1], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), model(asked)[0], rtol=0, atol=1e-5)
+
+
+def test_decoding_beyond_the_length_of_a_scaling_is_refused_with_a_cache_alone() -> None:
+    model = SMALL.replace(positions="rope", rope_scaling="dynamic:4:8").build(0).eval()
+    with pytest.raises(InputError, match="must stay within 8 positions under rope_scaling 'dynamic', got 9"):
+        model.generate(tokens(2, 6), max_new_tokens=8)
+    assert model.generate(tokens(2, 6), max_new_tokens=8, use_cache=False).shape == (2, 14)
+
+
+@torch.no_grad()
+def test_parallel_branches_read_the_same_stream() -> None:
+    """The step of a block is the sum of both branches at its input; with one norm, both read what it returns."""
+    x = torch.randn(2, 7, 32)
+    block = SMALL.replace(parallel_branches=True).build(0).layers[0].eval()
+    torch.testing.assert_close(block(x)[0] - x, block.attend(x, True, None, None)[0] + block.transform(x))
+    shared = SMALL.replace(parallel_branches=True, norms_per_block=1).build(0).layers[0].eval()
+    shared.attention_norm.weight.normal_()
+    n = shared.attention_norm(x)
+    torch.testing.assert_close(shared(x)[0] - x, shared.attention(n)[0] + shared.mlp(n))
+    assert not list(shared.mlp_norm.parameters())
+
+
+@torch.no_grad()
+def test_multipliers_multiply_logits_branches_and_scores() -> None:
+    model, asked = SMALL.build(0).eval(), tokens()
+    scaled = SMALL.replace(logit_scale=0.5).build(0).eval()
+    torch.testing.assert_close(scaled(asked)[0], 0.5 * model(asked)[0])
+    targets = asked.roll(1, 1)
+    cross_entropy = F.cross_entropy(scaled(asked)[0].flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(scaled.loss(asked, targets)[0], cross_entropy)
+    x, block = torch.randn(2, 7, 32), model.layers[0]
+    halved = SMALL.replace(branch_scale=0.5).build(0).layers[0].eval()
+    torch.testing.assert_close(halved.transform(x), 0.5 * block.transform(x))
+    torch.testing.assert_close(halved.attend(x, True, None, None)[0], 0.5 * block.attend(x, True, None, None)[0])
+    with capture("logits") as seen:
+        SMALL.replace(attention_scale=2 * 8**-0.5).build(0)(asked)
+        model(asked)
+    layers = len(seen["logits"]) // 2
+    torch.testing.assert_close(seen["logits"][0], 2 * seen["logits"][layers])
+
+
+@torch.no_grad()
+def test_rope_turns_a_part_of_each_head_and_the_last_of_so_many_layers_has_none() -> None:
+    config = SMALL.replace(positions="rope", rope_fraction=0.5, no_rope_every=2, n_layers=4)
+    with capture("q", "q_coupled") as seen:
+        config.build(0)(tokens())
+    for number, (before, after) in enumerate(zip(seen["q"], seen["q_coupled"], strict=True), start=1):
+        assert torch.equal(before[..., 4:], after[..., 4:])
+        assert torch.equal(before[..., :4], after[..., :4]) == (number % 2 == 0)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("attention", ["gqa", "differential", "coupled-euler", "mla"])
 def test_qk_norm_across_makes_all_heads_of_a_position_one_vector(attention: str) -> None:
     """Their mean square is 1 together, while each head's own differs; over one head it is QK-norm as ever."""
@@ -220,6 +279,20 @@ def test_config_survives_json(attention: object) -> None:
         ),
         ({"zero_start": True}, ["unknown attention field 'zero_start'"]),
         ({"dropout": 1.0}, ["dropout", "below 1", "1.0"]),
+        ({"norms_per_block": 1}, ["norms_per_block must be 2 or 4, got 1"]),
+        ({"norms_per_block": 4, "parallel_branches": True}, ["norms_per_block must be 1 or 2 with parallel branches"]),
+        ({"parallel_branches": True, "post_norm": True}, ["parallel_branches must be False with post_norm"]),
+        ({"stream_norm": "batchnorm"}, ["stream_norm must be one of rmsnorm, layernorm", "batchnorm"]),
+        ({"branch_scale": 0.0}, ["branch_scale must be positive"]),
+        ({"logit_scale": -1.0}, ["logit_scale must be positive"]),
+        ({"attention_scale": 0.0}, ["attention_scale must be positive and finite"]),
+        ({"rope_fraction": 0.5}, ["rope_fraction must be 1.0 without positions='rope'"]),
+        ({"rope_fraction": 1.5, "positions": "rope"}, ["rope_fraction must be above 0 and at most 1"]),
+        ({"rope_fraction": 0.5, "positions": "rope", "attention": "mla"}, ["rope_fraction must be 1 under MLA"]),
+        ({"rope_fraction": 0.5, "positions": "rope", "attention": "differential"}, ["rope_fraction must be 1 under"]),
+        ({"no_rope_every": 2}, ["no_rope_every must be None without positions='rope'"]),
+        ({"no_rope_every": 0, "positions": "rope"}, ["no_rope_every", "at least 1"]),
+        ({"rope_scaling": "longrope:8:1:1,2:1", "positions": "rope"}, ["longrope with lists of one length"]),
     ],
 )
 def test_bad_config_is_refused_in_one_line(changes: dict[str, object], words: list[str]) -> None:
@@ -282,6 +355,19 @@ def test_a_model_with_windows_decodes_as_it_is_computed_whole() -> None:
         ]
         torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real], rtol=1e-10, atol=1e-10)
         assert [layer.n_held for layer in cache.layers] == [5, 24]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallel_branches": True}, "parallel_branches must be False for a model of family 'fast-slow', got True"),
+        ({"stream_norm": "layernorm"}, "stream_norm must be 'rmsnorm' for a model of family 'fast-slow'"),
+        ({"rope_scaling": "dynamic:4:8"}, "rope_scaling must be none that depends on the sequence's length"),
+    ],
+)
+def test_other_models_than_transformers_refuse_their_fields(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        FastSlowConfig(positions="rope", **changes)
 
 
 def test_a_sequence_longer_than_the_positions_is_refused_and_rope_has_no_such_end() -> None:

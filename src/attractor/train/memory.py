@@ -134,7 +134,8 @@ def layer_bytes(config: TrainConfig) -> tuple[list[int], int]:
 def _extrapolated(count: Callable[[TrainConfig], Counts], config: TrainConfig) -> Counts:
     """Return the counts of a configuration, where only COUNTED of many repetitions are really counted."""
     for name in REPEATED:
-        alike = name != "n_layers" or getattr(config.model, "global_layers", None) is None
+        differing = (getattr(config.model, field, None) for field in ("global_layers", "no_rope_every"))
+        alike = name != "n_layers" or all(value is None for value in differing)
         if alike and (number := getattr(config.model, name, 0)) > COUNTED:
             few, more = (_extrapolated(count, config.replace(**{name: n})) for n in (COUNTED - 1, COUNTED))
             return type(more)(*(b + (b - a) * (number - COUNTED) for a, b in zip(few, more, strict=True)))
