@@ -4,8 +4,8 @@
     python docs/run_blocks.py docs/x.md     these pages
 
 A page's blocks run in order, those between ``` too, in an empty folder: Python in one namespace, `attractor` commands
-as a reader types them. The code of a notebook runs cell by cell, and a copy with what the cells gave goes to
-dist/notebooks/, from where the site shows it.
+as a reader types them. The code of a notebook runs cell by cell, commands after an exclamation mark included. A copy
+with what the cells gave goes to dist/notebooks/, from where the site shows it.
 """
 
 import ast
@@ -50,7 +50,8 @@ def run_notebook(page: Path, executed: Path = EXECUTED) -> None:
     names: dict[str, object] = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            value = run_cell("".join(cell["source"]), str(page), names)
+            source = "".join(cell["source"])
+            value = run_commands(source) if source.startswith("!") else run_cell(source, str(page), names)
             cell["outputs"] = [] if value is None else [output_of(value)]
     executed.mkdir(parents=True, exist_ok=True)
     (executed / page.name).write_text(json.dumps(notebook))
@@ -64,6 +65,18 @@ def run_cell(source: str, page: str, names: dict[str, object]) -> object:
     return None if last is None else eval(compile(ast.Expression(last.value), page, "eval"), names)
 
 
+def run_commands(source: str) -> "Printed":
+    """Run the commands of a cell, each a line after an exclamation mark, and return what they print."""
+    return Printed("".join(run_command(line.removeprefix("!")) for line in source.splitlines()).rstrip())
+
+
+class Printed(str):
+    """A text that a notebook shows as it is, without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def output_of(value: object) -> dict[str, object]:
     """Return a value as a notebook stores it: as text, and as HTML or a picture where it can be shown so."""
     data = {"text/plain": repr(value)}
@@ -75,11 +88,12 @@ def output_of(value: object) -> dict[str, object]:
     return {"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": data}
 
 
-def run_command(command: str) -> None:
+def run_command(command: str) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(command, shell=True, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"`{command}` ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 def main() -> None:

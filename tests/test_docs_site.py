@@ -87,7 +87,7 @@ def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     shown = in_docs("notebooks").in_markdown(page.read_text())
-    sources = ["".join(cell["source"]) for cell in code]
+    sources = ["".join(cell["source"]) for cell in code if not cell["source"][0].startswith("!")]
     assert re.findall(r"^```python\n(.*?)\n```$", shown, re.MULTILINE | re.DOTALL) == sources
     for source in sources:
         compile(source, str(page), "exec")
@@ -96,14 +96,21 @@ def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(
 
 
 def test_what_the_cells_of_a_notebook_give_is_shown_below_them(tmp_path: Path) -> None:
-    cells = ["x = 6 * 7", "x", "'<b>'", "class Shown:\n    def _repr_html_(self): return '<i>a\\n\\nb</i>'\nShown()"]
+    cells = [
+        "x = 6 * 7",
+        "x",
+        "'<b>'",
+        "!echo one\n!echo 'two'",
+        "class Shown:\n    def _repr_html_(self): return '<i>a\\n\\nb</i>'\nShown()",
+    ]
     notebook = {"cells": [{"cell_type": "code", "source": [source], "outputs": []} for source in cells]}
     page = tmp_path / "page.ipynb"
     page.write_text(json.dumps(notebook))
     in_docs("run_blocks").run_notebook(page, tmp_path / "executed")
     in_markdown = in_docs("notebooks").in_markdown
     shown = in_markdown(page.read_text(), tmp_path / "executed" / "page.ipynb")
-    assert re.findall(r"^````\n(.*?)\n````$", shown, re.MULTILINE | re.DOTALL) == ["42", "'<b>'"]
+    assert re.findall(r"^````\n(.*?)\n````$", shown, re.MULTILINE | re.DOTALL) == ["42", "'<b>'", "one\ntwo"]
+    assert "```sh\necho one\necho 'two'\n```" in shown
     assert '<div class="output">\n<i>a\nb</i>\n</div>' in shown
     page.write_text(page.read_text().replace("6 * 7", "6 * 8"))
     assert "42" not in in_markdown(page.read_text(), tmp_path / "executed" / "page.ipynb")

@@ -36,7 +36,9 @@ def cell_in_markdown(cell: Cell) -> str:
     text = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return text
-    return "\n\n".join([f"```python\n{text}\n```", *(output_in_markdown(output["data"]) for output in cell["outputs"])])
+    commands = text.startswith("!")
+    code = "```sh\n" + re.sub("^!", "", text, flags=re.MULTILINE) if commands else f"```python\n{text}"
+    return "\n\n".join([f"{code}\n```", *(output_in_markdown(output["data"]) for output in cell["outputs"])])
 
 
 def output_in_markdown(data: dict[str, str]) -> str:

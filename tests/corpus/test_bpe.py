@@ -112,6 +112,17 @@ def test_gpt2_without_network_says_what_to_fetch(tmp_path: Path, monkeypatch: py
         load_tokenizer("gpt2")
 
 
+def test_the_end_of_a_turn_ends_documents_where_nothing_else_does() -> None:
+    """Criterion: a chat tokenizer needs no further token, and a name that ends documents comes first."""
+    import tokenizers
+
+    for names, end in ((["a", "<|im_end|>"], 1), (["<|im_end|>", "</s>"], 1)):
+        vocabulary = {name: token for token, name in enumerate(names)}
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=names[0]))
+        loaded = restore(words.to_str().encode(), "words")
+        assert (loaded.end_of_text, loaded.vocab_size) == (end, 2)
+
+
 def test_a_vocabulary_without_an_end_gets_one(tmp_path: Path) -> None:
     import tokenizers
 

@@ -32,6 +32,7 @@ SMALLEST = 257  # every byte and the end of text
 LARGEST = 1 << 20  # the library allocates memory for the whole vocabulary at once
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend▁of▁sentence\uff5c>", "[SEP]")
+ENDS_OF_TURNS = ("<EOS_TOKEN>", "<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>")
 PADS = ("<|pad|>", "<pad>", "[PAD]")
 
 # GPT-2's words: contractions; letters, digits and other characters with a space before them; and spaces. The possessive
@@ -68,7 +69,7 @@ class BytePairs:
         self._rust.no_padding()
         self._rust.no_truncation()
         known = self._rust.get_vocab()
-        end = next((known[spelling] for spelling in ENDS if spelling in known), None)
+        end = next((known[spelling] for spelling in (*ENDS, *ENDS_OF_TURNS) if spelling in known), None)
         if end is None:  # documents need an end of text, which gets the next free id
             self._rust.add_special_tokens([ENDS[0]])
             known = self._rust.get_vocab()
