@@ -1,4 +1,5 @@
-"""The cache: what was appended comes back, whatever the chunks; room grows by doubling; rows can be reordered."""
+"""The cache returns what was appended, whatever the chunks; its storage grows by doubling; its rows can be
+reordered."""
 
 from itertools import pairwise
 
@@ -10,7 +11,8 @@ from attractor.attention import Cache, build
 
 @pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 1, 4], [1, 7, 1]], ids=str)
 def test_everything_appended_comes_back(chunks: list[int]) -> None:
-    """Criterion: after every append each tensor equals the concatenation so far, though widths and heads differ."""
+    """Criterion: after every append, keys and values equal the concatenation so far, though their widths and heads
+    differ."""
     keys, values = torch.randn(2, 3, 9, 4), torch.randn(2, 1, 9, 6)
     cache, end = Cache(), 0
     for k, v in zip(keys.split(chunks, dim=2), values.split(chunks, dim=2), strict=True):
@@ -21,8 +23,8 @@ def test_everything_appended_comes_back(chunks: list[int]) -> None:
         assert torch.equal(held_values, values[:, :, :end])
 
 
-def test_room_is_renewed_a_logarithmic_number_of_times() -> None:
-    """Criterion: 100 single appends move the storage at most 8 times (1, 2, 4, ... 128)."""
+def test_storage_is_reallocated_a_logarithmic_number_of_times() -> None:
+    """Criterion: 100 appends of one position move the storage at most 8 times (at capacities 1, 2, 4, ... 128)."""
     cache, addresses = Cache(), []
     for _ in range(100):
         addresses.append(cache.append(torch.zeros(1, 1, 1, 2))[0].untyped_storage().data_ptr())
@@ -40,7 +42,7 @@ def test_numbers_are_those_of_one_sequence_without_spare_room() -> None:
 
 @pytest.mark.parametrize("rows", [[1, 0, 2], [2, 2, 0], [1]], ids=["permuted", "branched", "finished"])
 def test_reordered_rows_continue_other_sequences(rows: list[int]) -> None:
-    """Criterion: decoding on after a reorder equals the full pass over the sequences that were chosen."""
+    """Criterion: decoding after a reorder equals the full pass over the selected sequences."""
     torch.manual_seed(0)
     layer = build("standard", 8, 2).double()
     past, new = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(len(rows), 2, 8, dtype=torch.float64)

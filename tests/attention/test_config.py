@@ -1,4 +1,5 @@
-"""Mechanisms as data: configs compare by value, change by field, survive storage, and refuse what they cannot mean."""
+"""Configs of mechanisms are data: they compare by value, change by field, survive storage, and refuse invalid
+values."""
 
 import re
 from typing import Any
@@ -78,7 +79,7 @@ def test_unknown_preset_names_the_nearest(name: str, message: str) -> None:
         build(name, 16, 4)
 
 
-def test_name_like_no_other_gets_the_whole_table() -> None:
+def test_a_name_without_a_near_match_gets_the_whole_table() -> None:
     with pytest.raises(InputError, match=r"^unknown attention 'zzzz'; known: coupled-differential, .*, uniform \("):
         build("zzzz", 16, 4)
 
@@ -88,7 +89,7 @@ def test_name_like_no_other_gets_the_whole_table() -> None:
     [("n_step", "n_steps"), ("drop", "dropout"), ("n_kv_head", "n_kv_heads"), ("soft_cap", "softcap")],
 )
 def test_unknown_field_names_the_nearest(change: str, nearest: str) -> None:
-    """Criterion: at `replace` and at `build`, with where to look all up."""
+    """Criterion: `replace` and `build` both name the nearest field and say which command lists all fields."""
     message = re.escape(f"unknown attention field '{change}'; did you mean '{nearest}'? ('attractor list' shows")
     with pytest.raises(InputError, match="^" + message):
         PRESETS["coupled-euler"].replace(**{change: 1})

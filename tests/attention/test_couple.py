@@ -1,4 +1,4 @@
-"""Coupling: integrators against equations written out by hand, their claims on order, volume and symplecticity."""
+"""Integrators of the coupling equal the equations written out by hand and keep their claims on order and volume."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ from attractor.errors import InputError
 from attractor.kernels.coupling import FORCE
 from attractor.taps import capture
 
-K = 4  # the head width of every coupling built here
+K = 4  # every coupling in this file has this head width
 INTEGRATORS = sorted(Dynamics.kinds().values(), key=lambda kind: kind.__name__)
 every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS)
 written_out = pytest.mark.parametrize("integrator", [Euler, Leapfrog])
@@ -34,7 +34,7 @@ def layout(n_heads: int = 1, n_kv_heads: int | None = None) -> HeadLayout:
 
 
 def coupling_of(config: Dynamics, heads: HeadLayout | None = None) -> CoupledDynamics:
-    """In fp64, with a force of some strength and a step size of its own for every head."""
+    """Build a coupling in fp64 with a noticeable force and a different step size for every head."""
     torch.manual_seed(0)
     coupling = config.build(heads or layout()).double()
     assert isinstance(coupling, CoupledDynamics)
@@ -62,7 +62,7 @@ def force_by_hand(kind: str, coupling: CoupledDynamics, q: Tensor) -> Tensor:
 
 
 def jacobian(coupling: nn.Module) -> Tensor:
-    """d (q', k') / d (q, k) of one position of one head: 2K 2K."""
+    """Return d (q', k') / d (q, k) for one position of one head, a 2K x 2K matrix."""
     z = torch.cat(state(length=1, seed=5), dim=-1)[0, 0, 0]
 
     def step(z: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def symplectic_defect(jacobian: Tensor) -> float:
 
 @every_force
 def test_one_euler_step_is_the_two_equations(force: str) -> None:
-    """q' = q + dt k, k' = k + dt f(q), both from the old state, dt by head."""
+    """Criterion: q' = q + dt k and k' = k + dt f(q), both from the old state, with one dt per head."""
     coupling, (q, k) = coupling_of(Euler(force=force), layout(2)), state(2)
     dt = coupling.tau.exp().view(2, 1, 1)
     q_next, k_next = coupling(q, k)
@@ -100,7 +100,7 @@ def test_one_leapfrog_step_is_the_three_equations(force: str) -> None:
 
 
 def test_gradient_force_is_minus_the_gradient_of_its_potential() -> None:
-    """f = - d/dq sum_i F((W q)_i) with F' = silu; F(u) is integrated numerically here."""
+    """Criterion: f = - d/dq sum_i F((W q)_i) with F' = silu; the test integrates F(u) numerically."""
     force = coupling_of(Leapfrog(force="gradient")).force
     q = state()[0].requires_grad_()
     u = q @ next(force.parameters()).T
@@ -112,7 +112,8 @@ def test_gradient_force_is_minus_the_gradient_of_its_potential() -> None:
 @pytest.mark.parametrize("shared_force", [False, True], ids=["drift-k", "drift-f(k)"])
 @pytest.mark.parametrize(("integrator", "order"), [(Euler, 1), (Leapfrog, 2)])
 def test_order_of_convergence(integrator: type[Dynamics], order: int, shared_force: bool) -> None:
-    """Criterion: over a fixed total time the error falls with dt to the claimed power, the slope within 0.2."""
+    """Criterion: over a fixed total time the error falls as dt to the claimed order; the fitted slope is within 0.2 of
+    it."""
 
     def end(kind: type[Dynamics], n_steps: int) -> Tensor:
         coupling = coupling_of(kind(n_steps=n_steps, dt=1 / n_steps, shared_force=shared_force))
@@ -128,7 +129,7 @@ def test_order_of_convergence(integrator: type[Dynamics], order: int, shared_for
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_leapfrog_forces_are_shared_between_steps(n_steps: int) -> None:
-    """Criterion: n + 1 forces, and the result of the loop as printed, with its 2 n calls."""
+    """Criterion: n steps evaluate n + 1 forces and give the result of the paper's loop, which evaluates 2 n."""
     coupling, (q, k) = coupling_of(Leapfrog(n_steps=n_steps)), state()
     assert coupling.config.program.count(FORCE) == n_steps + 1
     found = coupling(q, k)
@@ -142,7 +143,8 @@ def test_leapfrog_forces_are_shared_between_steps(n_steps: int) -> None:
 
 @every_force
 def test_leapfrog_runs_backwards_to_its_start(force: str) -> None:
-    """Criterion: from (q_n, -k_n) the same steps lead to (q_0, -k_0), within 1e-12; Euler's miss by more than 1e-3."""
+    """Criterion: from (q_n, -k_n) the same steps lead to (q_0, -k_0) within 1e-12; Euler steps miss it by more than
+    1e-3."""
     q, k = state()
     for integrator, returns in ((Leapfrog, True), (Euler, False)):
         coupling = coupling_of(integrator(n_steps=4, force=force))
@@ -154,13 +156,15 @@ def test_leapfrog_runs_backwards_to_its_start(force: str) -> None:
 
 @every_force
 def test_leapfrog_preserves_volume(force: str) -> None:
-    """Criterion: det J = 1 within 1e-12 for any force; Euler's is not, by more than 1e-3."""
+    """Criterion: det J = 1 within 1e-12 for any force; the determinant of an Euler step differs from 1 by more than
+    1e-3."""
     assert abs(torch.linalg.det(jacobian(coupling_of(Leapfrog(force=force)))) - 1) < 1e-12
     assert abs(torch.linalg.det(jacobian(coupling_of(Euler(n_steps=3, force=force)))) - 1) > 1e-3
 
 
 def test_leapfrog_is_symplectic_only_under_a_gradient_force() -> None:
-    """Criterion: max |J' Omega J - Omega| < 1e-10 for the gradient, > 1e-3 for the paper's free MLP, and for Euler."""
+    """Criterion: max |J' Omega J - Omega| is below 1e-10 for a gradient force, and above 1e-3 for the paper's free MLP
+    and for Euler steps."""
     assert symplectic_defect(jacobian(coupling_of(Leapfrog(force="gradient")))) < 1e-10
     assert symplectic_defect(jacobian(coupling_of(Leapfrog(force="mlp")))) > 1e-3
     assert symplectic_defect(jacobian(coupling_of(Euler(force="gradient", n_steps=3)))) > 1e-3
@@ -184,7 +188,8 @@ def test_one_query_per_key_is_the_ungrouped_rule(integrator: type[Dynamics]) -> 
 
 @written_out
 def test_group_rule(integrator: type[Dynamics]) -> None:
-    """Each query moves against its group's key; the key by the mean of dt_h f(q_h) over the group's queries."""
+    """Criterion: each query moves against its group's key; the key moves by the mean of dt_h f(q_h) over the group's
+    queries."""
     coupling, (q, k) = coupling_of(integrator(n_steps=2), layout(4, n_kv_heads=2)), state(4, 2)
     found = coupling(q, k)
     dt, f = coupling.tau.exp(), coupling.force
@@ -205,7 +210,8 @@ def test_group_rule(integrator: type[Dynamics]) -> None:
 
 @every_integrator
 def test_zero_start_is_the_identity_and_can_open(integrator: type[Dynamics]) -> None:
-    """Criterion: at g = 0 no bit of q and k moves, every g receives gradient; wide open, it is plain coupling."""
+    """Criterion: at g = 0, q and k keep every bit and every g receives a gradient; at g = 30 the result is plain
+    coupling."""
     heads = layout(4, n_kv_heads=2)
     coupling, (q, k) = coupling_of(integrator(zero_start=True), heads), state(4, 2)
     q_next, k_next = coupling(q, k)
@@ -230,7 +236,7 @@ def test_zero_start_layer_is_the_uncoupled_layer() -> None:
 
 @written_out
 def test_shared_force_moves_queries_by_the_same_network(integrator: type[Dynamics]) -> None:
-    """One step by hand with f(k) where k stood; no parameter more than without it."""
+    """Criterion: one step equals the step by hand with f(k) in place of k, and the parameter count stays the same."""
     config = integrator(n_steps=1, shared_force=True)
     coupling, (q, k) = coupling_of(config), state()
     f, dt = coupling.force, coupling.tau.exp()
@@ -247,7 +253,7 @@ def test_shared_force_moves_queries_by_the_same_network(integrator: type[Dynamic
 
 @every_integrator
 def test_small_steps_change_little(integrator: type[Dynamics]) -> None:
-    """Criterion: dt -> 0 is the identity, with a distance that falls in proportion to dt."""
+    """Criterion: the coupling tends to the identity as dt -> 0, and the distance from it falls in proportion to dt."""
     q, k = state()
     moved = []
     for dt in (1e-3, 1e-4):
@@ -278,7 +284,8 @@ def test_mlp_only_leaves_keys_alone() -> None:
     ],
 )
 def test_parameters_of_a_coupling(name: str, extra: int) -> None:
-    """Over L = 8 layers of H = 8 heads of width 64: the paper's numbers, and ours for what it leaves open."""
+    """Criterion: L = 8 layers of H = 8 heads of width 64 have the paper's counts, or ours where the paper gives
+    none."""
     with torch.device("meta"):
         sizes = [sum(p.numel() for p in build(kind, 512, 8).parameters()) for kind in (name, "standard")]
     assert 8 * (sizes[0] - sizes[1]) == extra
@@ -287,7 +294,7 @@ def test_parameters_of_a_coupling(name: str, extra: int) -> None:
 @every_integrator
 @pytest.mark.parametrize("where", ["autocast", "module"])
 def test_state_is_integrated_wide_in_half_precision(where: str, integrator: type[Dynamics]) -> None:
-    """Criterion: 500 steps of 5e-4, each below bf16's resolution at 1, together move q = 1 by a quarter."""
+    """Criterion: 500 steps of 5e-4 move q = 1 by a quarter, although each step is below the resolution of bf16 at 1."""
     coupling = coupling_of(integrator(n_steps=500, dt=5e-4, force="linear")).float()
     with torch.no_grad():
         coupling.tau.fill_(math.log(5e-4))
@@ -297,7 +304,7 @@ def test_state_is_integrated_wide_in_half_precision(where: str, integrator: type
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=where == "autocast"):
         q, k = (coupling if where == "autocast" else coupling.bfloat16())(ones, ones)
     assert q.dtype == k.dtype == torch.float32, "the layer narrows them, after position"
-    for moved in (q, k):  # q'' = q from (1, 1) is e^t
+    for moved in (q, k):  # the solution of q'' = q from (1, 1) is e^t
         torch.testing.assert_close(moved.float(), torch.full_like(moved.float(), math.exp(0.25)), rtol=0, atol=0.01)
 
 
@@ -311,8 +318,8 @@ def phase_of(scale: float = 1.0) -> PhaseActivation:
 
 
 def test_phase_scores_are_the_real_part_of_the_complex_product() -> None:
-    """Criterion: q' . k' = Re(Psi(q) . conj Psi(r)) with Psi(v) = v exp(i W v), in complex numbers here alone; and no
-    operation of the layer has a complex result."""
+    """Criterion: q' . k' = Re(Psi(q) . conj Psi(r)) with Psi(v) = v exp(i W v). The test alone computes in complex
+    numbers; no operation of the layer has a complex result."""
 
     class NoComplex(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -328,7 +335,7 @@ def test_phase_scores_are_the_real_part_of_the_complex_product() -> None:
 
 
 def test_phase_never_scores_beyond_the_norms() -> None:
-    """|score| <= |q| |r|, the limit that the docstring states; and each vector keeps its norm."""
+    """Criterion: |score| <= |q| |r|, the limit that the docstring states, and each vector keeps its norm."""
     phase, (q, r) = phase_of(), state(length=20)
     q_two, r_two = phase(q, r)
     torch.testing.assert_close(q_two.norm(dim=-1), q.norm(dim=-1))
@@ -336,7 +343,7 @@ def test_phase_never_scores_beyond_the_norms() -> None:
 
 
 def test_phase_without_phase_is_plain_attention() -> None:
-    """Criterion: W = 0 gives the layer `standard` with the same weights, within 1e-12 (with rope, too)."""
+    """Criterion: with W = 0 the layer equals `standard` with the same weights within 1e-12, with and without rope."""
     standard, phase = (build(name, 16, 4).double() for name in ("standard", "phase"))
     phase.load_state_dict(standard.state_dict() | {"couple.phase.weight": torch.zeros(4, 4)})
     x = torch.randn(2, 5, 16, dtype=torch.float64)
@@ -345,7 +352,7 @@ def test_phase_without_phase_is_plain_attention() -> None:
 
 
 def test_phases_are_wide_under_autocast() -> None:
-    """Criterion: large angles (about 100 radians) come out as fp32 gives them, up to the rounding of the result."""
+    """Criterion: at angles of about 100 radians the result equals that of fp32, up to the rounding of the result."""
     phase = phase_of(scale=50.0).float()
     q, k = (x.bfloat16() for x in state())
     expected = phase(q.float(), k.float())
@@ -362,7 +369,7 @@ def moving_presets() -> list[str]:
 
 @pytest.mark.parametrize("name", moving_presets())
 def test_relative_positions_survive_coupling_and_rope(name: str) -> None:
-    """Criterion: logits at positions p and p + 17 agree within 1e-10, and rope does change them."""
+    """Criterion: logits at positions p and p + 17 agree within 1e-10, and rope changes them."""
     torch.manual_seed(0)
     layer: Attention = build(name, 16, 4).double()
     x, rope, positions = torch.randn(2, 5, 16, dtype=torch.float64), Rope(layer.rope_width), torch.arange(5)
@@ -380,7 +387,8 @@ def test_relative_positions_survive_coupling_and_rope(name: str) -> None:
 def test_a_step_size_that_underflows_moves_nothing_and_has_gradients(
     integrator: type[Dynamics], force: str, tau: float
 ) -> None:
-    """Criterion: in fp32, whose smallest number is exp(-103), forward is the identity and every gradient finite."""
+    """Criterion: in fp32, whose smallest positive number is exp(-103), the forward pass is the identity and every
+    gradient is finite."""
     for shared in (False, True):
         coupling = integrator(force=force, shared_force=shared).build(layout(2))
         with torch.no_grad():
@@ -393,7 +401,7 @@ def test_a_step_size_that_underflows_moves_nothing_and_has_gradients(
 
 
 @pytest.mark.parametrize("dt", [0.0, -0.1, math.inf, math.nan])
-def test_a_step_size_that_is_none_is_refused(dt: float) -> None:
+def test_an_invalid_step_size_is_refused(dt: float) -> None:
     with pytest.raises(InputError, match=r"^dt must be positive and finite, got "):
         Euler(dt=dt)
     assert build("coupled-euler", d_model=8, n_heads=2, dt=1e-60)(torch.randn(1, 3, 8))[0].isfinite().all()

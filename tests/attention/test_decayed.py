@@ -1,4 +1,4 @@
-"""Linear attention with decay: the recurrence that it is, what survives, who shares a decay, where memory starts."""
+"""Linear attention with decay equals its recurrence; tests cover survival, shared decays and the initial memory."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ K = WIDTH // H
 
 
 def layer_of(openness: float = 0.0, **changes: Any) -> Attention:
-    """In fp64, with decays between tokens and heads that differ: z is about 3 + openness."""
+    """Build a layer in fp64 whose decays differ between tokens and heads: z is about 3 + openness."""
     torch.manual_seed(0)
     layer = build("decay", WIDTH, H, **{"initial_memory": 21.0} | changes).double()
     with torch.no_grad():
@@ -37,7 +37,8 @@ def some_x(length: int = T, batch: int = B) -> Tensor:
 
 
 def recurrent(layer: Attention, x: Tensor, rope: Rope | None = None) -> Tensor:
-    """The layer step by step: S_t = a_t S_(t-1) + k_t v_t', one state for each key head, and no sum over pairs."""
+    """Compute the layer step by step, S_t = a_t S_(t-1) + k_t v_t', with one state per key head and no sum over
+    pairs."""
     q, k, v = layer.project(x)
     v, a = v[..., :-1], v[..., -1].exp()
     if rope is not None:
@@ -57,7 +58,7 @@ def recurrent(layer: Attention, x: Tensor, rope: Rope | None = None) -> Tensor:
 @pytest.mark.parametrize("openness", [-40.0, 0.0, 40.0])
 @pytest.mark.parametrize("length", [T, 2 * PIECE + 3])
 def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float, length: int) -> None:
-    """Criterion: 1e-12 in fp64, output and all gradients, from a that is almost 0 to a that is almost 1."""
+    """Criterion: output and all gradients agree to 1e-12 in fp64, for decays a from almost 0 to almost 1."""
     layer, x = layer_of(openness, n_kv_heads=n_kv_heads), some_x(length).requires_grad_()
     rope = Rope(layer.rope_width) if with_rope else None
     wanted = [x, *layer.parameters()]
@@ -70,7 +71,8 @@ def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float,
 
 
 def test_padding_within_a_sequence_takes_no_time() -> None:
-    """Criterion: 1e-12; positions that nobody may attend to, at the start, amid, at the end, might as well not be."""
+    """Criterion: the output equals, within 1e-12, that of the sequence without the masked positions at its start,
+    middle and end."""
     real = torch.tensor([False, True, True, False, False, True, True, True, False])
     layer, x = layer_of(), some_x()
     mask = lower_triangle(T, T, x.device) & real
@@ -80,8 +82,9 @@ def test_padding_within_a_sequence_takes_no_time() -> None:
     torch.testing.assert_close(layer(x, batched)[0][:, real], alone, rtol=1e-12, atol=1e-12)
 
 
-def test_survival_is_the_product_between_the_two() -> None:
-    """Criterion: products over r by hand, for causal, full and arbitrary masks, and for the last queries alone."""
+def test_survival_is_the_product_of_the_decays_between_two_positions() -> None:
+    """Criterion: survival equals the products by hand for causal, full and arbitrary masks, and for the last queries
+    alone."""
     log_decay = -torch.rand(B, 2, T, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     anything = torch.rand(T, T, generator=torch.Generator().manual_seed(1)) < 0.6
     everything = torch.ones(T, T, dtype=torch.bool)
@@ -96,15 +99,15 @@ def test_survival_is_the_product_between_the_two() -> None:
 
 
 def test_without_causality_a_mirrored_sequence_is_seen_mirrored() -> None:
-    """Criterion: with one decay for all positions, past and future are alike, to 1e-12."""
+    """Criterion: with one decay for all positions, past and future are treated alike within 1e-12."""
     layer, x = layer_of(), some_x()
     torch.nn.init.zeros_(layer.project.decay.weight)
     torch.testing.assert_close(layer(x.flip(1), False)[0], layer(x, False)[0].flip(1), rtol=1e-12, atol=1e-12)
 
 
 def test_far_positions_cost_near_ones_no_precision() -> None:
-    """Criterion: 1e-6 in fp32 for one step back, behind 2,000 positions whose logarithms sum to -100,000: a difference
-    of running sums would be off by 1e-3."""
+    """Criterion: in fp32 the survival over one step is exact to 1e-6 after 2,000 positions whose logarithms sum to
+    -100,000. A difference of running sums would be off by 1e-3."""
     log_decay = torch.cat([torch.full((1, 1, 2000), -50.0), torch.full((1, 1, 10), -0.01)], dim=-1)
     found = log_survival(log_decay, 10, Mask(allowed=lower_triangle(10, 2010, log_decay.device)))
     torch.testing.assert_close(found[0, 0, -1, -2], torch.tensor(-0.01), rtol=1e-6, atol=0)
@@ -114,7 +117,8 @@ def test_far_positions_cost_near_ones_no_precision() -> None:
 
 
 def test_limits() -> None:
-    """a = 1 is linear attention without decay; a = 0 leaves each position its own value, up to a factor."""
+    """Criterion: a = 1 is linear attention without decay; with a = 0 each position sees only its own value, up to a
+    factor."""
     x = some_x()
     layer = layer_of(openness=80.0)
     q, k, v = layer.project(x)
@@ -131,8 +135,8 @@ def test_limits() -> None:
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 1e3])
 def test_norm_bounds_and_never_magnifies(size: float) -> None:
-    """Criterion: of all directions, none is longer after than before, and no root mean square reaches 1; what is small
-    stays as it is. So a query and a key that are nearly orthogonal have no more to say than their product."""
+    """Criterion: the norm lengthens no vector, keeps every root mean square below 1, and leaves small vectors as they
+    are. Hence it cannot amplify the small product of a nearly orthogonal query and key."""
     context = size * some_x()
     found = build("decay", WIDTH, H, head_dim=WIDTH).score.norm(context)
     assert (found.abs() <= context.abs()).all()
@@ -143,7 +147,8 @@ def test_norm_bounds_and_never_magnifies(size: float) -> None:
 
 @pytest.mark.parametrize("memory", [2.0, 256.0, 100_000.0])
 def test_training_starts_with_the_memory_that_is_asked_for(memory: float) -> None:
-    """Criterion: 0.1% in fp32, every head and token, as the tap shows it; after 3,000 tokens it is held, too."""
+    """Criterion: in fp32 the tapped decays of every head and token give the requested memory within 0.1%; after 3,000
+    tokens the effective memory has reached it, too."""
     layer = build("decay", WIDTH, H, n_kv_heads=2, initial_memory=memory)
     with capture("log_decay") as seen, torch.no_grad():
         layer.project(some_x(3000).float())
@@ -156,8 +161,8 @@ def test_training_starts_with_the_memory_that_is_asked_for(memory: float) -> Non
 
 @pytest.mark.parametrize(("mixed", "within"), [(False, 0.015), (True, 0.004)], ids=["bf16", "autocast"])
 def test_long_memories_survive_half_precision(mixed: bool, within: float) -> None:
-    """Criterion: what is cached in bf16 means 256 positions within 0.4%, and within 1.5% if the bias is bf16, too; a
-    itself would round to 1 - 1/256 or 1."""
+    """Criterion: cached bf16 decays give a memory of 256 positions within 0.4%, or 1.5% if the bias is bf16 as well.
+    The decay a itself would round to 1 - 1/256 or 1."""
     layer, x = build("decay", WIDTH, H), some_x().float()
     if mixed:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -170,7 +175,8 @@ def test_long_memories_survive_half_precision(mixed: bool, within: float) -> Non
 
 
 def test_a_decay_for_each_key_head() -> None:
-    """Criterion: D + 1 parameters for each, beyond standard attention, and one number more for each cached value."""
+    """Criterion: beyond standard attention, each key head has D + 1 more parameters and caches one more number a
+    position."""
     for n_kv_heads in (1, 2, 4):
         layer, plain = (build(name, WIDTH, H, n_kv_heads=n_kv_heads) for name in ("decay", "standard"))
         more = sum(p.numel() for p in layer.parameters()) - sum(p.numel() for p in plain.parameters())
@@ -182,7 +188,8 @@ def test_a_decay_for_each_key_head() -> None:
 
 
 def test_weights_shown_are_the_shares_of_what_is_summed() -> None:
-    """Criterion: up to a factor for each row and signs, the map times the values is the context before its norm."""
+    """Criterion: the tapped weights are the absolute products of queries, keys and survival, divided by their sum per
+    row."""
     layer, x = layer_of(), some_x()
     with capture("weights", "logits") as seen:
         layer(x)
@@ -199,8 +206,9 @@ def test_dropout_falls_on_the_weights_in_training_alone() -> None:
     assert not torch.equal(dropping.train()(x)[0], dropping(x)[0])
 
 
-def test_listening_changes_nothing_and_decoding_goes_on_from_any_piece() -> None:
-    """Criterion: the output bit for bit; 1e-10 in fp64, where the cached way sums over all positions at once."""
+def test_taps_change_nothing_and_decoding_continues_after_any_chunk() -> None:
+    """Criterion: taps keep the output bit for bit. Decoding equals the full pass within 1e-10 in fp64; with a cache,
+    the layer sums over all positions at once."""
     layer, x = layer_of(), some_x(2 * PIECE + 3)
     whole = layer(x)[0]
     with capture("weights") as seen:
@@ -212,7 +220,7 @@ def test_listening_changes_nothing_and_decoding_goes_on_from_any_piece() -> None
 
 
 def test_it_combines_with_other_stages() -> None:
-    """Criterion: coupled and gated, decoding equals the full pass."""
+    """Criterion: when the layer is coupled and gated, decoding equals the full pass."""
     config = PRESETS["decay"].replace(couple=PRESETS["coupled-euler"].couple, output=Gated(), qk_norm=True)
     layer, x = build(config, WIDTH, H).double(), some_x()
     cache = layer.new_cache()
@@ -227,7 +235,7 @@ def test_control_of_logits_passes_over_it() -> None:
 
 
 @pytest.mark.parametrize("memory", [1.0, -3.0, float("inf"), float("nan")])
-def test_memory_that_no_decay_gives_is_refused(memory: float) -> None:
+def test_an_initial_memory_that_no_decay_gives_is_refused(memory: float) -> None:
     with pytest.raises(InputError, match=r"^initial_memory must be above 1 and finite, got "):
         PRESETS["decay"].replace(initial_memory=memory)
 

@@ -1,4 +1,5 @@
-"""Interventions on the logits, together: each pair is computed as both say, warned of, or refused with the reason."""
+"""Every pair of interventions on the logits is computed as both define, draws a warning, or is refused with the
+reason."""
 
 import itertools
 import subprocess
@@ -36,8 +37,8 @@ def layer_of(name: str, **changes: Any) -> Attention:
 @pytest.mark.parametrize("name", ["standard", "gqa", "mla", "differential", "coupled-euler", "psiqrh"])
 @pytest.mark.parametrize("pair", list(itertools.combinations(INTERVENTIONS, 2)), ids="+".join)
 def test_every_pair_trains_and_decodes(name: str, pair: tuple[str, str]) -> None:
-    """Criterion: finite gradients, to every parameter but a gain whose scale QK-norm undoes; decoding equals the full
-    pass."""
+    """Criterion: every parameter has a finite gradient (a gain whose scale QK-norm undoes may have zero), and decoding
+    equals the full pass."""
     layer = layer_of(name, **{field: INTERVENTIONS[field] for field in pair})
     out, penalty = layer(some_x())
     (out.square().sum() + penalty).backward()
@@ -52,7 +53,7 @@ def test_every_pair_trains_and_decodes(name: str, pair: tuple[str, str]) -> None
 
 
 def test_mla_with_qk_norm_trains_and_decodes_unfolded() -> None:
-    """Criterion: no absorption, cached decoding equal to the full pass, and a loss that falls."""
+    """Criterion: keys are not absorbed, cached decoding equals the full pass, and the loss falls."""
     layer = layer_of("mla", qk_norm=True)
     assert not layer.absorbs
     assert layer_of("mla").absorbs
@@ -76,7 +77,7 @@ def test_mla_with_qk_norm_trains_and_decodes_unfolded() -> None:
 
 @pytest.mark.parametrize("field", REDUNDANT)
 def test_redundant_pair_is_valid_and_says_why(field: str) -> None:
-    """Criterion: one warning for a model, however many layers it has."""
+    """Criterion: a model warns once, however many layers it has."""
     changes = {"qk_norm": True, field: INTERVENTIONS[field]}
     with pytest.warns(UserWarning, match=f"^{REDUNDANT[field]}: "):
         build("standard", WIDTH, HEADS, layer_index=0, **changes)
@@ -91,7 +92,8 @@ def test_pairs_that_add_up_are_silent(pair: tuple[str, str]) -> None:
 
 
 def test_absorbed_decoding_goes_on_under_sigma_reparam() -> None:
-    """Criterion: the cache holds latents, not keys: what acts is one matrix, so it can be folded as before."""
+    """Criterion: the cache holds as many numbers as without sigmaReparam (latents, not keys), since the reparametrised
+    weight is still one matrix that can be folded."""
     layer = layer_of("mla", sigma_reparam=True).eval()
     cache = layer.new_cache()
     layer(some_x(), cache=cache)
@@ -109,8 +111,8 @@ def test_control_has_no_logits_to_act_on(field: str) -> None:
 
 @pytest.mark.slow
 def test_interventions_compile_without_a_graph_break() -> None:
-    """Criterion: same loss, gradients and vectors over two steps. In a process of its own: the shape checks that
-    conftest puts into signatures cannot be traced."""
+    """Criterion: loss, gradients and vectors are the same over two steps. The test runs in a process of its own, since
+    the shape checks that conftest adds to signatures cannot be traced."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

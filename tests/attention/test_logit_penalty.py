@@ -1,4 +1,4 @@
-"""The penalty on logits is what its formula says, in training alone, and reaches queries and keys."""
+"""The penalty on logits follows its formula, acts in training alone, and has gradients for queries and keys."""
 
 import itertools
 from typing import Any
@@ -40,7 +40,7 @@ MASKS = {"causal": True, "all": False, "T S": some_mask()[1, 0], "B 1 T S": some
 
 
 def penalty_by_hand(layer: Attention, x: Tensor, mask: bool | Tensor, rope: Rope | None) -> Tensor:
-    """From the tapped logits of all maps, row by row."""
+    """Compute the penalty from the tapped logits of all maps, row by row."""
     with capture("logits") as seen:
         layer(x, mask, rope)
     (logits,) = seen["logits"]
@@ -58,7 +58,8 @@ def penalty_by_hand(layer: Attention, x: Tensor, mask: bool | Tensor, rope: Rope
 
 @pytest.mark.parametrize("name", tiered(SCORED))
 def test_penalty_is_the_formula(name: str) -> None:
-    """The penalty and its gradients by every parameter and by the input are exact in fp64, under every mask."""
+    """Criterion: the penalty and its gradients by every parameter and by the input are exact in fp64, under every
+    mask."""
     for (kind, mask), softcap in itertools.product(MASKS.items(), (None, 0.8)):
         case = f"mask: {kind}, softcap: {softcap}"
         layer, x = layer_of(name, z_loss=Z, softcap=softcap), some_x().requires_grad_()
@@ -93,7 +94,7 @@ def test_penalty_changes_the_loss_and_not_the_output() -> None:
 
 
 def test_no_cost_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: neither in evaluation, nor at 0, nor in decoding is the penalty computed."""
+    """Criterion: the penalty is not computed in evaluation, at a coefficient of 0, or in decoding."""
 
     def never(*args: object) -> Tensor:
         raise AssertionError("computed")
@@ -107,8 +108,9 @@ def test_no_cost_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer_of("standard")(some_x())[1] == 0
 
 
-def test_query_of_nothing_counts_nothing() -> None:
-    """Criterion: rows that attend to nothing change neither the mean nor a gradient; without any row it is 0."""
+def test_a_query_that_attends_to_nothing_does_not_count() -> None:
+    """Criterion: rows that attend to nothing change neither the mean nor a gradient; without any other row the penalty
+    is 0."""
     layer, x = layer_of("standard", z_loss=Z), some_x()[:1]
     whole = torch.ones(T, T, dtype=torch.bool)
     some = whole.clone()
@@ -127,8 +129,8 @@ def test_query_of_nothing_counts_nothing() -> None:
     )
 
 
-def test_training_moves_logits_by_it() -> None:
-    """Criterion: a model's auxiliary loss is the sum over its layers, and descending it lowers it."""
+def test_training_lowers_the_penalty() -> None:
+    """Criterion: a model's auxiliary loss is the sum over its layers, and gradient descent on it lowers it."""
     config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=16)
     model = config.replace(attention=PRESETS["standard"].replace(z_loss=Z)).build(seed=0)
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
@@ -168,7 +170,7 @@ def test_half_precision_stays_close() -> None:
 
 
 @pytest.mark.parametrize("name", ["standard", "gqa", "differential", "differential-v2", "mla"])
-def test_seeds_side_by_side_take_it(name: str) -> None:
+def test_stacked_seeds_have_the_penalty(name: str) -> None:
     config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16)
     assert _cannot_be_vmapped(config.replace(attention=PRESETS[name].replace(z_loss=Z))) is None
 

@@ -1,4 +1,4 @@
-"""RoPE: a rotation whose dot products depend on differences of positions alone."""
+"""RoPE is a rotation after which dot products depend on differences of positions alone."""
 
 import math
 import re
@@ -16,7 +16,7 @@ def vectors(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_rotation_is_the_formula() -> None:
-    """Pair (j, j + w/2) turns by position * theta^(-2j/w)."""
+    """Criterion: pair (j, j + w/2) turns by position * theta^(-2j/w)."""
     x, found = vectors(1, 1, 3, 6), Rope(6, theta=100.0).at(torch.tensor([0, 5, 1000]))
     for t, position in enumerate([0, 5, 1000]):
         for j in range(3):
@@ -50,7 +50,7 @@ def test_positions_may_differ_between_sequences() -> None:
 
 
 def test_every_run_of_the_width_is_rotated_alike() -> None:
-    """Phase activation has two: [rotated first part, rotated second part]."""
+    """Phase activation concatenates two parts of the width, and each part is rotated."""
     x, rotation = vectors(2, 3, 4, 16), Rope(8).at(torch.arange(4))
     torch.testing.assert_close(rotation(x), torch.cat([rotation(x[..., :8]), rotation(x[..., 8:])], dim=-1))
 
@@ -63,7 +63,7 @@ def test_far_positions_keep_their_angle() -> None:
 
 
 def test_half_precision_is_rotated_in_fp32() -> None:
-    """Criterion: a bf16 vector comes out as the fp32 rotation of it, rounded once."""
+    """Criterion: a bf16 vector is rotated as in fp32, and the result is rounded once."""
     x, rotation = vectors(1, 2, 4, 8).bfloat16(), Rope(8).at(torch.arange(4) + 50)
     assert torch.equal(rotation(x), rotation(x.float()).bfloat16())
 
@@ -74,7 +74,8 @@ def test_linear_scaling_is_slower_positions() -> None:
 
 
 def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
-    """Turns within LENGTH positions: more than HIGH, f; less than LOW, f / F; between, the line that joins the two."""
+    """Criterion: a frequency f that turns more than HIGH times within LENGTH positions stays f; below LOW turns it
+    becomes f / F; between, the factor is interpolated linearly."""
     length, low, high, factor = 1000, 1.0, 4.0, 8.0
     plain, slowed = Rope(64, 1e4), Rope(64, 1e4, scaling=f"llama3:{factor}:{low}:{high}:{length}")
     one = torch.tensor([1])  # the angle of position 1 is the frequency itself

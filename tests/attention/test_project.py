@@ -1,4 +1,4 @@
-"""Projections: MLA folded and unfolded, PsiQRH's published sizes, grouped keys, and what cannot be built."""
+"""Projections: MLA folded and unfolded, the published sizes of PsiQRH, grouped keys, and sizes that are refused."""
 
 import re
 from typing import Any
@@ -36,7 +36,7 @@ def n_parameters(layer: Attention) -> int:
 def test_absorbed_decoding_equals_the_unfolded_pass(
     dims: dict[str, int], with_rope: bool, latent_norm: bool, softcap: float | None
 ) -> None:
-    """Criterion: 1e-12 in fp64, and the cache holds kv_latent + rope_dim numbers a position."""
+    """Criterion: both agree within 1e-12 in fp64, and the cache holds kv_latent + rope_dim numbers a position."""
     layer, x = mla(**dims, latent_norm=latent_norm, softcap=softcap), some_x()
     assert layer.absorbs
     if latent_norm:
@@ -57,7 +57,8 @@ def test_absorbed_decoding_gives_the_same_weights() -> None:
 
 
 def test_mla_is_the_formula() -> None:
-    """q_h = [W_uq c_q ; W_qr c_q], k_h = [W_uk c ; W_kr x], v_h = W_uv c, the rope key the same for all heads."""
+    """Criterion: q_h = [W_uq c_q ; W_qr c_q], k_h = [W_uk c ; W_kr x], v_h = W_uv c, and all heads share the rope
+    key."""
     layer, x = mla(**DIMS), some_x()
     w = dict(layer.project.named_parameters())
     c_q, c = x @ w["query_down.weight"].T, x @ w["down.weight"].T
@@ -72,7 +73,8 @@ def test_mla_is_the_formula() -> None:
 
 @pytest.mark.parametrize("dims", [{}, DIMS], ids=["default", "unequal"])
 def test_mla_with_qk_norm_trains_and_decodes_unabsorbed(dims: dict[str, int]) -> None:
-    """Criterion: every parameter gets gradient, decoding equals the full pass, keys and values are cached unfolded."""
+    """Criterion: every parameter has a gradient, decoding equals the full pass, and keys and values are cached
+    unfolded."""
     layer, x = mla(qk_norm=True, **dims), some_x()
     assert not layer.absorbs
     rope, cache = Rope(layer.rope_width), layer.new_cache()
@@ -85,7 +87,7 @@ def test_mla_with_qk_norm_trains_and_decodes_unabsorbed(dims: dict[str, int]) ->
 
 
 def test_dims_of_mla() -> None:
-    """Every field sizes its own matrices; defaults follow d_model and the head width."""
+    """Criterion: every field sizes its own matrices; defaults follow d_model and the head width."""
     project = mla(**DIMS).project
     assert isinstance(project, LatentProjection)
     shapes = {name: tuple(value.shape) for name, value in project.named_parameters()}
@@ -105,14 +107,16 @@ def test_dims_of_mla() -> None:
 
 
 def test_scale_follows_the_projected_width() -> None:
-    """MLA scores nope + rope coordinates; phase activation scores two parts but keeps the head's scale."""
+    """Criterion: MLA scales by its nope + rope coordinates; phase activation has two parts but keeps the head's
+    scale."""
     for layer, width in ((mla(**DIMS), 7), (build("phase", 16, 4), 4), (build("differential", 16, 4), 2)):
         assert layer.score.scale == width**-0.5
 
 
 @pytest.mark.parametrize(("latent", "expected"), [(256, 330_496), (None, 3_692_800)], ids=["d", "4d"])
 def test_parameters_of_psiqrh(latent: int | None, expected: int) -> None:
-    """d = 256, H = 8. With latent = d, a biased two-matrix MLP of 512 and two LayerNorms: the published 594,432."""
+    """Criterion: d = 256, H = 8, latent = d, a biased two-matrix MLP of 512 and two LayerNorms give the published
+    594,432."""
     with torch.device("meta"):
         layer = build("psiqrh", 256, 8, latent=latent)
     assert n_parameters(layer) == expected
@@ -122,7 +126,7 @@ def test_parameters_of_psiqrh(latent: int | None, expected: int) -> None:
 
 
 def test_shared_latent_is_the_formula() -> None:
-    """Z = LayerNorm(W_z x + b_z); q, k, v linear from Z, of width latent / H."""
+    """Criterion: Z = LayerNorm(W_z x + b_z), and q, k, v are linear in Z, each of width latent / H."""
     layer, x = build("psiqrh", 16, 4, latent=24).double(), some_x()
     project = layer.project
     z = torch.nn.functional.layer_norm(x @ project.latent.weight.T + project.latent.bias, (24,))
@@ -140,7 +144,7 @@ def test_heads_have_as_many_key_heads_as_asked_for(n_kv_heads: int) -> None:
 
 
 def test_named_presets_group_as_they_say() -> None:
-    """`gqa` means H / 4 key heads, `mqa` one, and an outright number overrides the ratio."""
+    """Criterion: `gqa` means H / 4 key heads, `mqa` means one, and an explicit number overrides the ratio."""
     with torch.device("meta"):
         found = [build(name, 64, 8).layout.n_kv_heads for name in ("standard", "gqa", "coupled-gqa", "mqa")]
         assert found == [8, 2, 2, 1]
@@ -177,6 +181,6 @@ def test_head_width_may_be_given() -> None:
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, changes: dict[str, int], message: str) -> None:
-    """Criterion: an InputError that names the field, the rule and the value."""
+    """Criterion: an InputError names the field, the rule and the value."""
     with pytest.raises(InputError, match="^" + re.escape(message)):
         build(name, **({"d_model": 16, "n_heads": 4} | changes))

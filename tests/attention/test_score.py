@@ -1,4 +1,4 @@
-"""Scoring: the fused path against the definition, and every form of differential attention against its formula."""
+"""The fused path equals the definition of attention, and every form of differential attention equals its formula."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ T, H, WIDTH = 5, 4, 16
 
 
 def some_mask() -> Tensor:
-    """B 1 T S; row 2 of the second sequence may attend to nothing."""
+    """Return a mask B 1 T S in which row 2 of the second sequence may attend to nothing."""
     mask = torch.rand(2, 1, T, T, generator=torch.Generator().manual_seed(3)) < 0.6
     mask |= torch.eye(T, dtype=torch.bool)
     mask[1, 0, 2] = False
@@ -41,7 +41,7 @@ def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
 
 
 def layer_of(score: Scoring, **changes: Any) -> Attention:
-    """A layer on this score in fp64, its parameters moved off their starting values."""
+    """Build a layer with this score in fp64 and move its parameters off their starting values."""
     torch.manual_seed(0)
     layer = build(PRESETS["standard"].replace(score=score), WIDTH, H, layer_index=3, **changes).double()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def some_x(length: int = T) -> Tensor:
 
 
 def maps_by_hand(q: Tensor, k: Tensor) -> Tensor:
-    """Causal softmax maps of equally many query and key heads."""
+    """Compute the causal softmax maps of equally many query and key heads."""
     logits = q @ k.mT / math.sqrt(q.shape[-1])
     return logits.masked_fill(~lower_triangle(T, T, q.device), float("-inf")).softmax(-1)
 
@@ -72,7 +72,7 @@ def through_output(layer: Attention, context: Tensor) -> Tensor:
 @every_mask
 @pytest.mark.parametrize(("key_heads", "k_width", "v_width"), [(4, 6, 6), (2, 6, 6), (1, 6, 6), (4, 4, 7), (2, 7, 3)])
 def test_fused_attention_equals_the_definition(mask: Mask, key_heads: int, k_width: int, v_width: int) -> None:
-    """Criterion: forward and all three gradients within 1e-12 in fp64, for grouped keys and unequal widths."""
+    """Criterion: output and all three gradients agree within 1e-12 in fp64, for grouped keys and unequal widths."""
     q, k, v = tensors((2, H, T, k_width), (2, key_heads, T, k_width), (2, key_heads, T, v_width))
     fused = attend(q, k, v, mask, 0.4)
     plain = weigh(attention_weights(attention_logits(q, k, 0.4), mask), v)
@@ -83,7 +83,7 @@ def test_fused_attention_equals_the_definition(mask: Mask, key_heads: int, k_wid
 
 
 def test_definition_is_the_formula() -> None:
-    """c_t = sum_s softmax_s(scale q_t . k_s) v_s, head by head; query head h reads key head h // 2."""
+    """Criterion: c_t = sum_s softmax_s(scale q_t . k_s) v_s, head by head; query head h reads key head h // 2."""
     q, k, v = tensors((2, H, T, 6), (2, 2, T, 6), (2, 2, T, 3))
     found = attend(q, k, v, Mask(causal=True), 0.4)
     for h in range(H):
@@ -95,8 +95,8 @@ def test_definition_is_the_formula() -> None:
 
 @every_mask
 def test_softcap_bounds_the_weights_and_vanishes_in_the_limit(mask: Mask) -> None:
-    """Criterion: weights of allowed keys in a row differ by a factor of at most e^(2 cap), which they exceed without a
-    cap; at cap = 1e6 nothing differs from no cap by more than 1e-8."""
+    """Criterion: weights of allowed keys in a row differ by a factor of at most e^(2 cap), and by more without a cap.
+    At cap = 1e6 the result equals that without a cap within 1e-8."""
     q, k, v = tensors((2, H, T, 6), (2, 2, T, 6), (2, 2, T, 6))
     logits = attention_logits(q, k, 20.0)
     for cap, holds in ((1.5, True), (None, False)):
@@ -107,7 +107,7 @@ def test_softcap_bounds_the_weights_and_vanishes_in_the_limit(mask: Mask) -> Non
 
 
 def test_softcap_is_the_formula() -> None:
-    """Capped logits are cap tanh(L / cap); the tapped ones are those before the cap."""
+    """Criterion: capped logits are cap tanh(L / cap); the tap shows the logits before the cap."""
     layer, x = layer_of(Softmax(softcap=0.5)), some_x()
     with capture("logits", "weights") as seen:
         layer(x)
@@ -130,7 +130,7 @@ every_score = pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 
 @every_score
 def test_dropout_acts_only_in_training(score: Scoring) -> None:
-    """Criterion: in eval no bit differs from a layer without dropout; in training every call differs."""
+    """Criterion: in evaluation every bit equals that of a layer without dropout; in training every call differs."""
     plain, dropping = layer_of(score), layer_of(score, dropout=0.5)
     x = some_x()
     assert torch.equal(plain.eval()(x)[0], dropping.eval()(x)[0])
@@ -155,7 +155,8 @@ def normed(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("form", ["scalar", "vectors"])
 def test_differential_of_halves_is_the_formula(form: str) -> None:
-    """c = (1 - lambda_init) RMSNorm(A_1 v - lambda A_2 v): first halves of all heads give A_1, second halves A_2."""
+    """Criterion: c = (1 - lambda_init) RMSNorm(A_1 v - lambda A_2 v), where the first halves of all heads give A_1 and
+    the second halves give A_2."""
     layer, x = layer_of(Differential(form=form)), some_x()
     q, k, v = projected(layer, x)
     lambda_init = 0.8 - 0.6 * math.exp(-0.3 * 3)
@@ -171,7 +172,7 @@ def test_differential_of_halves_is_the_formula(form: str) -> None:
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
 def test_differential_by_token_is_the_formula(n_kv_heads: int) -> None:
-    """c_h = A_2h v - sigmoid(w_h . x) A_(2h+1) v: both query heads read the key head of head h."""
+    """Criterion: c_h = A_2h v - sigmoid(w_h . x) A_(2h+1) v, where both query heads read the key head of head h."""
     layer, x = layer_of(Differential(form="token"), n_kv_heads=n_kv_heads), some_x()
     q, k, v = projected(layer, x)
     assert q.shape[1] == 2 * H
@@ -186,7 +187,7 @@ def test_differential_by_token_is_the_formula(n_kv_heads: int) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_maps_are_tapped_first_then_second(form: str) -> None:
-    """Criterion: of 2 H maps, the first H are A_1 of heads 0 to H - 1, the rest A_2."""
+    """Criterion: of the 2 H tapped maps, the first H are A_1 of heads 0 to H - 1 and the rest are A_2."""
     layer, x = layer_of(Differential(form=form)), some_x()
     q, k, _ = projected(layer, x)
     with capture("weights") as seen:
@@ -222,14 +223,16 @@ def test_lambda_starts_as_the_depth_says(layer_index: int) -> None:
     ],
 )
 def test_parameters_of_a_score(name: str, extra: int) -> None:
-    """Over L = 8 layers of H = 8 heads of width 64, against standard: the paper's +64, and the other forms."""
+    """Criterion: L = 8 layers of H = 8 heads of width 64 have the paper's 64 parameters more than standard, or the
+    counts of the other forms."""
     with torch.device("meta"):
         sizes = [sum(p.numel() for p in build(kind, 512, 8).parameters()) for kind in (name, "standard")]
     assert 8 * (sizes[0] - sizes[1]) == extra
 
 
 def mean_by_hand(v: Tensor, allowed: Tensor) -> Tensor:
-    """For every query the mean of v (B H S V) over the keys that it may see (B T S), zero where there is none."""
+    """Return for every query the mean of v (B H S V) over the keys that it may attend to (B T S), or zero without any
+    key."""
     context = torch.zeros(*v.shape[:2], allowed.shape[1], v.shape[3], dtype=v.dtype)
     for b, t in allowed.any(-1).nonzero().tolist():
         context[b, :, t] = v[b][:, allowed[b, t]].mean(1)
@@ -250,7 +253,7 @@ def test_uniform_is_the_mean_of_what_may_be_seen(causal_mask: bool | Tensor, n_k
 
 
 def test_uniform_continues_its_mean_from_the_cache() -> None:
-    """Criterion: with a mask that hides cached positions, too."""
+    """Criterion: decoding equals the full pass, also with a mask that hides cached positions."""
     layer, x = build("uniform", WIDTH, H).double(), some_x()
     hidden = lower_triangle(T, T, x.device)
     hidden[:, 1] = False

@@ -1,4 +1,4 @@
-"""sigmaReparam: the norm of what acts is the gain, whatever the weight; its vectors follow the weight in training."""
+"""Under sigmaReparam the gain is the spectral norm of the acting weight; its vectors follow the weight in training."""
 
 import copy
 import io
@@ -32,7 +32,7 @@ REPARAMETRIZED = {
 
 
 def layer_of(name: str, **changes: Any) -> Attention:
-    """In evaluation mode and fp64, its gains moved off their start."""
+    """Build a layer in evaluation mode and fp64 with its gains moved off their starting values."""
     torch.manual_seed(0)
     layer = build(name, WIDTH, HEADS, sigma_reparam=True, **changes).double().eval()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def layer_of(name: str, **changes: Any) -> Attention:
 
 
 def settle(module: nn.Module, n_iterations: int = 100) -> None:
-    """Let the vectors find the weights that they have now."""
+    """Let the vectors converge to the singular vectors of the current weights."""
     for linear in module.modules():
         if isinstance(linear, SigmaLinear):
             for _ in range(n_iterations):
@@ -60,8 +60,8 @@ def norm(matrix: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", REPARAMETRIZED)
 def test_which_matrices_and_at_what_norm_they_start(name: str) -> None:
-    """Criterion: those of queries and keys, at a spectral norm of 1 exactly; all starting weights are those of the
-    model without it."""
+    """Criterion: the matrices of queries and keys start at a spectral norm of exactly 1; all starting weights are those
+    of the model without sigmaReparam."""
     model = MODEL.replace(attention=PRESETS[name].replace(sigma_reparam=True)).build(seed=0)
     plain = MODEL.replace(attention=name).build(seed=0)
     for parameter, value in plain.named_parameters():
@@ -91,7 +91,7 @@ def test_only_the_direction_of_the_weight_matters() -> None:
 
 
 def test_gradients_are_those_with_the_vectors_held() -> None:
-    """Criterion: gradcheck in fp64; and where the vectors are exact, the gradient is that of W / ||W|| itself."""
+    """Criterion: gradcheck passes in fp64; with exact vectors, the gradient is that of W / ||W|| itself."""
     torch.manual_seed(0)
     linear = SigmaLinear(5, 4, bias=True).double().eval()
     settle(linear)
@@ -107,7 +107,7 @@ def test_gradients_are_those_with_the_vectors_held() -> None:
     wanted = torch.autograd.grad((exact * probe).sum(), linear.weight)[0]
     found = torch.autograd.grad((acting_weight(linear) * probe).sum(), linear.weight)[0]
     torch.testing.assert_close(found, wanted)
-    assert abs(float((found * linear.weight).sum().detach())) < 1e-10  # nothing pulls at the scale
+    assert abs(float((found * linear.weight).sum().detach())) < 1e-10  # the gradient does not change the scale
 
 
 def test_vectors_move_in_training_alone() -> None:
@@ -128,7 +128,7 @@ def test_vectors_move_in_training_alone() -> None:
 
 
 def test_two_forwards_before_a_backward() -> None:
-    """Criterion: the second forward moves the vectors, and the gradients of the first do not notice."""
+    """Criterion: the second forward pass moves the vectors and leaves the gradients of the first unchanged."""
     torch.manual_seed(0)
     linear = SigmaLinear(6, 5)
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_two_forwards_before_a_backward() -> None:
 
 
 def test_recomputed_blocks_compute_the_same() -> None:
-    """Criterion: three steps with activation checkpointing end where three without do, to the bit."""
+    """Criterion: three steps with activation checkpointing end bit for bit where three steps without it end."""
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
     ends = []
     for recompute in (False, True):
@@ -160,7 +160,7 @@ def test_recomputed_blocks_compute_the_same() -> None:
 
 
 def test_resumed_is_uninterrupted() -> None:
-    """Criterion: the vectors are stored with the weights, so training goes on to the bit."""
+    """Criterion: the vectors are stored with the weights, so resumed training agrees to the bit."""
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
     config = MODEL.replace(attention=PRESETS["standard"].replace(sigma_reparam=True))
 
@@ -188,7 +188,7 @@ def test_resumed_is_uninterrupted() -> None:
 )
 @pytest.mark.parametrize("name", ["standard", "gqa", "mla", "coupled-mla", "differential"])
 def test_cached_decoding_equals_the_full_pass(name: str, qk_norm: bool) -> None:
-    """Criterion: 1e-10 in fp64; MLA's absorbed form unfolds keys with what acts, not with the weight."""
+    """Criterion: both agree within 1e-10 in fp64; MLA's absorbed form unfolds keys with the reparametrised weight."""
     layer, x = layer_of(name, qk_norm=qk_norm), some_x(7)
     assert layer.absorbs == (name == "mla" and not qk_norm)
     whole, _ = layer(x)
@@ -199,7 +199,7 @@ def test_cached_decoding_equals_the_full_pass(name: str, qk_norm: bool) -> None:
 
 
 def test_half_precision_stays_close() -> None:
-    """Criterion: within 3% in the module's precision and under autocast, where the norm stays that of fp32."""
+    """Criterion: the output is within 3% in bf16 and under autocast, where the norm stays that of fp32."""
     layer = layer_of("mla").float()
     x = some_x().float()
     wide, _ = layer(x)
@@ -210,7 +210,7 @@ def test_half_precision_stays_close() -> None:
         assert (found.float() - wide).norm() < 0.03 * wide.norm()
 
 
-def test_layer_built_on_meta_comes_to_life() -> None:
+def test_a_layer_built_on_meta_can_be_filled() -> None:
     """Criterion: after `to_empty`, `reset_parameters` fills parameters and vectors."""
     with torch.device("meta"):
         linear = SigmaLinear(6, 5)
@@ -224,7 +224,7 @@ def test_layer_built_on_meta_comes_to_life() -> None:
 
 @pytest.mark.parametrize("name", ["standard", "mla", "psiqrh"])
 def test_heads_are_seen_as_before(name: str) -> None:
-    """Criterion: the views name the weights that optimizers move."""
+    """Criterion: the head views name the weights that optimizers move."""
     (view,) = query_key_heads(layer_of(name))
     (plain,) = query_key_heads(build(name, WIDTH, HEADS))
     for part, rows in view.parts().items():
@@ -234,7 +234,7 @@ def test_heads_are_seen_as_before(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_stored_configs_keep_their_form_and_name(name: str) -> None:
-    """Criterion: at its default the field is not stored, so hashes stay; set, it survives JSON."""
+    """Criterion: at its default the field is not stored, so hashes stay the same; another value survives JSON."""
     config = PRESETS[name]
     for value, is_stored in ((False, False), (True, True)):
         changed = config.replace(sigma_reparam=value)
@@ -244,18 +244,19 @@ def test_stored_configs_keep_their_form_and_name(name: str) -> None:
 
 
 def test_hash_of_a_stored_config_is_what_it_was() -> None:
-    """Criterion: the hashes of two mechanisms, noted before the fields came."""
+    """Criterion: two mechanisms keep the hashes that they had before the fields were added."""
     assert config_hash(PRESETS["standard"].to_dict()) == "49b9ea271b5a"
     assert config_hash(PRESETS["mla"].to_dict()) == "1ecf43f88c60"
 
 
-def test_seeds_side_by_side_are_refused() -> None:
+def test_stacked_seeds_are_refused() -> None:
     model = MODEL.replace(attention=PRESETS["standard"].replace(sigma_reparam=True))
     assert stackable(TrainConfig(model=model, seq_len=8)) == "the model keeps a state beside its parameters"
 
 
 def test_weights_from_elsewhere_are_refused() -> None:
-    """Criterion: they are plain matrices, so the error names what they lack, and nothing is changed."""
+    """Criterion: foreign weights are plain matrices, so the error names the missing entries and the layer stays
+    unchanged."""
     theirs = {f"{part}_proj.weight": torch.randn(WIDTH, WIDTH) for part in "qkvo"}
     layer = build("standard", WIDTH, HEADS, sigma_reparam=True)
     before = copy.deepcopy(layer.state_dict())
@@ -264,8 +265,9 @@ def test_weights_from_elsewhere_are_refused() -> None:
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
-def test_any_linear_layer_in_place() -> None:
-    """Criterion: nothing changes at first; then the gain alone is the scale, and both have gradients."""
+def test_any_linear_layer_is_reparametrised_in_place() -> None:
+    """Criterion: the output stays the same at first; then the gain alone sets the scale, and both parameters have
+    gradients."""
     torch.manual_seed(0)
     linear, x = nn.Linear(6, 5), torch.randn(3, 6)
     before = linear(x)

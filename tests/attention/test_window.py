@@ -1,4 +1,4 @@
-"""A sliding window: its definition is a mask, which the blocks of queries and the rolling cache must equal."""
+"""A sliding window is defined by a mask; computation in blocks and the rolling cache must equal that mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from tiers import tiered
 WINDOWED = [name for name, config in PRESETS.items() if hasattr(config.score, "window")]
 with_window = pytest.mark.parametrize("name", tiered(WINDOWED))
 WIDTH, HEADS = 16, 4
-# Windows and lengths: dense, one block after the first ones, several blocks, an unfinished block, more blocks of past.
+# Windows and lengths cover dense attention, one or several further blocks, an unfinished block, and a longer past.
 SIZES = [(1, 40), (2, 64), (5, 6), (16, 90), (33, 130), (64, 128), (70, 200), (96, 250)]
 
 
@@ -45,7 +45,7 @@ def outputs_and_gradients(layer: Attention, x: Tensor, mask: bool | Tensor) -> l
 
 @pytest.mark.parametrize(("window", "length"), SIZES, ids=str)
 def test_blocks_equal_the_mask(window: int, length: int) -> None:
-    """Criterion: outputs and gradients agree to 1e-12 in fp64, also after a past and with a soft-cap."""
+    """Criterion: outputs and gradients agree to 1e-12 in fp64, also after cached positions and with a soft-cap."""
     torch.manual_seed(0)
     for n_queries in (length, length - window // 2):
         shapes = ((2, 4, n_queries, 8), (2, 2, length, 8), (2, 2, length, 6))
@@ -73,7 +73,8 @@ def test_a_mechanism_with_a_window_equals_itself_with_the_mask(name: str) -> Non
 
 @with_window
 def test_the_window_ends_exactly(name: str) -> None:
-    """Criterion: out_t has exactly no gradient by x_(t - W) and by x_(t + 1), and has one by x_(t - W + 1) and x_t."""
+    """Criterion: the gradient of out_t by x_(t - W) and x_(t + 1) is exactly zero, and by x_(t - W + 1) and x_t it is
+    not."""
     layer, x = layer_of(name, window=16), inputs(90, batch=1).requires_grad_()
     out, _ = layer(x)
     for t in (20, 40, 89):
@@ -89,8 +90,8 @@ def test_a_window_over_all_positions_is_no_window(name: str) -> None:
         assert torch.equal(layer_of(name, window=window)(x)[0], plain(x)[0])
 
 
-def test_a_window_of_one_sees_the_position_alone() -> None:
-    """Criterion: at the lengths of one block and of several, every context is the position's own value."""
+def test_a_window_of_one_sees_only_its_own_position() -> None:
+    """Criterion: at lengths of one and of several blocks, every context is the value of its own position."""
     layer = layer_of("standard", window=1)
     for length in (5, 100):
         x = inputs(length)
@@ -101,7 +102,7 @@ def test_a_window_of_one_sees_the_position_alone() -> None:
 @with_window
 @pytest.mark.parametrize("chunks", [[1] * 30, [12, 1, 17], [25, 1, 1, 3]], ids=["steps", "short", "long prompt"])
 def test_rolling_cache_equals_the_full_pass(name: str, chunks: list[int]) -> None:
-    """Criterion: 1e-10 in fp64 far beyond the window, and the cache never holds more than W positions."""
+    """Criterion: both agree to 1e-10 in fp64 far beyond the window, and the cache never holds more than W positions."""
     layer, x = layer_of(name, window=6), inputs(30)
     rope = Rope(layer.rope_width)
     whole, _ = layer(x, True, rope)
@@ -123,7 +124,7 @@ def test_a_long_chunk_after_a_past_is_computed_in_blocks() -> None:
 
 
 def test_the_memory_of_a_rolling_cache_does_not_grow() -> None:
-    """Criterion: after a long prompt and many steps, the storage is that of W positions exactly."""
+    """Criterion: after a long prompt and many steps, the storage is exactly that of W positions."""
     cache = Cache(window=4)
     for n in (50, 1, 1, 3, 1):
         cache.append(torch.zeros(2, 3, n, 5))
@@ -135,7 +136,7 @@ def test_the_memory_of_a_rolling_cache_does_not_grow() -> None:
 
 @with_window
 def test_left_padding_changes_nothing_beyond_the_window(name: str) -> None:
-    """Criterion: 1e-10 between a padded sequence and the same one alone, in the full pass and token by token."""
+    """Criterion: a padded sequence and the same sequence alone agree to 1e-10, in the full pass and token by token."""
     length, n_padded = 20, 3
     layer, x = layer_of(name, window=5), inputs(length)
     rope = Rope(layer.rope_width)
@@ -178,7 +179,7 @@ def test_a_rolling_cache_forgets_only_what_it_can() -> None:
 
 
 def test_half_precision_stays_close() -> None:
-    """Criterion: within 3% of fp32 in the Euclidean norm."""
+    """Criterion: the output is within 3% of fp32 in the Euclidean norm."""
     layer, x = layer_of("standard", torch.float32, window=16), inputs(90, dtype=torch.float32)
     expected, _ = layer(x)
     found, _ = layer.bfloat16()(x.bfloat16())
@@ -196,7 +197,8 @@ def test_several_models_are_computed_at_once() -> None:
 
 
 def test_pairs_are_counted_exactly() -> None:
-    """Criterion: the pairs seen are those of the mask, and those computed are the products of `in_blocks`."""
+    """Criterion: the count of visible pairs is that of the mask, and the count of computed pairs is that of
+    `in_blocks`."""
     for window, length in SIZES:
         assert pairs_seen(length, window) == int(lower_triangle(length, length, torch.device("cpu"), window).sum())
         counted = []
@@ -240,13 +242,13 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("attempt", "message"), WRONG, ids=[message[1:40] for _, message in WRONG])
-def test_what_a_window_cannot_do_is_refused_in_a_line(attempt: Callable[[], Any], message: str) -> None:
+def test_unsupported_uses_of_a_window_are_refused_in_one_line(attempt: Callable[[], Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         attempt()
     assert "\n" not in str(error.value)
 
 
-def test_a_config_with_a_window_survives_storage_and_one_without_is_stored_as_ever() -> None:
+def test_a_config_with_a_window_survives_storage_and_one_without_is_stored_as_before() -> None:
     config = AttentionConfig(couple=Euler()).replace(window=7)
     assert AttentionConfig.from_dict(config.to_dict()) == config
     assert config.window == 7
