@@ -1,4 +1,4 @@
-"""The integration that recomputes equals the plain one, forward and backward, and keeps nothing but the start."""
+"""The integration that recomputes its states equals the plain one, forward and backward, and keeps only the start."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ every_program = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRA
 
 @pytest.fixture(autouse=True, params=[36, coupling.PIECE], ids=["in pieces", "whole"])
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three positions at a time, across the ends of sequences and with one left over; or all at once."""
+    """Integrate three positions at a time, across the ends of sequences and with one left over, or all at once."""
     monkeypatch.setattr(coupling, "PIECE", request.param)
 
 
@@ -40,7 +40,7 @@ def plainly(program: Program, q: Tensor, k: Tensor, dt: Tensor, inner: Tensor, o
 
 
 def weighted(outputs: tuple[Tensor, Tensor]) -> Tensor:
-    """A scalar in which every number of both counts differently."""
+    """Return a scalar in which every entry of both outputs has another weight."""
     weights = torch.linspace(-1, 1, outputs[0].numel(), dtype=outputs[0].dtype).view(outputs[0].shape)
     return (outputs[0] * weights).sum() + (outputs[1] * weights.cos()[:, :, :, :1]).sum()
 
@@ -73,7 +73,8 @@ def test_second_derivatives_are_right(program: Program) -> None:
 
 @every_program
 def test_only_the_start_is_kept(program: Program) -> None:
-    """Of tensors as large as q, however many steps are taken; autograd keeps many more."""
+    """Criterion: of tensors as large as q, two are kept however many steps are taken; autograd alone would keep
+    more."""
 
     def kept(run: Any) -> int:
         addresses = set()
@@ -98,7 +99,7 @@ def test_autocast_multiplies_in_half_and_keeps_the_state_in_fp32(program: Progra
         found = integrate(program, q, k, dt, inner, outer)
         expected = plainly(program, q, k, dt, inner, outer)
         moved = integrate(program, q, k + 1000, dt * 1e-3, inner, outer)[1]
-        assert moved.sub(k + 1000).abs().max() > 0  # bf16 would lose it
+        assert moved.sub(k + 1000).abs().max() > 0  # a state in bf16 would not move
     assert all(x.dtype == torch.float32 for x in found)
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
     weighted(found).backward()
@@ -110,7 +111,7 @@ def test_autocast_multiplies_in_half_and_keeps_the_state_in_fp32(program: Progra
 
 
 def test_vmap_over_models_stacks_their_weights() -> None:
-    """Many seeds at once: a batch of weights gives what each of them gives alone, and its gradients."""
+    """Criterion: a batch of weights gives the value and gradients that each set of weights gives alone."""
     q, k, dt, inner, outer = (x.detach() for x in case())
     stacks = torch.stack([inner, inner + 1]), torch.stack([outer, outer - 1])
 

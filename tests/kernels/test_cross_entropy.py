@@ -1,4 +1,4 @@
-"""The readout loss in chunks equals the plain one, forward and backward, wherever it is called."""
+"""The readout loss in chunks equals the plain loss, forward and backward, in every context of use."""
 
 import math
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def case(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gradients(loss: Callable[..., Tensor], hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-    """The loss, and the gradients of three times it."""
+    """Return the loss and the gradients of three times the loss."""
     value = loss(hidden, weight, targets)
     return value.detach(), *torch.autograd.grad(3 * value, (hidden, weight))
 
@@ -45,7 +45,7 @@ def gradients(loss: Callable[..., Tensor], hidden: Tensor, weight: Tensor, targe
 @pytest.mark.parametrize("loss", [chunked_linear_cross_entropy, linear_cross_entropy])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_value_and_gradients_equal_the_reference(loss: Callable[..., Tensor], dtype: torch.dtype) -> None:
-    """Criterion: 1e-12 in fp64, where the result is fp64, too."""
+    """Criterion: they agree to 1e-12 in fp64, and the result is fp64, too."""
     close = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
     expected = gradients(linear_cross_entropy_reference, *case(dtype))
     torch.testing.assert_close(gradients(loss, *case(dtype)), expected, **close)
@@ -53,7 +53,8 @@ def test_value_and_gradients_equal_the_reference(loss: Callable[..., Tensor], dt
 
 @pytest.mark.parametrize("loss", [chunked_linear_cross_entropy, linear_cross_entropy])
 def test_a_soft_cap_on_the_logits_is_differentiated(loss: Callable[..., Tensor]) -> None:
-    """Criterion: 1e-12 in fp64, also for the losses of positions, and the second derivatives are right."""
+    """Criterion: value and gradients agree to 1e-12 in fp64, also for losses of positions, and second derivatives are
+    right."""
     capped = partial(linear_cross_entropy_reference, softcap=1.5)
     expected = gradients(capped, *case())
     assert not torch.allclose(expected[0], gradients(linear_cross_entropy_reference, *case())[0])
@@ -66,7 +67,7 @@ def test_a_soft_cap_on_the_logits_is_differentiated(loss: Callable[..., Tensor])
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["hidden", "weight"])
-def test_one_gradient_alone(which: int) -> None:
+def test_one_gradient_can_be_asked_for_alone(which: int) -> None:
     inputs = case()
     inputs[1 - which].requires_grad_(False)
     (expected,) = torch.autograd.grad(linear_cross_entropy_reference(*inputs), inputs[which])
@@ -75,7 +76,8 @@ def test_one_gradient_alone(which: int) -> None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts products of matrices and the numbers of the largest result, and refuses what a GPU would wait for."""
+    """Count matrix products and the entries of the largest result; refuse operations for which the host waits on a
+    GPU."""
 
     n_products = largest = 0
 
@@ -90,7 +92,8 @@ class Operations(TorchDispatchMode):
 
 
 def test_each_chunk_costs_three_products_and_without_gradients_one() -> None:
-    """And the backward pass none; nothing on the way needs a number from the device, or is as large as all logits."""
+    """Criterion: the backward pass needs no product. No operation waits for the device or forms a tensor of all
+    logits."""
     inputs, n_chunks = case(), math.ceil(N / 10)
     for needed in ((False, False), (True, True)):
         with torch.no_grad(), Operations() as forward:
@@ -119,7 +122,8 @@ def test_second_derivatives_are_right() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("where", ["autocast", "tensors"])
 def test_half_precision_stays_near(dtype: torch.dtype, where: str) -> None:
-    """The loss is fp32, within the resolution of the products; gradients have their tensors' precision."""
+    """Criterion: the loss is fp32 within the resolution of the products, and gradients have their tensors'
+    precision."""
     exact = gradients(linear_cross_entropy_reference, *case())
     hidden, weight, targets = case(torch.float32)
     if where == "tensors":
@@ -135,7 +139,8 @@ def test_half_precision_stays_near(dtype: torch.dtype, where: str) -> None:
 
 
 def test_sums_over_many_chunks_stay_wide() -> None:
-    """Criterion: over 500 chunks of bf16, the gradient of W is off by one rounding; sums in bf16 would be by many."""
+    """Criterion: over 500 chunks of bf16 the gradient of W is off by one rounding; sums in bf16 would accumulate
+    many."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(5000, D, generator=generator)
     weight = torch.randn(4, D, generator=generator).requires_grad_()
@@ -148,7 +153,7 @@ def test_sums_over_many_chunks_stay_wide() -> None:
 
 
 @pytest.mark.parametrize("n", [N, 0], ids=["all ignored", "no positions"])
-def test_nothing_to_score_is_what_the_reference_makes_of_it(n: int) -> None:
+def test_without_scored_positions_the_loss_is_that_of_the_reference(n: int) -> None:
     hidden, weight, _ = case()
     nothing = hidden[:n], weight, torch.full((n,), IGNORED)
     expected = gradients(linear_cross_entropy_reference, *nothing)
@@ -156,8 +161,8 @@ def test_nothing_to_score_is_what_the_reference_makes_of_it(n: int) -> None:
     torch.testing.assert_close(gradients(chunked_linear_cross_entropy, *nothing), expected, equal_nan=True)
 
 
-def test_nan_goes_where_the_reference_lets_it_go() -> None:
-    for row in (0, 1):  # not scored, and scored
+def test_nan_spreads_as_in_the_reference() -> None:
+    for row in (0, 1):  # an ignored position and a scored one
         hidden, weight, targets = case()
         hidden = hidden.detach().clone()
         hidden[row] = float("nan")
@@ -167,7 +172,7 @@ def test_nan_goes_where_the_reference_lets_it_go() -> None:
 
 
 def test_transforms_of_functions_see_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: however large the logits, seeds side by side and directional derivatives are right."""
+    """Criterion: vmap over seeds and directional derivatives are right, however large the logits."""
     monkeypatch.setattr(kernels, "SMALL", 0)
     hidden, weight, targets = (torch.stack([x, x.flip(0)]).detach() for x in case())
     expected = torch.stack([linear_cross_entropy_reference(*one) for one in zip(hidden, weight, targets, strict=True)])
@@ -193,7 +198,7 @@ def test_compiled_in_one_graph(half: bool) -> None:
     torch.testing.assert_close(gradients(compiled, *inputs), gradients(loss, *inputs))
 
 
-def test_the_operator_keeps_its_promises() -> None:
+def test_the_operator_keeps_the_rules_of_torch() -> None:
     hidden, weight, targets = case()
     for needed in ((True, True), (True, False), (False, False)):
         torch.library.opcheck(kernels._chunked, (hidden, weight, targets, *needed))
@@ -210,7 +215,7 @@ def test_large_logits_are_taken_in_chunks(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_position_losses_average_to_the_loss_beside_the_likeliest_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "SMALL", 200)  # several chunks
+    monkeypatch.setattr(kernels, "SMALL", 200)  # so small that there are several chunks
     hidden, weight, targets = case()
     losses, likeliest = kernels.position_losses(hidden, weight, targets)
     scored = targets != IGNORED

@@ -1,4 +1,4 @@
-"""A sum with decay by pieces is the sum over pairs, forward and backward, and nothing grows with the square."""
+"""The decayed sum in pieces equals the sum over pairs, forward and backward, and no cost is quadratic in the length."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
 
 
 def case(length: int, kv_heads: int = 2, slowest: float = 1.0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """q, k, v and log a, of which -log a is spread over six powers of ten up to `slowest`."""
+    """Return q, k, v and log a, where -log a is spread over six powers of ten up to `slowest`."""
     generator = torch.Generator().manual_seed(length)
     shapes = [(B, H, length, K), (B, kv_heads, length, K), (B, kv_heads, length, V), (B, kv_heads, length)]
     q, k, v, z = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
@@ -34,7 +34,7 @@ def case(length: int, kv_heads: int = 2, slowest: float = 1.0, dtype: torch.dtyp
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("slowest", [1.0, 1e3])
 def test_values_and_gradients_equal_the_reference(length: int, kv_heads: int, slowest: float) -> None:
-    """Criterion: 1e-12 in fp64, for whole pieces and parts of one."""
+    """Criterion: they agree to 1e-12 in fp64, for lengths of whole pieces and of incomplete ones."""
     given = case(length, kv_heads, slowest)
     found, expected = decayed_attention(*given, SCALE, piece=PIECE), reference(*given)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
@@ -45,7 +45,7 @@ def test_values_and_gradients_equal_the_reference(length: int, kv_heads: int, sl
 
 
 @pytest.mark.parametrize(("batch", "length"), [(0, 13), (2, 0)])
-def test_of_nothing_comes_nothing(batch: int, length: int) -> None:
+def test_an_empty_batch_or_sequence_gives_an_empty_context(batch: int, length: int) -> None:
     given = [x[:batch] for x in case(length)]
     context = decayed_attention(*given, SCALE, piece=PIECE)
     assert context.shape == (batch, H, length, V)
@@ -58,7 +58,7 @@ def test_second_derivatives_are_right() -> None:
 
 
 def test_the_future_has_no_gradient() -> None:
-    """Exactly zero, before, within and behind the query's piece."""
+    """Criterion: gradients are exactly zero before, within and after the query's piece."""
     given = case(13)
     context = decayed_attention(*given, SCALE, piece=PIECE)
     for t in range(13):
@@ -69,7 +69,7 @@ def test_the_future_has_no_gradient() -> None:
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rounding_is_that_of_the_reference(dtype: torch.dtype, autocast: bool) -> None:
-    """Criterion: the root mean square of the error, against fp64, is at most 1.5 times the reference's."""
+    """Criterion: the root mean square error against fp64 is at most 1.5 times that of the reference."""
     given = [x.detach() for x in case(400, dtype=dtype)]
     exact = reference(*(x.double() for x in given))
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -80,8 +80,8 @@ def test_rounding_is_that_of_the_reference(dtype: torch.dtype, autocast: bool) -
 
 
 def test_far_positions_cost_near_ones_no_precision() -> None:
-    """Criterion: 1e-6 in fp32 for what came one position ago, behind 2,000 whose logarithms sum to -100,000; a
-    difference of running sums would be off by 1e-3."""
+    """Criterion: in fp32 the survival over one step is exact to 1e-6 after 2,000 positions whose logarithms sum to
+    -100,000. A difference of running sums would be off by 1e-3."""
     ones = torch.ones(1, 1, 2010, 1)
     log_decay = torch.cat([torch.full((1, 1, 2000), -50.0), torch.full((1, 1, 10), -0.01)], dim=-1)
     v = ones.clone()
@@ -90,14 +90,14 @@ def test_far_positions_cost_near_ones_no_precision() -> None:
     torch.testing.assert_close(found, torch.tensor(-0.01).exp(), rtol=1e-6, atol=0)
 
 
-def test_survival_is_the_product_between_the_two() -> None:
+def test_survival_is_the_product_of_the_decays_between_two_positions() -> None:
     a = torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     by_hand = [[a[s + 1 : t + 1].prod() if s <= t else 0.0 for s in range(6)] for t in range(6)]
     torch.testing.assert_close(survival(a.log()), torch.tensor(by_hand, dtype=torch.float64))
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers that any tensor on the way has."""
+    """Record the number of entries of the largest tensor that any operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class Largest(TorchDispatchMode):
 
 
 def test_cost_is_linear_in_the_length() -> None:
-    """Criterion: twice the length doubles the largest tensor, backwards too, and the products to 2%; over pairs, both
-    are fourfold."""
+    """Criterion: twice the length doubles the largest tensor of both passes, and the products within 2%. A sum over
+    pairs would quadruple both."""
     sizes, flops = [], []
     for length in (1024, 2048):
         given = [torch.empty_like(x, device="meta").requires_grad_() for x in case(length)]

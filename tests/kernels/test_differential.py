@@ -1,4 +1,5 @@
-"""Every way to compute differential attention is the reference, and the choice among them is one that can be gone."""
+"""Every implementation of differential attention equals the reference, and the dispatch picks a usable
+implementation."""
 
 import logging
 
@@ -34,7 +35,7 @@ def case(score: int, value: int, heads: int = 4, kv_heads: int = 2, length: int 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("name", ON_CPU)
-def test_every_way_is_the_reference(name: str, widths: str, kv_heads: int) -> None:
+def test_every_implementation_equals_the_reference(name: str, widths: str, kv_heads: int) -> None:
     inputs = case(*WIDTHS[widths], kv_heads=kv_heads)
     assert usable(name, *inputs[:3])
     expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, IMPLEMENTATIONS[name]))
@@ -45,7 +46,8 @@ def test_every_way_is_the_reference(name: str, widths: str, kv_heads: int) -> No
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forwards and not compiled (but for what torch compiles itself): a CPU can do no more of it."""
+    """The test checks the forward pass without compiling it (except where torch compiles itself): a CPU supports no
+    more."""
     compile_it = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, **options) if options else f)
     differential._flex_attention.cache_clear()
@@ -56,7 +58,7 @@ def test_flex_attention_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_pairs_of_heads_are_maps_put_in_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_heads_equal_the_same_heads_in_the_order_of_maps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(differential, "choose_implementation", lambda *shape: name)
     q, k, v, by = case(6, 6)
     k = k[:, :2].detach().requires_grad_()
@@ -69,7 +71,7 @@ def test_pairs_of_heads_are_maps_put_in_order(name: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_some_way_is_chosen_for_anything_and_goes_on_its_device(dtype: torch.dtype) -> None:
+def test_every_input_gets_an_implementation_that_runs_on_its_device(dtype: torch.dtype) -> None:
     for device in ("cpu", "cuda", "meta", "mps"):
         for length in (0, 1, 128, 512, 4096):
             for score, value in ((32, 64), (64, 64), (64, 32)):
@@ -78,18 +80,18 @@ def test_some_way_is_chosen_for_anything_and_goes_on_its_device(dtype: torch.dty
                 assert device == "cuda" or name not in ("kernel", "flex")
 
 
-def test_what_is_for_gpus_is_not_usable_on_a_cpu() -> None:
+def test_implementations_for_gpus_are_not_usable_on_a_cpu() -> None:
     inputs = case(3, 6)[:3]
     assert [name for name in IMPLEMENTATIONS if usable(name, *inputs)] == list(ON_CPU)
 
 
-def test_what_the_kernel_cannot_take_goes_another_way_and_is_said_once(
+def test_inputs_that_the_kernel_does_not_support_use_another_implementation_and_warn_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(differential, "DISPATCH_RULES", (differential.DispatchRule("kernel"),))
     monkeypatch.setitem(
         IMPLEMENTATIONS, "two-calls", differential_attention_reference
-    )  # fused attention asks for a real GPU
+    )  # fused attention needs a real GPU
     with FakeTensorMode(), caplog.at_level(logging.WARNING, "attractor"):
         q, k, v, by = (torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in case(3, 6))
         for _ in range(2):
@@ -100,8 +102,9 @@ def test_what_the_kernel_cannot_take_goes_another_way_and_is_said_once(
     ]
 
 
-def test_transforms_of_functions_go_the_way_that_has_rules_for_them() -> None:
-    """Criterion: per-sample gradients are those of each sample alone, where fused attention would have been chosen."""
+def test_transforms_of_functions_use_an_implementation_that_supports_them() -> None:
+    """Criterion: per-sample gradients are those of each sample alone, where fused attention would have been chosen
+    otherwise."""
     inputs = [x.detach().float() for x in case(6, 6)]
     assert choose_implementation("cpu", torch.float32, 11, 6, 6) == "side-by-side"
 

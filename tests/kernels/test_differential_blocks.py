@@ -38,7 +38,7 @@ def test_values_and_gradients_equal_the_reference(heads: int, kv_heads: int) -> 
 
 
 @pytest.mark.usefixtures("blocks")
-def test_what_is_subtracted_may_differ_by_token() -> None:
+def test_lambda_may_differ_by_token() -> None:
     *inputs, _ = case(2, 2, 2, 7)
     inputs.append(torch.rand(2, 2, 7, 1, dtype=torch.float64).requires_grad_())
     expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention_in_blocks))
@@ -80,7 +80,7 @@ def test_half_precision_is_near_the_exact_result() -> None:
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("varied", [(0, 1, 2, 3), (0,), (1,), (2,), (3,)])
 def test_vmap_over_models(varied: tuple[int, ...]) -> None:
-    """Models may differ in all that comes in, or in a part of it; values and gradients are those of each alone."""
+    """Criterion: models may differ in all inputs or in some; values and gradients are those of each model alone."""
     inputs = [x.detach() for x in case(2, 2, 2, 6)]
     stacked = [torch.stack([x, x * 1.5]) if i in varied else x for i, x in enumerate(inputs)]
 

@@ -1,4 +1,4 @@
-"""A fused kernel is used on a GPU that can; each reason why not is said once; on a CPU nothing is said."""
+"""A GPU that supports a fused kernel uses it; each reason against it is logged once; on a CPU nothing is logged."""
 
 import logging
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from attractor.kernels.fallback import exceeds_32_bits, use_kernel
 
 @dataclass(frozen=True)
 class OnDevice:
-    """What is asked of a tensor here; no GPU need be present."""
+    """A stand-in for a tensor on a device, so that no GPU need be present."""
 
     kind: str
     dtype: torch.dtype = torch.float32
@@ -31,7 +31,7 @@ def on(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """What was found out and said before, or here, is not."""
+    """Clear the cached device limits and logged reasons before and after each test."""
     for remembered in (fallback._device_limit, fallback._log):
         remembered.cache_clear()
     yield
@@ -52,13 +52,13 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_gpu_that_can_uses_the_kernel(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_supports_the_kernel_uses_it(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
     assert use_kernel("coupling", on("cuda", dtype))
     assert said(caplog) == []
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta"])
-def test_elsewhere_the_plain_computation_is_the_rule_and_nothing_is_said(
+def test_other_devices_use_the_plain_computation_and_nothing_is_logged(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not use_kernel("coupling", on(kind), unsupported="width 1000")
@@ -66,7 +66,7 @@ def test_elsewhere_the_plain_computation_is_the_rule_and_nothing_is_said(
 
 
 @pytest.mark.usefixtures("hopper")
-def test_each_reason_of_each_kernel_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_reason_of_each_kernel_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         for kernel, against in (("coupling", "width 1000"), ("coupling", "fp64"), ("phase activation", "fp64")):
             assert not use_kernel(kernel, on("cuda"), against)
@@ -100,8 +100,8 @@ def test_transforms_of_functions_get_plain_operations(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_compiler_asks_while_it_traces(caplog: pytest.LogCaptureFixture) -> None:
-    """Criterion: one graph, and a line of log, where the kernel cannot be used, too."""
+def test_the_check_can_be_traced_by_the_compiler(caplog: pytest.LogCaptureFixture) -> None:
+    """Criterion: there is one graph, and one line of log where the kernel cannot be used."""
 
     def activation(x: Tensor) -> Tensor:
         if fallback._unsupported_by_device(torch.float32, torch.device("cuda")) is None:

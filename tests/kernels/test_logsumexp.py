@@ -1,4 +1,4 @@
-"""Row sums of exponentials in blocks equal the plain ones, forward and backward, and nothing of size T x S is kept."""
+"""Row sums of exponentials in blocks equal the plain ones, forward and backward, and keep no tensor of size T x S."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SCALE = 0.6
 
 
 def some_mask(length: int) -> Tensor:
-    """B 1 T S; row 2 of the second sequence may attend to nothing."""
+    """Return a mask B 1 T S in which row 2 of the second sequence may attend to nothing."""
     mask = torch.rand(2, 1, length, length, generator=torch.Generator().manual_seed(3)) < 0.5
     mask |= torch.eye(length, dtype=torch.bool)
     mask[1, 0, 2] = False
@@ -75,7 +75,7 @@ def test_row_that_may_attend_to_nothing_is_zero_without_gradient() -> None:
     "varied", [{"q", "k"}, {"q"}, {"k"}, {"q", "k", "allowed"}], ids=lambda names: " ".join(sorted(names))
 )
 def test_vmap_over_models(allowed: Tensor | None, causal: bool, varied: set[str]) -> None:
-    """Models may differ in all that comes in, or in a part of it; values and gradients are those of each alone."""
+    """Criterion: models may differ in all inputs or in some; values and gradients are those of each model alone."""
     if allowed is None and "allowed" in varied:
         varied = varied - {"allowed"}
     inputs = dict(zip(("q", "k"), (x.detach() for x in case()), strict=True))
@@ -102,9 +102,9 @@ def test_vmap_over_models(allowed: Tensor | None, causal: bool, varied: set[str]
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), list(stacked.values())), wanted)
 
 
-def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: what is saved for the backward pass grows with the length, not with its square; nor is a larger block
-    ever formed than a block may be."""
+def test_no_tensor_of_the_size_of_all_logits_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the tensors saved for the backward pass grow in proportion to the length, and no block exceeds its
+    limit."""
     monkeypatch.setattr(logsumexp, "ON_CPU", 2**10)
     formed: list[int] = []
     logits = logsumexp._logits

@@ -1,4 +1,4 @@
-"""The phase activation that keeps cosines and sines equals the plain one, in value and in derivatives of any kind."""
+"""The phase activation that keeps cosines and sines equals the plain one in value and in every kind of derivative."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def case(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def test_values_and_gradients_equal_the_reference() -> None:
-    """From rows that lie apart in memory, and into them."""
+    """The rows of the input and of its gradient are not adjacent in memory."""
     v, weight = case()
     apart = torch.stack([v, v], dim=-2).detach()[..., 0, :].requires_grad_()
     weights = torch.linspace(-1, 1, B * T * H * 2 * K, dtype=torch.float64).view(B, H, T, 2 * K).transpose(1, 2)

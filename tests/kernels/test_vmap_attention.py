@@ -1,4 +1,4 @@
-"""Attention of several models at once is that of each alone, gradients included, and by the fused kernel."""
+"""Attention of several models under vmap equals that of each model alone, gradients included, by the fused kernel."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ N, B, H, T, K = 3, 2, 4, 5, 8
 
 
 def masks() -> dict[str, tuple[Tensor | None, int | None]]:
-    """By what they belong to: the mask, and the dimension of its models."""
+    """Return masks by what they depend on, each with the dimension of its models."""
     allowed = torch.rand(N, B, 1, T, T, generator=torch.Generator().manual_seed(1)) < 0.5
     allowed = allowed | torch.eye(T, dtype=torch.bool)
     return {
@@ -29,7 +29,7 @@ def masks() -> dict[str, tuple[Tensor | None, int | None]]:
 def test_models_side_by_side_attend_as_each_alone(name: str, kv_heads: int) -> None:
     mask, dim = masks()[name]
     generator = torch.Generator().manual_seed(0)
-    shapes = ((N, B, H, T, K), (B, N, kv_heads, T, K), (B, kv_heads, T, K))  # models first, second, and shared
+    shapes = ((N, B, H, T, K), (B, N, kv_heads, T, K), (B, kv_heads, T, K))  # models: dimension 0 of q, 1 of k
     q, k, v = (torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -48,7 +48,7 @@ def test_models_side_by_side_attend_as_each_alone(name: str, kv_heads: int) -> N
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_outside_of_vmap_it_is_a_mistake() -> None:
+def test_outside_of_vmap_it_is_refused() -> None:
     x = torch.randn(B, H, T, K)
     with attention_under_vmap(), pytest.raises(AssertionError, match="under vmap"):
         F.scaled_dot_product_attention(x, x, x, attn_mask=None, is_causal=True, scale=1.0, enable_gqa=False)

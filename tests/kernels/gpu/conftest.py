@@ -1,4 +1,4 @@
-"""Tests marked `gpu` need one, and kernels as they are compiled: TRITON_INTERPRET=0 pytest tests/kernels/gpu -m gpu"""
+"""Tests marked `gpu` need a GPU and compiled kernels: TRITON_INTERPRET=0 pytest tests/kernels/gpu -m gpu"""
 
 import os
 

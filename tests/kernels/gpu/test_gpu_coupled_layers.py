@@ -1,4 +1,4 @@
-"""Whole layers with coupling by its kernel, interpreted: the same as plain layers, wherever the kernel may be used."""
+"""Layers whose coupling runs by the interpreted kernel equal plain layers, wherever the kernel may be used."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ COUPLED = [name for name in PRESETS if isinstance(build(name, D_MODEL, N_HEADS).
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """As on a GPU: the kernel is used unless it has a reason against it. What it was asked comes out."""
+    """Use the kernel as on a GPU unless there is a reason against it; return the list of reasons, one per decision."""
     asked: list[str | None] = []
 
     def on_gpu(kernel: str, x: Tensor, unsupported: str | None = None) -> bool:
@@ -37,13 +37,14 @@ def layer_of(name: str, **changes: Any) -> Attention:
     torch.manual_seed(0)
     layer = build(name, D_MODEL, N_HEADS, **changes)
     with torch.no_grad():
-        for parameter in layer.parameters():  # a gate that starts at 0 would hide what is behind it
+        for parameter in layer.parameters():  # a gate that starts at 0 would hide the operations behind it
             parameter.add_(0.1 * torch.randn_like(parameter))
     return layer
 
 
 def output_and_gradients(layer: Attention, run: Callable[[Tensor], Tensor] | None = None) -> list[Tensor]:
-    """Of a forward and a backward pass with rope, the input's gradient first."""
+    """Run a forward and a backward pass with rope; return the output, the input's gradient and the parameters'
+    gradients."""
     x = torch.linspace(-2, 2, 2 * 7 * D_MODEL).sin().view(2, 7, D_MODEL).requires_grad_()
     rope = Rope(layer.rope_width)
     out = run(x) if run is not None else layer(x, rope=rope)[0]
@@ -75,8 +76,9 @@ def test_a_layer_is_the_same_by_the_kernel(
         torch.testing.assert_close(seen[tap], plain[tap], rtol=1e-5, atol=1e-5)
 
 
-def test_in_half_precision_what_is_scored_is_narrow_and_the_state_was_not(fused: list[str | None]) -> None:
-    """Criterion: under autocast, queries near those of fp32, and nearer than a state in fp16 would come in 64 steps."""
+def test_under_autocast_scored_queries_are_fp16_and_the_state_is_wider(fused: list[str | None]) -> None:
+    """Criterion: under autocast the queries are closer to those of fp32 than 64 steps with a state in fp16 would leave
+    them."""
     layer = layer_of("coupled-linear", n_steps=8, dt=2e-4)
     x = torch.randn(1, 3, D_MODEL)
     with torch.no_grad(), capture("q", "q_coupled") as seen:
@@ -104,7 +106,7 @@ def test_recomputed_activations_are_the_same(fused: list[str | None]) -> None:
 
 
 def test_transforms_of_functions_get_plain_operations(fused: list[str | None]) -> None:
-    """Models side by side, and gradients as functions; the kernel is for what is called alone."""
+    """Criterion: vmap over models and torch.func.grad give the plain results; only direct calls use the kernel."""
     layer = layer_of("coupled-euler")
     x, along = torch.randn(2, 3, 5, D_MODEL)
     stacks = {name: torch.stack([p.detach(), p.detach() * 1.1]) for name, p in layer.named_parameters()}
@@ -133,7 +135,7 @@ def test_transforms_of_functions_get_plain_operations(fused: list[str | None]) -
         ("12 forces", {"n_steps": 12}, torch.float32),
     ],
 )
-def test_what_the_kernel_cannot_take_is_computed_plainly(
+def test_inputs_that_the_kernel_does_not_support_are_computed_plainly(
     reason: str, changes: dict[str, Any], dtype: torch.dtype, fused: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = layer_of("coupled-euler", **changes).to(dtype)

@@ -1,4 +1,4 @@
-"""The kernels of coupling against the definition in fp64, forwards and in every gradient: interpreted, and on a GPU."""
+"""The coupling kernels equal the definition in fp64, forward and in every gradient, interpreted and on a GPU."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +18,7 @@ from attractor.kernels.coupling import MLPProgram, Program, apply_force, integra
 from attractor.kernels.gpu import coupling as kernels
 from attractor.kernels.gpu.coupling import couple
 
-EPS = 1e-3  # large enough to be seen
+EPS = 1e-3  # large enough to change the result noticeably
 PROGRAMS: dict[str, Program | MLPProgram] = {
     "euler": Euler().program,
     "two euler steps": Euler(n_steps=2).program,
@@ -26,12 +26,12 @@ PROGRAMS: dict[str, Program | MLPProgram] = {
     "three leapfrog steps": Leapfrog(n_steps=3).program,
     "mlp-only": PROGRAM,
 }
-CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # of the largest number there is
+CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # error relative to the largest entry
 
 
 @dataclass(frozen=True)
 class Case:
-    """What an operator is given, in fp64; `tensors` are those that gradients are asked for."""
+    """The arguments of an operator in fp64; tests ask for the gradients of `tensors`."""
 
     program: Program | MLPProgram
     tensors: dict[str, Tensor]
@@ -46,7 +46,7 @@ class Case:
         return Case(self.program, {name: x.to(device) for name, x in self.tensors.items()}, rotation)
 
     def like(self, other: "Case") -> "Case":
-        """In fp64, what `other` is given in its own precision."""
+        """Return the arguments of `other`, already rounded to its precision, in fp64."""
         wide = {name: x.detach().double().requires_grad_() for name, x in other.tensors.items()}
         return Case(self.program, wide, self.rotation)
 
@@ -58,7 +58,7 @@ class Case:
         return couple(self.program, x["q"], x["k"], x.get("dt"), matrices, products, result, norms, EPS, angles)
 
     def plain(self) -> tuple[Tensor, Tensor]:
-        """By the definition, and the layer's own way from there to the score."""
+        """Compute the coupling by its definition, and then norm and position as the layer does."""
         x, n_kv_heads = self.tensors, self.tensors["k"].shape[1]
 
         def force(q: Tensor) -> Tensor:
@@ -106,13 +106,13 @@ def case(
     rotation = None
     if finished:
         tensors["q norm"], tensors["k norm"] = normal(width), normal(width)
-        starts = torch.arange(batch).unsqueeze(1)  # sequences are shifted against each other
+        starts = torch.arange(batch).unsqueeze(1)  # each sequence starts at another position
         rotation = Rope(width).at(torch.arange(length) + 3 * starts)
     return Case(PROGRAMS[program], tensors, rotation)
 
 
 def weights(ends: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Gradients of both ends, no two numbers alike, and with heads before positions in memory."""
+    """Return gradients of both results whose entries all differ, with heads before positions in memory."""
     return [torch.linspace(-1, 1, x.numel(), device=x.device).cos().view(x.shape).to(x.dtype) for x in ends]
 
 
@@ -128,8 +128,8 @@ def assert_agrees(given: Case, dtype: torch.dtype) -> None:
 
 
 def kinds() -> list[Any]:
-    """Every program with every force and size of group; the width and the finish go with the size. The
-    largest groups are slow tests."""
+    """Return every program with every force and group size; the width, norm and rope depend on the size. The largest
+    groups are slow tests."""
     every = product(PROGRAMS, [False, True], [1, 2, 3])
     return [
         pytest.param(*kind, id="-".join(map(str, kind)), marks=[pytest.mark.slow] if kind[-1] == 3 else [])
@@ -145,7 +145,7 @@ def test_values_and_gradients_are_those_of_the_definition(program: str, linear: 
 
 @pytest.mark.parametrize("program", ["euler", "three leapfrog steps"])
 def test_half_precision_errs_by_its_own_rounding(program: str) -> None:
-    """In fp16: the interpreter cannot multiply matrices in bf16."""
+    """The test runs in fp16, since the interpreter cannot multiply matrices in bf16."""
     assert_agrees(case(program, width=32, group=2), torch.float16)
 
 
@@ -160,8 +160,9 @@ def test_a_width_may_be_odd() -> None:
     assert_agrees(case(width=25, finished=False), torch.float32)
 
 
-def test_inputs_are_read_and_results_lie_where_projections_and_attention_have_them() -> None:
-    """Criterion: parts of one wider tensor, strided in all ways, give the bits of their copies; B T H K comes out."""
+def test_inputs_may_have_any_strides_and_results_have_the_layout_of_projections() -> None:
+    """Criterion: differently strided views of a wider tensor give the bits of their copies, and results lie in memory
+    as B T H K."""
     given = case(group=2).to(torch.float32)
     batch, heads, length, width = given.tensors["q"].shape
     whole = torch.randn(batch, length, 3 * heads, width + 5)
@@ -179,7 +180,7 @@ def test_inputs_are_read_and_results_lie_where_projections_and_attention_have_th
         torch.testing.assert_close(other, found[0], rtol=0, atol=0)
 
 
-def test_what_is_no_number_stays_in_its_row() -> None:
+def test_nan_stays_in_its_row() -> None:
     """Criterion: the results and gradients of all other rows keep their bits."""
     found = []
     for value in (1.0, float("nan")):
@@ -205,7 +206,7 @@ def test_no_sequences_give_nothing_and_no_gradient() -> None:
 
 
 def test_gradients_can_be_differentiated_again() -> None:
-    """As under a penalty on the gradient: those are the plain computation's."""
+    """A penalty on the gradient needs second derivatives, which are those of the plain computation."""
     given, second = case("leapfrog", group=2, finished=True), []
     for one in (given.to(torch.float32), given.like(given.to(torch.float32))):
         ends = one.fused(torch.float32, torch.float32) if one.tensors["q"].dtype == torch.float32 else one.plain()
@@ -221,7 +222,7 @@ def test_gradients_can_be_differentiated_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("linear", [False, True])
 def test_both_operators_keep_the_rules_of_torch(linear: bool) -> None:
-    """Fake tensors, autograd and tracing, by torch's own checks."""
+    """Criterion: torch's own checks of fake tensors, autograd and tracing pass."""
     given = case(group=2, linear=linear, length=3).to(torch.float32)
     x, rotation = given.tensors, given.rotation
     assert rotation is not None

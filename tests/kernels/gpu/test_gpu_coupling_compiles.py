@@ -1,7 +1,7 @@
-"""The kernels of coupling are compiled for a GPU that need not be there; and layers that call them, by torch.compile.
+"""The coupling kernels compile for a GPU that need not be present, and torch.compile takes layers that call them.
 
-In processes of their own: here kernels are interpreted, and the shape checks that conftest puts into signatures cannot
-be traced.
+The tests run in processes of their own: here kernels are interpreted, and the shape checks that conftest adds to
+signatures cannot be traced.
 """
 
 import os
@@ -49,7 +49,7 @@ for program, width, linear in ((EULER, 64, False), (EULER, 128, False), (EULER, 
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_hopper_and_fit_its_shared_memory() -> None:
-    """By the operators' own launches, which stop where a GPU would begin."""
+    """The operators' own launches compile the kernels and stop before a GPU would be needed."""
     surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE], env=surroundings, capture_output=True, text=True, timeout=300

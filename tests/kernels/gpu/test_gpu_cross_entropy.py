@@ -1,4 +1,4 @@
-"""The kernel that turns logits into their gradients agrees with the plain computation, and so does the loss by it."""
+"""The kernel that turns logits into their gradients equals the plain computation, and so does the loss that uses it."""
 
 import math
 import os
@@ -49,7 +49,7 @@ def test_losses_and_gradients_of_logits_are_the_plain_ones(n_classes: int, dtype
 
 
 def test_the_loss_by_the_kernel_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, chunk by chunk, with logits of hundreds."""
+    """The loss runs in chunks as on a GPU, with logits in the hundreds."""
     hidden, weight, targets = case(50, torch.float32, scale=8.0)
     inputs = hidden.requires_grad_(), weight.requires_grad_()
     expected = linear_cross_entropy_reference(*inputs, targets)
@@ -60,8 +60,8 @@ def test_the_loss_by_the_kernel_is_the_reference(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(torch.autograd.grad(found, inputs), wanted)
 
 
-def test_nan_and_what_is_no_class_are_noticed() -> None:
-    """And harm no other position; where nothing is scored, nothing is lost."""
+def test_nan_and_invalid_classes_make_the_loss_nan() -> None:
+    """Criterion: the gradients of other positions stay finite; where all targets are ignored, the loss is 0."""
     hidden, weight, targets = case(50, torch.float32)
     hidden[3] = math.nan
     assert kernels.chunk_loss(hidden, weight, targets, IGNORED, True)[0].isnan()
@@ -95,7 +95,7 @@ assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_wa
 
 @pytest.mark.slow
 def test_the_kernel_compiles_for_hopper() -> None:
-    """In a process of its own, since here it is interpreted."""
+    """The test runs in a process of its own, since kernels are interpreted in this one."""
     as_compiled = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=as_compiled, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -104,7 +104,7 @@ def test_the_kernel_compiles_for_hopper() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_on_a_gpu_at_real_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: against fp64, the gradients' error is that of one rounding of logits and gradients."""
+    """Criterion: against fp64, the error of the gradients is that of one rounding of logits and gradients."""
     monkeypatch.undo()
     generator = torch.Generator("cuda").manual_seed(0)
     hidden = torch.randn(5000, 512, generator=generator, device="cuda").to(dtype).requires_grad_()

@@ -1,5 +1,5 @@
-"""The kernels of differential attention equal the reference, forward and backward; interpreted, or on a GPU where there
-is one. The interpreter does not know bf16."""
+"""The kernels of differential attention equal the reference, forward and backward. They are interpreted, or run on a
+GPU where there is one; the interpreter does not support bf16."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 def case(
     length: int, heads: int = 2, kv_heads: int = 1, score: int = 5, value: int = 12, batch: int = 1
 ) -> list[Tensor]:
-    """q, k, v and lambda in fp64, as projections leave them: positions before heads in memory."""
+    """Return q, k, v and lambda in fp64 with the memory layout of projections, positions before heads."""
     generator = torch.Generator().manual_seed(length)
     sizes = ((2 * heads, score), (2 * kv_heads, score), (kv_heads, value))
     drawn = [torch.randn(batch, length, *size, generator=generator, dtype=EXACT).transpose(1, 2) for size in sizes]
@@ -40,7 +40,7 @@ def case(
 
 
 def results(f: Callable[..., Tensor], inputs: list[Tensor], dtype: torch.dtype = EXACT) -> list[Tensor]:
-    """The context and the gradients of a weighted sum of it, by the inputs rounded to `dtype`; in fp64."""
+    """Return in fp64 the context and the gradients of its weighted sum, computed from inputs rounded to `dtype`."""
     device = "cpu" if dtype == EXACT else DEVICE
     leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
     context = f(*leaves, SCALE)
@@ -76,14 +76,14 @@ def test_half_precision() -> None:
     assert_as_reference(case(33), torch.float16)
 
 
-def test_what_is_subtracted_may_differ_by_token() -> None:
+def test_lambda_may_differ_by_token() -> None:
     *inputs, _ = case(20)
     by = torch.rand(1, 2, 20, 1, generator=torch.Generator().manual_seed(1), dtype=EXACT)
     assert_as_reference([*inputs, by])
 
 
 def test_pairs_of_heads_that_share_their_keys() -> None:
-    """Criterion: as views of what projections leave, without a copy, they give what they give put in order."""
+    """Criterion: views of the projections, without a copy, give the result of the same heads reordered into maps."""
     q, k, v, by = case(21, heads=4, kv_heads=2, value=5)
     assert_as = results(
         lambda q, k, v, by, scale: differential_attention_reference(*maps_of_pairs(q, k), v, by, scale),
@@ -98,8 +98,8 @@ def test_pairs_of_heads_that_share_their_keys() -> None:
 
 
 def test_any_strides() -> None:
-    """Criterion: the same bits from contiguous inputs as from every other number of wider tensors that hold NaN between
-    them. (The gradient of a sum has no strides at all.)"""
+    """Criterion: contiguous inputs give the same bits as views of every second entry of wider tensors that hold NaN
+    between the entries. (The gradient of a sum has strides of 0.)"""
     dense = [x.to(DEVICE, torch.float32).contiguous() for x in case(18)]
     sparse = [torch.stack([x, torch.full_like(x, torch.nan)], dim=-1)[..., 0] for x in dense]
 
@@ -132,7 +132,8 @@ def test_gradients_after_a_position_are_exactly_zero() -> None:
 
 
 def test_limits() -> None:
-    """Criterion: with lambda = 0 plain attention by the first maps; with equal maps 1 - lambda of it."""
+    """Criterion: lambda = 0 gives plain attention by the first maps; equal maps give 1 - lambda times plain
+    attention."""
     q, k, v, by = (x.to(DEVICE, torch.float32) for x in case(33))
     by = by.expand(2, 1, 1)
     first = torch.nn.functional.scaled_dot_product_attention(
@@ -144,7 +145,7 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
-def test_nothing_gives_nothing(batch: int, length: int) -> None:
+def test_an_empty_batch_or_sequence_gives_an_empty_context(batch: int, length: int) -> None:
     inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(length, batch=batch)]
     context = by_kernel(*inputs, SCALE)
     assert context.shape == (batch, 2, length, 12)
@@ -153,9 +154,9 @@ def test_nothing_gives_nothing(batch: int, length: int) -> None:
     assert (gradients[-1] == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter raises this warning
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-def test_what_is_not_a_number_reaches_all_that_attends_to_it_and_no_earlier_block(which: str) -> None:
+def test_nan_reaches_every_position_that_attends_to_it_and_no_earlier_block(which: str) -> None:
     inputs = dict(zip(("q", "k", "v", "by"), (x.to(DEVICE, torch.float32) for x in case(40)), strict=True))
     inputs[which][:, :, 20] = torch.nan
     missing = by_kernel(*inputs.values(), SCALE).isnan().all(-1).all(1)[0]
@@ -165,7 +166,7 @@ def test_what_is_not_a_number_reaches_all_that_attends_to_it_and_no_earlier_bloc
 
 
 def test_second_derivatives() -> None:
-    """Criterion: of the norm of the gradients, as of the reference's."""
+    """Criterion: the gradients of the gradients' squared norm equal those of the reference."""
 
     def twice(f: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
         leaves = [x.requires_grad_() for x in inputs]
@@ -198,7 +199,7 @@ def test_the_operator_keeps_torchs_rules() -> None:
 
 
 def test_compiled_in_one_graph() -> None:
-    """Criterion: no break, and the gradients of both passes."""
+    """Criterion: there is no graph break, and the gradients equal those of the eager pass."""
     inputs = [x.to(DEVICE, torch.float32).requires_grad_() for x in case(9)]
 
     def loss(*inputs: Tensor) -> Tensor:
@@ -213,8 +214,8 @@ def test_compiled_in_one_graph() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(("score", "value"), [(32, 64), (64, 64), (64, 128), (128, 128), (40, 80)])
 def test_on_a_gpu_at_real_shapes(score: int, value: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: against fp64, no further off than twice what the same way in plain PyTorch is."""
-    monkeypatch.undo()  # the blocks that are really used
+    """Criterion: the error against fp64 is at most twice that of plain PyTorch in the same precision."""
+    monkeypatch.undo()  # restores the block sizes of real use
     inputs = [x.cuda() for x in case(1000, heads=8, kv_heads=4, score=score, value=value, batch=2)]
 
     def run(f: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:

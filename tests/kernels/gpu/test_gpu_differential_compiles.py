@@ -1,4 +1,5 @@
-"""Differential attention and largest logits compile for a Hopper GPU where there is none, and spill no registers."""
+"""The kernels for differential attention and largest logits compile for a Hopper GPU, which need not be present, and
+spill no registers."""
 
 import os
 import re
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-SIZES = ((32, 64), (64, 64))  # of what is scored and of values: the halves of a head, and whole heads
+SIZES = ((32, 64), (64, 64))  # widths of scored queries and of values: half heads and whole heads
 ROOM = 227 * 1024  # bytes of shared memory a block may have
 
 
 def compiled(kernel: Any, tensors: dict[str, str], constants: dict[str, Any]) -> tuple[int, int]:
-    """Bytes that spill, and bytes of shared memory. Strides of columns are 1, all others multiples of 16."""
+    """Return the bytes of spilled registers and of shared memory, for column strides of 1 and other strides divisible
+    by 16."""
     import triton
     from triton.backends import nvidia
     from triton.backends.compiler import GPUTarget
@@ -66,7 +68,7 @@ def compile_all() -> None:
 
 @pytest.mark.slow
 def test_they_compile_and_nothing_spills() -> None:
-    """In a process of its own: this one interprets kernels."""
+    """The test runs in a process of its own, since this process interprets kernels."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""The kernel's largest logits are those of the plain blocks; interpreted, or on a GPU where there is one."""
+"""The kernel's largest logits equal those of the plain blocks; it is interpreted, or runs on a GPU where there is
+one."""
 
 import os
 
@@ -22,7 +23,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn(n_queries: int, n_keys: int, width: int = 5) -> tuple[Tensor, Tensor]:
-    """Positions before heads in memory, as projections leave them: 4 heads of queries, 2 of keys."""
+    """Draw 4 heads of queries and 2 of keys with the memory layout of projections, positions before heads."""
     generator = torch.Generator().manual_seed(n_queries)
     shapes = ((2, n_queries, 4, width), (2, n_keys, 2, width))
     q, k = (torch.randn(shape, generator=generator).transpose(1, 2) for shape in shapes)
@@ -68,10 +69,11 @@ def test_any_strides() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter raises this warning
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_a_number_counts_where_it_may_be_attended_to(value: float) -> None:
-    """Criterion: as in plain PyTorch: NaN and infinity come through, unless the mask hides them."""
+def test_nan_and_infinity_count_unless_the_mask_hides_them(value: float) -> None:
+    """Criterion: the kernel returns the NaN and infinity that plain PyTorch returns, and a hidden key leaves all maxima
+    finite."""
     q, k = drawn(20, 20)
     k[:, 0, 19] = value
     hidden = torch.ones(20, 20, dtype=torch.bool)
@@ -83,7 +85,7 @@ def test_what_is_not_a_number_counts_where_it_may_be_attended_to(value: float) -
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_over_nothing_the_largest_is_minus_infinity() -> None:
+def test_without_any_key_the_maximum_is_minus_infinity() -> None:
     q, k = drawn(5, 5)
     nothing = torch.zeros(5, 5, dtype=torch.bool)
     assert by_kernel(ScoreInputs(q, k, SCALE, allowed=nothing), torch.arange(4)).isneginf().all()
@@ -95,7 +97,7 @@ def test_over_nothing_the_largest_is_minus_infinity() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("width", [64, 80, 192])
 def test_on_a_gpu_at_real_shapes(width: int, dtype: torch.dtype) -> None:
-    """Criterion: against fp64, and with less memory than one head's logits."""
+    """Criterion: the maxima agree with fp64 and take less memory than the logits of one head."""
     q, k = (x.to(dtype).cuda() for x in drawn(2000, 2000, width))
     heads = torch.arange(4, device="cuda")
     exact = exact_maxima(ScoreInputs(q.double(), k.double(), SCALE, causal=True), heads)

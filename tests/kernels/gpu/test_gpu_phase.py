@@ -17,12 +17,12 @@ from attractor.attention.couple import phase as couple
 from attractor.kernels.gpu import phase as kernels
 from attractor.kernels.phase import phase_activation_reference
 
-B, T, H = 2, 23, 3  # rows fill more than one tile, and the last one in part
+B, T, H = 2, 23, 3  # the rows fill more than one tile, the last tile in part
 
 
 @pytest.fixture(autouse=True)
 def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter keeps bf16 as bits, which it multiplies as whole numbers."""
+    """Widen bf16 before products, since the interpreter stores bf16 as bits and would multiply them as integers."""
     product = interpreter.InterpreterBuilder.create_dot
 
     def widened(self: Any, a: Any, b: Any, *rest: Any) -> Any:
@@ -36,7 +36,8 @@ def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def case(width: int, dtype: torch.dtype, scale: float = 1.0, batch: int = B) -> tuple[Tensor, Tensor, Tensor]:
-    """v as one of three that a projection made side by side; W; and a gradient with heads before positions."""
+    """Return v as one of three adjacent parts of a projection, W, and a gradient with heads before positions in
+    memory."""
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(batch, T, 3, H, width, generator=generator).to(dtype)[:, :, 1]
     weight = scale / width**0.5 * torch.randn(width, width, generator=generator)
@@ -45,7 +46,7 @@ def case(width: int, dtype: torch.dtype, scale: float = 1.0, batch: int = B) -> 
 
 
 def found_and_exact(v: Tensor, weight: Tensor, grad: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Value and gradients by the kernels and by (1) in fp64."""
+    """Return the value and gradients by the kernels, each with its counterpart by (1) in fp64."""
     y = kernels.phase_activation(v, weight)
     wide = [x.detach().double().requires_grad_() for x in (v, weight)]
     exact = phase_activation_reference(*wide)
@@ -54,7 +55,7 @@ def found_and_exact(v: Tensor, weight: Tensor, grad: Tensor) -> list[tuple[Tenso
 
 
 def assert_agree(pairs: list[tuple[Tensor, Tensor]], dtype: torch.dtype, single: float = 2e-6) -> None:
-    """Criterion: relative to the whole, within the rounding of what is rounded."""
+    """Criterion: the norm of the error, relative to the norm of the exact result, is within the rounding of `dtype`."""
     close = {torch.float32: single, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     for found, exact in pairs:
         assert (found.double() - exact).norm() < close * exact.norm()
@@ -63,7 +64,8 @@ def assert_agree(pairs: list[tuple[Tensor, Tensor]], dtype: torch.dtype, single:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [16, 24, 32, 100, 130])
 def test_value_and_gradients_are_the_exact_ones(width: int, dtype: torch.dtype) -> None:
-    """Narrow, filled up, and in chunks; y and the gradient of v lie in memory as projections read and write them."""
+    """The widths are narrow, padded, and split into chunks; y and the gradient of v have the memory layout of
+    projections."""
     v, weight, grad = case(width, dtype)
     pairs = found_and_exact(v, weight, grad)
     assert_agree(pairs, dtype)
@@ -73,7 +75,8 @@ def test_value_and_gradients_are_the_exact_ones(width: int, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("width", [32, 130])
 def test_large_angles_are_those_of_fp32(width: int) -> None:
-    """Criterion: at angles of tens of radians y is as if W had 15 bits; with the 8 of bf16 it is off by a twentieth."""
+    """Criterion: at angles of tens of radians y is as accurate as with W in 15 bits; with W in bf16 it is off by a
+    twentieth."""
     v, weight, _ = case(width, torch.bfloat16, scale=30.0)
     exact = phase_activation_reference(v.double(), weight.double())
     for w, off in ((weight, (0.0, 0.005)), (weight.bfloat16(), (0.02, 0.2))):
@@ -121,7 +124,7 @@ def test_the_same_inputs_give_the_same_bits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [16, 130])
-def test_the_operators_keep_their_promises(width: int) -> None:
+def test_the_operators_keep_the_rules_of_torch(width: int) -> None:
     v, weight, grad = case(width, torch.float32)
     v = v[:1, :2].detach()
     torch.library.opcheck(kernels.phase_activation, (v.requires_grad_(), weight))
@@ -175,7 +178,8 @@ for kernel, options_of in zip(kernels, (phase.forward_options, phase.backward_op
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_hopper_and_fit_its_shared_memory() -> None:
-    """At the width where memory is scarcest; in a process of its own, since here they are interpreted."""
+    """The test takes the width that needs most memory. It runs in a process of its own, since kernels are interpreted
+    here."""
     as_compiled = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=as_compiled, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -194,5 +198,5 @@ def test_on_a_gpu_at_real_shapes(width: int, dtype: torch.dtype) -> None:
     weight = (3 / width**0.5 * torch.randn(width, width, **shape)).requires_grad_()
     grad = torch.randn(8, 8, 512, 2 * width, **shape).to(dtype).transpose(1, 2)
     pairs = found_and_exact(v, weight, grad)
-    assert_agree(pairs[:2], dtype, single=1e-5)  # matrix units cut off where interpreters round
+    assert_agree(pairs[:2], dtype, single=1e-5)  # matrix units truncate where the interpreter rounds
     assert (pairs[2][0].double() - pairs[2][1]).norm() < 2**-7 * pairs[2][1].norm()
