@@ -1,4 +1,4 @@
-"""AKOrN: oscillators turn by themselves, are pulled along the sphere, and settle where the coupling is symmetric."""
+"""AKOrN: oscillators rotate, the coupling pulls them along the sphere, and a symmetric coupling lets them settle."""
 
 import math
 from typing import Any
@@ -43,7 +43,7 @@ def test_every_group_stays_on_its_sphere(width: int) -> None:
             torch.testing.assert_close(lengths(model, state), torch.ones(3, 16, 32 // width))
 
 
-def test_with_trainable_scales_groups_have_the_lengths_that_were_learned() -> None:
+def test_with_trainable_scales_groups_have_the_learned_lengths() -> None:
     model = built(rms_norm=True)
     plain = built()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_with_trainable_scales_groups_have_the_lengths_that_were_learned() -> No
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_omega_is_antisymmetric_to_the_last_bit_and_stays_so_when_it_is_trained(width: int) -> None:
+def test_omega_is_exactly_antisymmetric_before_and_after_training(width: int) -> None:
     model = built(oscillator_width=width).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     before = model.oscillators.omega().detach().clone()
@@ -67,7 +67,8 @@ def test_omega_is_antisymmetric_to_the_last_bit_and_stays_so_when_it_is_trained(
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_an_oscillator_alone_turns_by_arctan_of_its_frequency(gamma: float) -> None:
-    """N = 2, no coupling, no stimulus: the angle of one step is arctan(gamma omega), and many add up."""
+    """Criterion: with N = 2, no coupling and no stimulus, one step turns by arctan(gamma omega), and angles of steps
+    add up."""
     frequency = torch.tensor([0.3, -1.2], dtype=torch.float64)
     omega = torch.zeros(2, 2, 2, dtype=torch.float64)
     omega[:, 1, 0], omega[:, 0, 1] = frequency, -frequency
@@ -96,7 +97,8 @@ def test_the_pull_is_tangent_to_the_sphere(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_energy_falls_under_a_symmetric_coupling_and_small_steps(width: int) -> None:
-    """For any symmetric linear coupling among all channels of all places; with an antisymmetric one it need not."""
+    """Criterion: this holds for any symmetric linear coupling among all channels of all cells, not for an antisymmetric
+    one."""
     n_groups = 12
     drawn = on_spheres(n_groups * width, n_groups * width, seed=2)
     still = torch.zeros(n_groups, width, width, dtype=torch.float64)
@@ -116,7 +118,7 @@ def test_energy_falls_under_a_symmetric_coupling_and_small_steps(width: int) -> 
     assert (asymmetric.diff(dim=0) > 0).any()
 
 
-def test_the_step_is_the_equation_and_energy_that_of_the_response() -> None:
+def test_step_and_energy_are_the_papers_equations() -> None:
     model, tokens = built(gamma=0.6), boards()
     with torch.no_grad():
         x, c = model.start(tokens), model.stimulus(tokens)
@@ -130,8 +132,8 @@ def test_the_step_is_the_equation_and_energy_that_of_the_response() -> None:
         torch.testing.assert_close(model.step(x, c), expected)
 
 
-def test_the_readout_sees_lengths_of_mixtures_and_no_directions() -> None:
-    """Whatever turns the mixed vectors changes no logit."""
+def test_the_readout_depends_on_lengths_of_mixed_vectors_alone() -> None:
+    """Criterion: a rotation of the mixed vectors changes no logit."""
     model = built()
     with torch.no_grad():
         *_, state = model.states(boards())
@@ -143,7 +145,8 @@ def test_the_readout_sees_lengths_of_mixtures_and_no_directions() -> None:
 
 
 def test_a_convolution_reaches_one_cell_further_with_each_iteration() -> None:
-    """3 x 3 on the board of 4 x 4, or of any other shape: from the corner to the next cells, and no further."""
+    """Criterion: a 3 x 3 convolution on a board of 4 x 4 or another shape carries a change from a corner to adjacent
+    cells only."""
     for width, reached in ((None, {0, 1, 4, 5}), (8, {0, 1, 8, 9}), (16, {0, 1})):
         model = built(coupling="conv", grid_width=width)
         state = model.start(boards(1)).detach().requires_grad_()
@@ -151,7 +154,7 @@ def test_a_convolution_reaches_one_cell_further_with_each_iteration() -> None:
         assert {int(cell) for cell in gradient[0].abs().sum(-1).nonzero()} == reached
 
 
-def test_padding_says_nothing_to_its_neighbours_on_the_board() -> None:
+def test_padding_does_not_affect_adjacent_cells_of_the_board() -> None:
     model = built(coupling="conv")
     real = torch.ones(1, 16, dtype=torch.bool)
     real[:, 5] = False

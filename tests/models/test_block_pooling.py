@@ -1,4 +1,4 @@
-"""Blocks of P tokens: what the definitions say, and the same for sequences that are shifted, padded or continued."""
+"""Pooling in blocks of P tokens follows its definitions, also for sequences that are shifted, padded or continued."""
 
 from itertools import pairwise
 
@@ -26,14 +26,14 @@ def drawn(batch: int, length: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
-def test_a_block_is_the_mean_of_its_tokens_and_the_last_one_of_those_it_has(period: int, length: int) -> None:
+def test_a_block_is_the_mean_of_its_tokens_even_if_incomplete(period: int, length: int) -> None:
     x = drawn(2, length)
     blocks = [x[:, start : start + period].mean(1) for start in range(0, length, period)]
     assert torch.allclose(causal_pool(x, period), torch.stack(blocks, dim=1), atol=1e-15)
 
 
 @pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
-def test_a_token_reads_the_block_before_its_own_and_the_first_block_nothing(period: int, length: int) -> None:
+def test_a_token_reads_the_previous_block_and_the_first_block_reads_nothing(period: int, length: int) -> None:
     y = drawn(2, -(-length // period))
     up = causal_upsample(y, period, length)
     for t in range(length):
@@ -42,7 +42,7 @@ def test_a_token_reads_the_block_before_its_own_and_the_first_block_nothing(peri
 
 
 @pytest.mark.parametrize(("period", "length"), PERIODS_AND_LENGTHS)
-def test_what_is_read_is_all_but_the_last_block(period: int, length: int) -> None:
+def test_all_blocks_but_the_last_are_read(period: int, length: int) -> None:
     x = drawn(2, length)
     blocks, nothing = AlignedBlocks(period, length, x.device), BlockMemory()
     y = blocks.pool(x, nothing)
@@ -52,9 +52,9 @@ def test_what_is_read_is_all_but_the_last_block(period: int, length: int) -> Non
 
 
 @given(st.data())
-def test_in_pieces_and_shifted_against_each_other_sequences_have_the_blocks_of_whole_ones(data: st.DataObject) -> None:
-    """Three sequences of their own lengths, padded on the left, in pieces of any length; y -> 2 y stands for the slow
-    path, which looks at nothing else here."""
+def test_padded_sequences_in_chunks_have_the_blocks_of_whole_sequences(data: st.DataObject) -> None:
+    """Three sequences of different lengths are padded on the left and processed in chunks of any length. The map y -> 2
+    y stands for the slow path, so that blocks do not depend on each other."""
     period = data.draw(st.integers(1, 5))
     lengths = data.draw(st.lists(st.integers(1, 17), min_size=3, max_size=3))
     longest = max(lengths)
@@ -80,7 +80,7 @@ def test_in_pieces_and_shifted_against_each_other_sequences_have_the_blocks_of_w
 
 @given(period=st.integers(1, 5), first=st.integers(1, 12), then=st.integers(0, 12), singly=st.integers(0, 12))
 def test_without_padding_every_row_completes_the_same_blocks(period: int, first: int, then: int, singly: int) -> None:
-    """Two pieces, and then one token after another."""
+    """The sequence comes in one or two chunks and then token by token."""
     ends = [first, *([first + then] if then else [])]
     ends += range(ends[-1] + 1, ends[-1] + singly + 1)
     x = drawn(2, ends[-1])
@@ -96,6 +96,6 @@ def test_without_padding_every_row_completes_the_same_blocks(period: int, first:
         )
         found.append(blocks.upsample(2 * blocks.pool(x[:, now], memory), memory))
         assert blocks.positions.tolist() == list(range(before // period, end // period))
-        assert blocks.seen is None  # nothing need be told apart
+        assert blocks.seen is None  # rows need no counts of their own
     wanted = causal_upsample(2 * causal_pool(x, period), period, ends[-1])
     assert torch.allclose(torch.cat(found, dim=1), wanted, atol=1e-14)

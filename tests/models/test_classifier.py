@@ -1,4 +1,4 @@
-"""A label for each sequence: read from where it should be, untouched by padding; and models that see both ways."""
+"""A classifier reads its label from the right position, ignores padding, and attends in both directions."""
 
 import pytest
 import torch
@@ -30,7 +30,8 @@ def padded(lengths: list[int], width: int, filler: int) -> tuple[Tensor, Tensor]
 @both_pools
 @both_ways
 def test_padding_changes_nothing(attention: str, pool: str, causal: bool) -> None:
-    """Criterion: what stands at padding, how much there is, and who shares the batch leave every logit as it is."""
+    """Criterion: the tokens at padded positions, the amount of padding and the rest of the batch leave every logit
+    unchanged."""
     model = SMALL.replace(attention=attention, pool=pool, causal=causal).build(0).double().eval()
     lengths = [5, 8, 1]
     tokens, real = padded(lengths, 8, 0)
@@ -46,7 +47,7 @@ def test_padding_changes_nothing(attention: str, pool: str, causal: bool) -> Non
 @every_preset
 @both_pools
 def test_no_gradient_reaches_padding(attention: str, pool: str) -> None:
-    """Criterion: exactly zero at every padded position's embedding, and not at the real ones."""
+    """Criterion: the gradient is exactly zero at every padded position's embedding and nonzero at every real one."""
     model = SMALL.replace(attention=attention, pool=pool, causal=False).build(0)
     tokens, real = padded([5, 8, 2], 11, 0)
     embedded: list[Tensor] = []
@@ -64,7 +65,7 @@ def test_no_gradient_reaches_padding(attention: str, pool: str) -> None:
 
 
 @both_ways
-def test_a_model_sees_both_ways_only_where_it_may(causal: bool) -> None:
+def test_a_position_attends_to_later_ones_unless_the_model_is_causal(causal: bool) -> None:
     model = SMALL.replace(n_classes=None, causal=causal).build(0).eval()
     tokens = torch.arange(8).unsqueeze(0)
     changed = tokens.clone()
@@ -74,7 +75,7 @@ def test_a_model_sees_both_ways_only_where_it_may(causal: bool) -> None:
     assert same is causal
 
 
-def test_loss_and_judgement_are_what_the_logits_say() -> None:
+def test_loss_and_prediction_follow_from_the_logits() -> None:
     tokens, real = padded([5, 8, 2], 8, 0)
     targets = torch.tensor([2, 0, 1])
     model = SMALL.build(0).eval()
@@ -85,7 +86,7 @@ def test_loss_and_judgement_are_what_the_logits_say() -> None:
     torch.testing.assert_close(model.loss(tokens, targets, real)[0], losses.mean())
 
 
-def test_one_class_is_a_number_with_a_squared_error() -> None:
+def test_one_class_means_regression_with_a_squared_error() -> None:
     tokens, real = padded([5, 8, 2], 8, 0)
     targets = torch.tensor([0.5, 4.0, 2.25], dtype=torch.float64)
     model = SMALL.replace(n_classes=1).build(0).eval()

@@ -1,4 +1,4 @@
-"""torch.compile takes every mechanism and every family whole: no graph break, same loss, same gradients."""
+"""torch.compile takes every mechanism and family without a graph break, with the same loss and gradients."""
 
 import subprocess
 import sys
@@ -26,14 +26,15 @@ MODELS |= {"fast-slow": TWO_TIMESCALES, "window": WINDOW}
 
 @pytest.mark.slow
 def test_every_model_compiles_without_a_graph_break() -> None:
-    """In a process of its own: the shape checks that conftest puts into signatures cannot be traced."""
+    """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
+    traced."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == list(MODELS)
 
 
 def compile_whole(config: ModelConfig[LanguageModel]) -> None:
-    """`fullgraph` refuses any break; the backend that only traces is enough to see one, and quick."""
+    """Compile with `fullgraph`, which refuses any graph break; a backend that only traces shows breaks and is quick."""
     model = config.build(0)
     tokens = torch.randint(0, 31, (2, config.max_seq_len // 2), generator=torch.Generator().manual_seed(0))
     expected, _ = model.loss(tokens, tokens)
@@ -43,7 +44,7 @@ def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), wanted)
     real = torch.ones(2, 8, dtype=torch.bool)
-    real[0, :3] = False  # padding on the left of a row
+    real[0, :3] = False  # the first row has padding on its left
     hidden, _ = torch.compile(model.hidden, fullgraph=True, backend="aot_eager")(tokens, None, real)
     torch.testing.assert_close(hidden[real], model.hidden(tokens, None, real)[0][real])
 

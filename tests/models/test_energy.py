@@ -1,4 +1,4 @@
-"""Attention that descends an energy: its gradient, its sign, its parametrisation; and the pairs for which it fails."""
+"""Attention that descends an energy: its gradient, its sign, its parametrisation, and matrices for which it fails."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ from attractor.models.energy import (
 )
 from attractor.taps import capture
 
-KINDS = {"single": 1, "multi": 4}  # heads
+KINDS = {"single": 1, "multi": 4}  # number of heads
 D = 16
 
 
 def built(kind: str, seed: int = 0) -> EnergyAttention:
     torch.manual_seed(seed)
     layer = ENERGIES[kind](D, KINDS[kind]).double()
-    with torch.no_grad():  # large enough that attention is no mean
+    with torch.no_grad():  # large enough that attention differs from a mean
         for parameter in layer.parameters():
             parameter.mul_(3)
     return layer
@@ -39,7 +39,8 @@ def states(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_energy_falls_along_attention_whatever_the_weights(kind: str) -> None:
-    """The inner product of the gradient with attention's output, by autograd, is what (6) says."""
+    """Criterion: the inner product of the energy's gradient, by autograd, with attention's output is what (6)
+    states."""
     for seed in range(5):
         layer = built(kind, seed)
         x = states(8, 6, D, seed=seed).requires_grad_()
@@ -99,7 +100,7 @@ def test_cayley_is_orthogonal_for_any_matrix_also_in_single_precision_and_large(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_keeps_the_contract_of_attention(kind: str) -> None:
+def test_the_layer_keeps_the_contract_of_attention(kind: str) -> None:
     layer, x = built(kind), states(2, 6, D)
     with capture("logits", "weights", "q_coupled", "k_coupled") as seen:
         watched, aux_loss = layer(x)
@@ -117,15 +118,12 @@ def test_it_keeps_the_contract_of_attention(kind: str) -> None:
         layer(x, rope=Rope(4))
 
 
-def test_one_head_is_one_head() -> None:
+def test_the_energy_of_a_single_head_refuses_several_heads() -> None:
     with pytest.raises(InputError, match="n_heads must be 1 under the energy of a single head, got 4"):
         ENERGIES["single"](D, 4)
 
 
-# --- where it fails -------------------------------------------------------------------------------------------------
-
-
-def test_the_slope_is_that_of_autograd_for_any_matrix() -> None:
+def test_the_energy_slope_is_that_of_autograd_for_any_matrix() -> None:
     matrix, x, beta = states(D, D, seed=1) / 4, states(3, 5, D).requires_grad_(), 0.7
     logits = beta * x @ matrix @ x.mT
     (gradient,) = torch.autograd.grad(-logits.exp().sum(), x)
@@ -133,8 +131,8 @@ def test_the_slope_is_that_of_autograd_for_any_matrix() -> None:
     torch.testing.assert_close(energy_slope(matrix, x, beta), (gradient * motion).sum((1, 2)))
 
 
-def test_a_symmetric_matrix_never_climbs_and_asymmetric_ones_sometimes_do() -> None:
-    """With W_V = sym(A), 20,000 draws of two tokens on the plane, lengths about 2."""
+def test_a_symmetric_matrix_never_raises_the_energy_and_an_asymmetric_one_sometimes_does() -> None:
+    """The sample has W_V = sym(A) and 20,000 draws of two tokens in the plane with lengths of about 2."""
     matrices, x = states(20_000, 2, 2, seed=3), 2 * states(20_000, 2, 2, seed=4)
     assert violation_rate(symmetric(matrices), x) == 0
     rate = float(violation_rate(matrices, x))
@@ -143,7 +141,7 @@ def test_a_symmetric_matrix_never_climbs_and_asymmetric_ones_sometimes_do() -> N
     assert float(violation_rate(mostly_turning, x)) > rate
 
 
-def test_pseudo_energy_is_the_trace_over_what_is_real() -> None:
+def test_pseudo_energy_is_the_trace_over_real_positions() -> None:
     x, y = states(3, 5, D), states(3, 5, D, seed=1)
     expected = torch.stack([-torch.trace(a.mT @ b) for a, b in zip(x, y, strict=True)])
     torch.testing.assert_close(pseudo_energy(x, y), expected)

@@ -1,4 +1,5 @@
-"""The short way to decode a plain block is the general one, bit for bit, and is left once a block is not plain."""
+"""The fast decoding of a plain block equals the general one bit for bit, and a block that is not plain does not use
+it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +81,7 @@ def test_other_blocks_are_not_plain(changes: dict[str, Any]) -> None:
     assert plain_block_modules(build(**changes).blocks) is None
 
 
-def test_blocks_that_are_watched_or_changed_are_not_plain() -> None:
+def test_blocks_that_are_tapped_or_changed_are_not_plain() -> None:
     model = build()
     blocks, attention = model.blocks, model.layers[1].attention
     assert plain_block_modules(blocks) is not None

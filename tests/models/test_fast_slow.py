@@ -1,4 +1,4 @@
-"""FastSlow: its exact sizes, what its propositions promise, and every choice it offers."""
+"""FastSlow has the paper's exact sizes, fulfils its propositions, and supports every choice in its config."""
 
 from typing import Any
 
@@ -61,12 +61,9 @@ def test_the_models_of_table_2_have_their_sizes() -> None:
     assert FastSlowConfig(equilibrium="passes", n_iterations=3).layer_equivalents == 7.25
 
 
-# --- proposition 9, word for word -----------------------------------------------------------------------------------
-
-
 def literally(model: FastSlow, ids: Tensor) -> Tensor:
-    """Lines (10) to (18) of the paper, the last norm once, phi applied after the upsampling and masked where it reads
-    nothing."""
+    """Compute lines (10) to (18) of the paper, with the last norm applied once. Here phi follows the upsampling and is
+    zero where there is no previous block."""
     config, (_, length) = model.config, ids.shape
     period = config.pool_factor
     rope = Rope(config.d_model // config.n_heads, config.rope_theta)
@@ -94,13 +91,11 @@ def test_the_forward_pass_is_proposition_9(changes: dict[str, Any], length: int)
         assert torch.allclose(logits(model, ids), literally(model, ids), atol=1e-13)
 
 
-# --- propositions 21, 22 and 23, for every choice -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", fast_alone([8, 9, 10], 10))
 @pytest.mark.parametrize("method", METHODS)
-def test_no_token_is_told_of_its_future_with_the_gate_wide_open(method: str, length: int) -> None:
-    """Proposition 21, by gradients that are exactly zero; the injection is ten times what an open gate lets through."""
+def test_no_token_depends_on_its_future_with_an_open_gate(method: str, length: int) -> None:
+    """Criterion: Proposition 21 holds by gradients that are exactly zero, with ten times the injection of an open
+    gate."""
     model = built(SMALL.replace(**METHODS[method]), gate=10.0)
     with torch.no_grad():
         model.injection.norm.weight.fill_(10.0)
@@ -120,7 +115,8 @@ def test_no_token_is_told_of_its_future_with_the_gate_wide_open(method: str, len
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_slow_state_reaches_a_token_from_the_block_before_and_no_later(method: str) -> None:
-    """With the fast path's own attention shut out, a token depends on tokens of complete blocks and itself."""
+    """Criterion: with the fast path's attention disabled, a token depends only on tokens of complete blocks and on
+    itself."""
     model = built(SMALL.replace(n_rounds=1, n_pre=0, **METHODS[method]), gate=10.0)
     with torch.no_grad():
         for block in model.blocks_of(model.post):
@@ -137,7 +133,7 @@ def test_the_slow_state_reaches_a_token_from_the_block_before_and_no_later(metho
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_injection_changes_at_most_once_in_a_block_and_the_first_block_has_none(method: str) -> None:
-    """Proposition 22, and the cold start."""
+    """Criterion: Proposition 22 holds, and the first block has no injection."""
     model = built(SMALL.replace(**METHODS[method]), gate=1.0)
     seen: list[tuple[Tensor, Tensor]] = []
     usual = model.injected
@@ -159,8 +155,9 @@ def test_the_injection_changes_at_most_once_in_a_block_and_the_first_block_has_n
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_shut_gate_is_the_frozen_model_and_its_slow_path_gets_no_gradient(method: str) -> None:
-    """Proposition 23, and what follows from it for the first step: the gate alone is moved."""
+def test_a_closed_gate_gives_the_frozen_model_without_gradients_in_the_slow_path(method: str) -> None:
+    """Criterion: Proposition 23 holds, so in the first step the slow path and injection have a gradient only at the
+    gate."""
     config = SMALL.replace(**METHODS[method])
     coupled, frozen = built(config), built(config.replace(frozen=True))
     frozen.load_state_dict(coupled.state_dict())
@@ -172,7 +169,7 @@ def test_a_shut_gate_is_the_frozen_model_and_its_slow_path_gets_no_gradient(meth
     for name, parameter in coupled.named_parameters():
         of_the_slow_path = name.startswith(("slow.", "injection.")) and name != "injection.gate"
         assert parameter.grad is not None
-        if "_mixing." not in name:  # while streams are copies, it does not matter how they are mixed
+        if "_mixing." not in name:  # mixing equal streams changes nothing, so it has no gradient
             assert bool(parameter.grad.any()) != of_the_slow_path, name
     frozen.train().loss(ids, ids)[0].backward()
     trained = {name for name, parameter in frozen.named_parameters() if parameter.grad is not None}
@@ -180,19 +177,16 @@ def test_a_shut_gate_is_the_frozen_model_and_its_slow_path_gets_no_gradient(meth
     assert not any(name.startswith(("slow.", "injection.")) for name in trained)
 
 
-def test_the_gate_opened_changes_what_comes_after_the_first_block() -> None:
+def test_an_open_gate_changes_positions_after_the_first_block() -> None:
     ids = tokens()
     moved = (logits(built(gate=1.0), ids) - logits(built(), ids)).abs().amax(-1)
     assert (moved[:, :3] == 0).all()
     assert (moved[:, 3:] > 0).all()
 
 
-# --- padding, and decoding from a cache -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_padded_sequence_is_the_sequence(method: str, side: str) -> None:
+def test_a_padded_sequence_has_the_logits_of_the_sequence_alone(method: str, side: str) -> None:
     model = built(SMALL.replace(**METHODS[method]), gate=1.0)
     ids, lengths = tokens(3, 11), [11, 7, 2]
     real = torch.tensor([[t < n if side == "right" else t >= 11 - n for t in range(11)] for n in lengths])
@@ -220,16 +214,16 @@ def test_decoding_from_a_cache_gives_the_logits_of_the_full_pass(method: str, pa
 
 
 def test_the_slow_path_carries_the_range_of_a_fast_path_with_a_window() -> None:
-    """Criterion: a token reads far beyond the windows with the gate open and not with the gate shut; the slow path has
-    no window, whether it has the mechanism of the fast path or another one; the cache holds W positions of the fast
-    path, and all blocks of the slow path."""
+    """Criterion: a token depends on tokens far beyond the windows if and only if the gate is open. The slow path has no
+    window, whichever mechanism it uses. The cache holds W positions of the fast path and all blocks of the slow
+    path."""
     ids = tokens(1, 30)
     other = torch.cat([(ids[:, :1] + 1) % SMALL.vocab_size, ids[:, 1:]], dim=1)
     for gate in (0.0, 1.0):
         model = built(SMALL.replace(window=4), gate)
         moved = (logits(model, other) - logits(model, ids)).abs().amax(-1)[0] > 0
         assert moved[:10].all()
-        assert moved[10:].any() == (gate > 0)  # three passes of three positions beyond the one itself
+        assert moved[10:].any() == (gate > 0)  # three passes reach three positions back each
     for slow_attention in (None, "uniform", "coupled-euler"):
         assert SMALL.replace(window=4, slow_attention=slow_attention).slow_attention_config.window is None
     in_attention = SMALL.replace(attention=PRESETS["standard"].replace(window=4))
@@ -262,9 +256,6 @@ def test_generation_is_the_same_with_and_without_a_cache(method: str) -> None:
     assert torch.equal(cached, model.generate(prompts, max_new_tokens=9, temperature=0.0, use_cache=False))
 
 
-# --- every choice ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", ["both", "slow"])
 @pytest.mark.parametrize("attention", tiered(PRESETS))
 def test_any_mechanism_serves_on_either_path(attention: str, path: str) -> None:
@@ -277,7 +268,7 @@ def test_any_mechanism_serves_on_either_path(attention: str, path: str) -> None:
     assert model_config(model.config.to_dict()) == model.config
 
 
-def test_streams_start_as_the_model_with_one() -> None:
+def test_several_streams_start_as_the_model_with_one_stream() -> None:
     one, four = built(gate=1.0), built(SMALL.replace(streams=4), gate=1.0)
     missing = four.load_state_dict(one.state_dict(), strict=False)
     assert not missing.unexpected_keys
@@ -289,7 +280,7 @@ def test_streams_start_as_the_model_with_one() -> None:
     assert (logits(one, tokens()) - logits(four, tokens())).abs().max() > 1e-3
 
 
-def test_streams_come_apart_in_training() -> None:
+def test_streams_diverge_in_training() -> None:
     model = built(SMALL.replace(streams=3), gate=0.5).train()
     for _ in range(3):
         model.zero_grad()
@@ -299,14 +290,14 @@ def test_streams_come_apart_in_training() -> None:
                 assert parameter.grad is not None
                 parameter -= parameter.grad
     for name, parameter in model.named_parameters():
-        at_the_entrance = name.startswith(("pre.0.attention", "slow.0.attention"))  # where they are always copies
+        at_the_entrance = name.startswith(("pre.0.attention", "slow.0.attention"))  # here the streams are always copies
         if name.endswith("read_weights"):
             assert parameter.grad is not None
             assert bool(parameter.grad.abs().max() > 1e-12) != at_the_entrance, name
 
 
 @pytest.mark.parametrize("method", ["single", "passes", "anderson"])
-def test_the_loss_asks_for_a_fixed_point_in_training_alone(method: str) -> None:
+def test_the_loss_penalises_the_fixed_point_residual_in_training_alone(method: str) -> None:
     ids, config = tokens(), SMALL.replace(**METHODS[method])
     plain, asked = (built(config.replace(fixed_point_loss=weight), gate=0.5) for weight in (0.0, 0.3))
     assert float(asked.loss(ids, ids)[1].detach()) == 0
@@ -319,7 +310,7 @@ def test_the_loss_asks_for_a_fixed_point_in_training_alone(method: str) -> None:
     assert float(aux_loss.detach()) == pytest.approx(0.3 * float(sum(first_of_each_round)), rel=1e-5)
 
 
-def test_the_state_on_the_sphere_is_blind_to_the_size_of_the_slow_state() -> None:
+def test_the_state_on_the_sphere_does_not_depend_on_the_size_of_the_slow_state() -> None:
     ids = tokens()
 
     def scaled(config: FastSlowConfig) -> Tensor:
@@ -333,10 +324,7 @@ def test_the_state_on_the_sphere_is_blind_to_the_size_of_the_slow_state() -> Non
     assert scaled(SMALL.replace(projector_width=8)) > 1e-3
 
 
-# --- stored, refused ------------------------------------------------------------------------------------------------
-
-
-def test_what_is_stored_is_what_was_said() -> None:
+def test_a_config_survives_storage() -> None:
     config = FastSlowConfig(slow_attention=PRESETS["decay"], streams=2, projector_width=64, equilibrium="deq")
     assert config.to_dict()["family"] == "fast-slow"
     assert model_config(config.to_dict()) == config
@@ -373,11 +361,9 @@ def test_bad_input_names_field_rule_and_value(changes: dict[str, Any], named: st
         SMALL.replace(**changes)
 
 
-# --- the control of claims about the slow path ----------------------------------------------------------------------
-
-
-def test_a_slow_path_that_knows_nothing_has_all_parameters_and_reads_no_text() -> None:
-    """Criterion: with an open gate, what the slow path injects is the same for any text, and the rest is as it was."""
+def test_a_slow_path_with_a_constant_input_has_all_parameters_and_reads_no_text() -> None:
+    """Criterion: with an open gate, a constant slow input gives the same nonzero injection for any text, and text does
+    not."""
     informed, blind = (built(config, gate=0.9) for config in (SMALL, SMALL.replace(slow_input="constant")))
     assert informed.state_dict().keys() == blind.state_dict().keys()
 

@@ -1,4 +1,4 @@
-"""Generation: cached = uncached, batched with padding = alone, and samplers that keep what they promise."""
+"""Generation agrees with and without a cache, and in a padded batch and alone; samplers keep their definitions."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 def small(attention: str, positions: str = "learned") -> Transformer:
     config = TransformerConfig(61, 32, 4, n_layers=2, d_ff=48, max_seq_len=40, positions=positions, attention=attention)
     model = config.build(0)
-    with torch.no_grad():  # sharper logits: greedy choices must not hang on rounding
+    with torch.no_grad():  # sharper logits, so that greedy choices do not depend on rounding
         model.embedding.weight.mul_(20)
     return model.eval()
 
@@ -24,7 +24,7 @@ def small(attention: str, positions: str = "learned") -> Transformer:
 @pytest.mark.parametrize("attention", tiered(PRESETS))
 @pytest.mark.parametrize("positions", [pytest.param("learned", marks=pytest.mark.slow), "rope"])
 def test_cached_and_padded_decoding_gives_the_same_tokens(attention: str, positions: str) -> None:
-    """Greedy tokens agree with uncached decoding, and with each prompt decoded alone, without padding."""
+    """Criterion: greedy tokens agree with uncached decoding, and with each prompt decoded alone, without padding."""
     model = small(attention, positions)
     cached = model.generate(PROMPTS, max_new_tokens=12, temperature=0.0)
     assert torch.equal(cached, model.generate(PROMPTS, max_new_tokens=12, temperature=0.0, use_cache=False))
@@ -49,8 +49,9 @@ def test_cached_logits_equal_the_full_pass_with_left_padding(attention: str) -> 
 
 
 @pytest.mark.parametrize("attention", tiered(PRESETS))
-def test_generation_leaves_nothing_behind_that_training_trips_over(attention: str) -> None:
-    """Criterion: what is spoken and what is seen on the way are fit for a loss, and gradients are as without."""
+def test_training_is_unaffected_by_generation_before_it(attention: str) -> None:
+    """Criterion: a loss takes the generated tokens while taps are open, and its gradients equal those of a model that
+    never generated."""
     model, untouched = small(attention, "rope").train(), small(attention, "rope").train()
     with capture("q_coupled", "logits") as seen:
         spoken = model.generate(PROMPTS, max_new_tokens=2, temperature=0.0)
@@ -87,8 +88,9 @@ def test_stop_token_ends_a_sequence_and_all_stopped_ends_early() -> None:
     assert stopped == free[: free.index(stop, 3) + 1]
 
 
-def test_samplers_keep_their_promises() -> None:
-    """Greedy takes the likeliest; top-k never leaves the k likeliest; top-p the fewest that reach p."""
+def test_samplers_keep_their_definitions() -> None:
+    """Criterion: greedy takes the likeliest token, top-k one of the k likeliest, and top-p one of the fewest that reach
+    p."""
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(4000, -1)
     generator = torch.Generator().manual_seed(0)
     assert (sample(logits, 0.0) == 0).all()

@@ -1,4 +1,4 @@
-"""ItrSA: its equation, its norms, what injection and length do, and that it learns."""
+"""ItrSA: its equation, its norms, the effects of injection and state length, and its learning."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_unit_states_have_length_one_whatever_the_step_and_unnormalised_ones_gro
     assert lengths["none", 0.1] < lengths["none", 1.0] < lengths["none", 10.0]
 
 
-def test_the_stimulus_is_felt_at_every_step_with_injection_and_at_the_start_alone_without() -> None:
+def test_the_stimulus_acts_at_every_step_with_injection_and_only_at_the_start_without() -> None:
     for inject in (True, False):
         model = built(inject=inject, blank=None)
         state = model.start(boards())
@@ -72,7 +72,7 @@ def test_the_stimulus_is_felt_at_every_step_with_injection_and_at_the_start_alon
 
 
 def test_logits_at_the_start_are_those_of_ordinary_attention_at_any_width() -> None:
-    """Of unit states they would otherwise be D times as small, and attention would be a mean."""
+    """Without the scale for unit states, logits would be D times as small, and attention would be close to a mean."""
     spread = {}
     for d_model in (32, 128):
         for norm in ("unit", "rms"):
@@ -95,7 +95,7 @@ def test_the_stimulus_starts_as_large_as_the_state(changes: dict[str, Any]) -> N
 
 @pytest.mark.slow
 def test_small_sudoku_is_learned_within_200_steps() -> None:
-    """Most blanks of boards that were never seen; a guess among four digits would be right in one of four."""
+    """Criterion: accuracy on the blanks of unseen boards exceeds 70%; guessing among four digits would reach 25%."""
     given, solved = (
         torch.as_tensor(part.reshape(len(part), -1)).long() for part in generate(1200, (6, 8), seed=0, size=4)
     )

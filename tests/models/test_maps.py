@@ -1,4 +1,4 @@
-"""Maps of models are what the models compute: the same states, the same Jacobians, whatever is fixed beforehand."""
+"""Maps of models have the states and the Jacobians of the models, whatever inputs are fixed beforehand."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ RECURRENT: dict[str, RecurrentConfig[RecurrentModel]] = {
     "akorn": AKOrNConfig(**SIZES, gamma=0.5),
     "akorn-scaled": AKOrNConfig(**SIZES, oscillator_width=2, rms_norm=True),
 }
-NORMALISED = [name for name in RECURRENT if name not in ("none", "prenorm")]  # states of others have any length
+NORMALISED = [name for name in RECURRENT if name not in ("none", "prenorm")]  # states of the others may have any length
 LAYERED = {
     "transformer": TransformerConfig(**SIZES, n_layers=3),
     "rope": TransformerConfig(**SIZES, n_layers=3, positions="rope", attention="gqa", n_kv_heads=1),
@@ -33,7 +33,8 @@ LAYERED = {
 
 
 def drawn(model: LanguageModel) -> LanguageModel:
-    """In fp64, with every parameter away from where it starts: gains of 1 and gates of 0 would hide mistakes."""
+    """Build a model in fp64 with all parameters off their starting values, since gains of 1 and gates of 0 would hide
+    mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.double().parameters():
@@ -62,8 +63,8 @@ def layered(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_the_orbit_of_the_map_is_the_models(recurrent: RecurrentModel, padded: bool) -> None:
-    """Criterion: equal states after each iteration, and those of `step`, which looks everything up anew."""
+def test_the_orbit_of_the_map_is_that_of_the_model(recurrent: RecurrentModel, padded: bool) -> None:
+    """Criterion: after each iteration the state equals the model's, and the map's step equals the model's `step`."""
     padding = real() if padded else None
     step, x = recurrent_map(recurrent, tokens(), padding)
     stimulus = recurrent.stimulus(tokens(), padding)
@@ -78,9 +79,9 @@ def test_an_orbit_holds_the_states(recurrent: RecurrentModel) -> None:
     torch.testing.assert_close(Iteration.of(recurrent, tokens()).orbit(4), expected)
 
 
-def test_a_step_is_what_is_before_the_norm_put_on_the_sphere(recurrent: RecurrentModel) -> None:
-    """Criterion: group by group, u / |u| times the gain; where there is no sphere, u itself. From any state, since
-    Jacobians of the two are to be compared."""
+def test_a_step_is_the_state_before_the_norm_projected_on_the_sphere(recurrent: RecurrentModel) -> None:
+    """Criterion: each group is u / |u| times the gain, or u without a sphere. This holds from any state, since the
+    Jacobians of both maps are compared."""
     iteration = Iteration.of(recurrent, tokens())
     x = 1.3 * iteration.start
     u, sphere = iteration.before_norm(x), iteration.sphere
@@ -93,8 +94,8 @@ def test_a_step_is_what_is_before_the_norm_put_on_the_sphere(recurrent: Recurren
 
 
 @pytest.mark.parametrize("recurrent", NORMALISED, indirect=True)
-def test_nothing_moves_along_the_normal_of_the_sphere(recurrent: RecurrentModel) -> None:
-    """Criterion: what comes out of the Jacobian has no part along it, although what goes in has."""
+def test_the_jacobian_has_no_component_along_the_normal_of_the_sphere(recurrent: RecurrentModel) -> None:
+    """Criterion: the Jacobian maps directions with a component along the normal to directions without one."""
     iteration = Iteration.of(recurrent, tokens())
     assert iteration.sphere is not None
     tangent, x = sphere_tangent(*iteration.sphere), iteration.step(iteration.start)
@@ -104,7 +105,7 @@ def test_nothing_moves_along_the_normal_of_the_sphere(recurrent: RecurrentModel)
     assert (tangent(x, directions) - directions).abs().max() > 0.1
 
 
-def test_the_response_pulls_as_the_energy_says(recurrent: RecurrentModel) -> None:
+def test_the_energy_is_minus_the_product_of_state_and_response(recurrent: RecurrentModel) -> None:
     iteration = Iteration.of(recurrent, tokens())
     x = iteration.start
     energy = -(x * iteration.response(x)).sum((1, 2))
@@ -112,8 +113,8 @@ def test_the_response_pulls_as_the_energy_says(recurrent: RecurrentModel) -> Non
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_layers_one_after_another_are_the_model(layered: LanguageModel, padded: bool) -> None:
-    """Criterion: the last state is what the model's last norm reads."""
+def test_the_layers_in_sequence_are_the_model(layered: LanguageModel, padded: bool) -> None:
+    """Criterion: the last state is the input of the model's last norm."""
     padding = real() if padded else None
     maps = layer_maps(layered, tokens(), padding)
     last = layered.joined(maps.states[-1]) if hasattr(layered, "joined") else maps.states[-1]
@@ -121,7 +122,7 @@ def test_layers_one_after_another_are_the_model(layered: LanguageModel, padded: 
     torch.testing.assert_close(maps.whole().step(maps.states[0]), maps.states[-1])
 
 
-def test_a_block_starts_from_what_enters_it(layered: LanguageModel) -> None:
+def test_a_block_starts_from_its_input(layered: LanguageModel) -> None:
     maps = layer_maps(layered, tokens())
     for layer in range(len(maps.steps)):
         step, start = block_map(layered, layer, tokens())
@@ -131,7 +132,7 @@ def test_a_block_starts_from_what_enters_it(layered: LanguageModel) -> None:
 
 @pytest.mark.parametrize("family", ["rope", "streams"])
 def test_singular_values_of_the_whole_are_those_of_the_product(family: str) -> None:
-    """Criterion: the product of dense Jacobians, layer by layer."""
+    """Criterion: they equal those of the product of dense Jacobians, layer by layer."""
     maps = layer_maps(drawn(LAYERED[family].build(seed=0)), tokens(4))
     product = torch.eye(maps.states[0][0].numel(), dtype=torch.float64)
     for step, state in zip(maps.steps, maps.states, strict=False):
@@ -142,7 +143,8 @@ def test_singular_values_of_the_whole_are_those_of_the_product(family: str) -> N
 
 
 def test_causal_layers_pass_nothing_back() -> None:
-    """Criterion: the Jacobian over depth is block triangular in the positions, exactly, with something below."""
+    """Criterion: the Jacobian over depth is exactly block triangular in the positions and nonzero below the
+    diagonal."""
     model = drawn(LAYERED["transformer"].build(seed=0))
     j = jacobian(*layer_maps(model, tokens(5)).whole(), batched=True)[0].unflatten(1, (5, -1)).unflatten(0, (5, -1))
     size = j.abs().amax((1, 3))
@@ -157,7 +159,7 @@ def test_a_model_in_training_mode_is_refused(family: str) -> None:
         recurrent_map(model, tokens()) if family == "unit" else layer_maps(model, tokens())
 
 
-def test_what_has_no_layers_says_what_it_has() -> None:
+def test_a_model_without_layers_is_refused_with_the_map_it_has() -> None:
     with pytest.raises(InputError, match="got ItrSA; a recurrent model has one map: recurrent_map"):
         layer_maps(RECURRENT["unit"].build(seed=0).eval(), tokens())
     with pytest.raises(InputError, match="layer must be from 0 to 2, got 3"):

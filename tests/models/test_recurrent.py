@@ -1,4 +1,4 @@
-"""What all recurrent models promise: one iteration, T times; noise that is reproducible; memory of one iteration."""
+"""All recurrent models repeat one iteration T times, have reproducible noise, and need the memory of one iteration."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "akorn-conv": AKOrNConfig(**SHAPE, coupling="conv"),
 }
 NOISY = [name for name, config in CONFIGS.items() if config.blank is not None]
-PADDED = [name for name in CONFIGS if name != "akorn-conv"]  # whose padding is no shift: a board has a shape
+PADDED = [name for name in CONFIGS if name != "akorn-conv"]  # a padded board cannot be shifted, since it has a shape
 
 
 def built(name: str, **changes: Any) -> RecurrentModel:
@@ -46,13 +46,13 @@ def built(name: str, **changes: Any) -> RecurrentModel:
 
 
 def boards(batch: int = 3, length: int = 16) -> Tensor:
-    """Half of the cells are blank."""
+    """Return boards of which half of the cells are blank."""
     drawn = torch.randint(-8, 10, (batch, length), generator=torch.Generator().manual_seed(0))
     return drawn.clamp(min=0)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_forward_pass_is_the_step_n_times_and_then_read_out(name: str) -> None:
+def test_the_forward_pass_is_n_steps_and_then_the_readout(name: str) -> None:
     model, tokens = built(name), boards()
     with torch.no_grad():
         state, stimulus = model.start(tokens), model.stimulus(tokens)
@@ -81,7 +81,7 @@ def test_the_number_of_iterations_is_the_configs_unless_said_otherwise(name: str
     assert losses.shape == tokens.shape
 
 
-def test_it_iterates_at_least_once() -> None:
+def test_a_count_of_iterations_below_one_is_refused() -> None:
     model = built("itrsa")
     for refused in (0, -1, 2.5):
         message = "n_iterations must be an integer of at least 1"
@@ -97,7 +97,7 @@ def test_it_iterates_at_least_once() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_parameter_learns_and_training_is_what_a_step_differentiates(name: str) -> None:
+def test_every_parameter_has_a_finite_nonzero_gradient(name: str) -> None:
     model = built(name).train()
     model.loss(boards(), boards())[0].backward()
     for parameter, tensor in model.named_parameters():
@@ -106,11 +106,8 @@ def test_every_parameter_learns_and_training_is_what_a_step_differentiates(name:
         assert tensor.grad.abs().max() > 0, parameter
 
 
-# --- noise ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NOISY)
-def test_noise_is_where_cells_are_blank_and_nowhere_else(name: str) -> None:
+def test_only_blank_cells_have_noise(name: str) -> None:
     model, tokens = built(name), boards()
     one, other = (model.start(tokens, torch.Generator().manual_seed(seed)) for seed in (1, 2))
     again = model.start(tokens, torch.Generator().manual_seed(1))
@@ -123,8 +120,8 @@ def test_noise_is_where_cells_are_blank_and_nowhere_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOISY)
-def test_evaluation_is_the_same_every_time_and_disturbs_no_one(name: str) -> None:
-    """Each board's answer is its own, too: it depends neither on the others of a batch nor on their number."""
+def test_evaluation_is_deterministic_and_leaves_the_generator_alone(name: str) -> None:
+    """Criterion: the answer to a board depends neither on the other boards of the batch nor on their number."""
     model, tokens = built(name), boards()
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -149,13 +146,10 @@ def test_training_draws_from_torchs_generator_so_that_a_resumed_run_draws_the_sa
     assert not torch.equal(first, second)
 
 
-def test_without_blanks_nothing_is_drawn() -> None:
+def test_without_blanks_no_noise_is_drawn() -> None:
     model, tokens = built("itrsa", blank=None).train(), boards()
     assert torch.equal(model(tokens)[0], model(tokens)[0])
     torch.testing.assert_close(model.start(tokens), model.normalised(model.stimulus(tokens)))
-
-
-# --- what holds for every model -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PADDED)
@@ -174,7 +168,7 @@ def test_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["itrsa-rope", "prenorm", "akorn"])
-def test_a_causal_one_is_told_nothing_of_the_future_and_has_no_cache(name: str) -> None:
+def test_a_causal_model_does_not_depend_on_the_future_and_has_no_cache(name: str) -> None:
     model = built(name, causal=True)
     tokens = boards(1)
     changed = tokens.clone()
@@ -189,7 +183,7 @@ def test_a_causal_one_is_told_nothing_of_the_future_and_has_no_cache(name: str) 
     assert said[0, 9] == one[0, 8].argmax()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own, where forward mode begins
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # raised when forward mode starts
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_step_can_be_differentiated_forward_backward_and_for_many_directions_at_once(name: str) -> None:
     model = built(name).double()
@@ -223,7 +217,7 @@ def test_every_mechanism_serves(family: type[RecurrentConfig[Any]], attention: s
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_weights_survive_files_copies_and_the_device_of_shapes_alone(name: str) -> None:
+def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
     model, other = built(name), CONFIGS[name].build(seed=1).eval()
     other.load_state_dict(load(save(model.state_dict())))
     assert torch.equal(model(boards())[0], other(boards())[0])
@@ -235,7 +229,7 @@ def test_weights_survive_files_copies_and_the_device_of_shapes_alone(name: str) 
 
 
 def test_the_named_sizes() -> None:
-    """Of ItrSA: two tables and the readout, four matrices of attention, gamma and the last norm."""
+    """Criterion: ItrSA has two embedding tables, the readout, four attention matrices, gamma and the last norm."""
     with torch.device("meta"):
         n_parameters = {
             name: sum(p.numel() for p in SIZES[name].build().parameters())
@@ -249,11 +243,8 @@ def test_the_named_sizes() -> None:
     assert SIZES["itrsa"].layer_equivalents == 16
 
 
-# --- costs ----------------------------------------------------------------------------------------------------------
-
-
 class PeakOfLive(TorchDispatchMode):
-    """Bytes of all storages that operations made and that are still held, at most."""
+    """Record the peak of bytes in storages that operations created and that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +277,7 @@ def peak_of_a_step(name: str, n_iterations: int, checkpointing: bool) -> int:
 
 
 @pytest.mark.parametrize("name", ["itrsa", "energy-multi", "prenorm", "akorn"])
-def test_with_checkpointing_sixteen_iterations_hold_at_most_three_times_what_one_does(name: str) -> None:
+def test_with_checkpointing_sixteen_iterations_hold_at_most_three_times_the_memory_of_one(name: str) -> None:
     one, sixteen = (peak_of_a_step(name, n, checkpointing=True) for n in (1, 16))
     everything = peak_of_a_step(name, 16, checkpointing=False)
     assert sixteen <= 3 * one
@@ -305,7 +296,7 @@ def test_checkpointing_changes_no_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["itrsa", "itrsa-rope", "energy-multi", "akorn"])
-def test_what_all_iterations_share_is_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_shared_by_all_iterations_are_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(name)
     n_calls = {"weights": 0, "injected": 0, "placement": 0}
     for method in n_calls:
@@ -318,9 +309,6 @@ def test_what_all_iterations_share_is_computed_once(name: str, monkeypatch: pyte
         monkeypatch.setattr(model, method, counting)
     model(boards())
     assert n_calls == {"weights": 1, "injected": 1, "placement": 1}
-
-
-# --- bad input ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Transformer of CoupledQK: its exact sizes, its losses, its starting weights, its bad input."""
+"""The Transformer of CoupledQK has the exact sizes, losses and starting weights of the paper, and refuses bad input."""
 
 import json
 
@@ -14,8 +14,8 @@ from tiers import tiered
 
 SMALL = TransformerConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40)
 
-# METHODS of CoupledQK, tables 3, 8 and 11; medium GQA and `large` are what the specification gives, not the paper's
-# printed 144.4M and "~350M", which no whole number of heads and no MLP of that width can give.
+# The counts follow tables 3, 8 and 11 of CoupledQK. Medium GQA and `large` follow its specification, since the printed
+# 144.4M and "~350M" fit no whole number of heads and no MLP of that width.
 PUBLISHED = {
     ("small", "standard"): 60_343_296,
     ("small", "gqa"): 57_197_568,
@@ -62,7 +62,7 @@ def test_loss_is_the_cross_entropy_of_the_logits(attention: str, positions: str)
 
 
 def test_loss_at_the_start_is_that_of_guessing() -> None:
-    """Small tied embeddings: log of the vocabulary, within a few percent."""
+    """Criterion: with small tied embeddings, the loss is the logarithm of the vocabulary size within a few percent."""
     loss, _ = SMALL.build(0).loss(tokens(8, 40), tokens(8, 40).roll(1, 1))
     assert abs(loss.item() - torch.tensor(61.0).log().item()) < 0.15
 
@@ -97,15 +97,16 @@ def test_other_families_train(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
-def test_what_came_for_other_families_is_stored_only_where_it_is_used(changes: dict[str, object]) -> None:
-    """So that the hash of a run from before stays as it was."""
+def test_fields_added_for_other_families_are_stored_only_where_they_are_used(changes: dict[str, object]) -> None:
+    """Otherwise the config hash of earlier runs would change."""
     assert SMALL.replace(**changes).to_dict().keys() - SMALL.to_dict().keys() <= changes.keys()
     assert not {"post_norm", "embedding_scale", "zero_start", "rope_scaling", "qk_norm_eps"} & SMALL.to_dict().keys()
 
 
 @torch.no_grad()
-def test_post_norm_normalises_what_a_branch_writes_and_not_what_it_reads() -> None:
-    """A branch scaled on its way in and out then writes the same, and the stream grows by unit vectors."""
+def test_post_norm_normalises_the_output_of_a_branch_and_not_its_input() -> None:
+    """Criterion: the attention branch equals the norm of attention of the unnormalised input, with a mean square of
+    1."""
     block = SMALL.replace(post_norm=True).build(0).layers[0].eval()
     x = torch.randn(2, 7, 32)
     attended, _ = block.attend(x, True, None, None)
@@ -114,8 +115,7 @@ def test_post_norm_normalises_what_a_branch_writes_and_not_what_it_reads() -> No
 
 
 @torch.no_grad()
-def test_the_scale_of_embeddings_is_of_what_enters_alone() -> None:
-    """Tied: the readout is the table itself."""
+def test_the_scale_of_embeddings_does_not_apply_to_the_tied_readout() -> None:
     scaled, plain = SMALL.replace(embedding_scale=3.0).build(0).eval(), SMALL.build(0).eval()
     scaled.positions.weight.zero_()
     plain.positions.weight.zero_()
@@ -128,14 +128,14 @@ def test_the_scale_of_embeddings_is_of_what_enters_alone() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
 def test_other_families_decode_from_a_cache(changes: dict[str, object]) -> None:
-    """Within the length at which a scaling begins to depend on the length."""
+    """The sequence is shorter than the length beyond which a RoPE scaling depends on the length."""
     model, asked = SMALL.replace(**changes).build(0).eval(), tokens(2, 8)
     cache = model.new_cache()
     parts = [model(part, cache=cache)[0] for part in asked.split([3, 1, 1, 2, 1], dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), model(asked)[0], rtol=0, atol=1e-5)
 
 
-def test_decoding_beyond_the_length_of_a_scaling_is_refused_with_a_cache_alone() -> None:
+def test_decoding_beyond_the_length_of_a_scaling_is_refused_only_with_a_cache() -> None:
     model = SMALL.replace(positions="rope", rope_scaling="dynamic:4:8").build(0).eval()
     with pytest.raises(InputError, match="must stay within 8 positions under rope_scaling 'dynamic', got 9"):
         model.generate(tokens(2, 6), max_new_tokens=8)
@@ -144,7 +144,8 @@ def test_decoding_beyond_the_length_of_a_scaling_is_refused_with_a_cache_alone()
 
 @torch.no_grad()
 def test_parallel_branches_read_the_same_stream() -> None:
-    """The step of a block is the sum of both branches at its input; with one norm, both read what it returns."""
+    """Criterion: a block adds the sum of both branches at its input; with one norm, both branches read that norm's
+    output."""
     x = torch.randn(2, 7, 32)
     block = SMALL.replace(parallel_branches=True).build(0).layers[0].eval()
     torch.testing.assert_close(block(x)[0] - x, block.attend(x, True, None, None)[0] + block.transform(x))
@@ -175,7 +176,7 @@ def test_multipliers_multiply_logits_branches_and_scores() -> None:
 
 
 @torch.no_grad()
-def test_rope_turns_a_part_of_each_head_and_the_last_of_so_many_layers_has_none() -> None:
+def test_rope_rotates_a_fraction_of_each_head_and_skips_every_nth_layer() -> None:
     config = SMALL.replace(positions="rope", rope_fraction=0.5, no_rope_every=2, n_layers=4)
     with capture("q", "q_coupled") as seen:
         config.build(0)(tokens())
@@ -186,8 +187,9 @@ def test_rope_turns_a_part_of_each_head_and_the_last_of_so_many_layers_has_none(
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["gqa", "differential", "coupled-euler", "mla"])
-def test_qk_norm_across_makes_all_heads_of_a_position_one_vector(attention: str) -> None:
-    """Their mean square is 1 together, while each head's own differs; over one head it is QK-norm as ever."""
+def test_qk_norm_across_normalises_all_heads_of_a_position_together(attention: str) -> None:
+    """Criterion: the mean square over all heads is 1 while single heads differ; with one head it is the usual
+    QK-norm."""
     layer = build(attention, 32, 4, qk_norm=True, qk_norm_across=True).eval()
     with capture("q_coupled", "k_coupled") as seen:
         layer(torch.randn(2, 7, 32))
@@ -217,7 +219,8 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
 
 @pytest.mark.parametrize("attention", ["gqa", "coupled-euler", "differential", "gated", "mla", "uniform"])
 def test_models_of_one_seed_share_every_weight_that_both_have(attention: str) -> None:
-    """The pairing of a comparison: names and shapes that agree start with the same values."""
+    """Criterion: parameters with the same name and shape start with the same values, which pairs the runs of a
+    comparison."""
     ours, theirs = SMALL.build(5).state_dict(), SMALL.replace(attention=attention).build(5).state_dict()
     shared = [name for name in ours if name in theirs and ours[name].shape == theirs[name].shape]
     assert any("mlp" in name for name in shared)
@@ -232,7 +235,7 @@ def test_seeds_differ_and_building_leaves_the_global_generator_alone() -> None:
     assert not torch.equal(one.embedding.weight, other.embedding.weight)
 
 
-def test_without_a_seed_torchs_own_decides() -> None:
+def test_without_a_seed_the_weights_follow_torchs_generator() -> None:
     torch.manual_seed(3)
     one = SMALL.build()
     torch.manual_seed(3)
@@ -319,7 +322,7 @@ def test_global_layers_have_no_window(global_layers: str | None, expected: list[
 
 
 def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
-    """Criterion: they are rotated at `local_rope_theta`, without the scaling of the global layers."""
+    """Criterion: they rotate at `local_rope_theta`, without the scaling of the global layers."""
     config = SMALL.replace(window=5, global_layers="0", positions="rope", rope_theta=1e6, rope_scaling="linear:4")
     model = config.replace(local_rope_theta=1e3).build(0)
     x = torch.randn(1, 9, 32)
@@ -330,7 +333,7 @@ def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
 
 
 def test_soft_capped_logits_are_those_of_the_loss() -> None:
-    """Criterion: logits, their losses and likeliest tokens, and the tokens of generation agree."""
+    """Criterion: the logits, their losses and likeliest tokens, and the generated tokens agree."""
     plain, capped = SMALL.build(0).eval(), SMALL.replace(logit_softcap=0.1).build(0).eval()
     inputs, targets = tokens(), tokens().roll(-1, 1)
     logits, _ = capped(inputs)
@@ -340,9 +343,9 @@ def test_soft_capped_logits_are_those_of_the_loss() -> None:
     torch.testing.assert_close(capped.next_logits(inputs), logits[:, -1])
 
 
-def test_a_model_with_windows_decodes_as_it_is_computed_whole() -> None:
-    """Criterion: 1e-10 in fp64 beyond the windows, padded and not; after the prompt and after every step, a layer with
-    a window holds W positions."""
+def test_a_model_with_windows_decodes_as_in_the_full_pass() -> None:
+    """Criterion: decoding equals the full pass to 1e-10 in fp64 beyond the windows, with and without padding. After the
+    prompt and after every step, a layer with a window holds W positions."""
     model = SMALL.replace(window=5, global_layers="every:2", positions="rope").build(0).double().eval()
     ids = tokens(2, 24)
     for n_padded in (0, 3):
@@ -370,15 +373,15 @@ def test_other_models_than_transformers_refuse_their_fields(changes: dict[str, o
         FastSlowConfig(positions="rope", **changes)
 
 
-def test_a_sequence_longer_than_the_positions_is_refused_and_rope_has_no_such_end() -> None:
+def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_limit() -> None:
     with pytest.raises(InputError, match=r"max_seq_len .* got 40 for 41 tokens; .*positions='rope'"):
         SMALL.build(0)(tokens(1, 41))
     assert SMALL.replace(positions="rope").build(0)(tokens(1, 41))[0].shape == (1, 41, 61)
 
 
 @pytest.mark.parametrize("attention", tiered(PRESETS))
-def test_a_layer_in_the_model_is_the_layer_alone(attention: str) -> None:
-    """The model adds nothing to the contract: same config, same weights, same output."""
+def test_a_layer_in_the_model_equals_the_same_layer_alone(attention: str) -> None:
+    """Criterion: a layer of the model and a layer built alone with the same config and weights have the same output."""
     model = SMALL.replace(attention=attention).build(0).eval()
     alone = build(attention, d_model=32, n_heads=4, layer_index=1).eval()
     alone.load_state_dict(model.layers[1].attention.state_dict())
