@@ -175,13 +175,16 @@ def test_with_a_gain_nothing_moves_along_the_normal_of_the_ellipsoid() -> None:
 @pytest.mark.parametrize("seed", fast_alone(range(5), 0))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_norm_of_random_matrices_of_500_dimensions(seed: int, dtype: torch.dtype) -> None:
-    """Criterion: 1e-4 of the dense one, where the largest singular values differ by a per cent or less."""
+    """The norm is within 1e-4 of the dense one by default, where the largest singular values differ by a per cent."""
     matrix = normal(500, 500, seed=seed, dtype=dtype) / 500**0.5
-    found = estimate_jacobian_norm(lambda x: matrix @ x, torch.zeros(500, dtype=dtype))
     largest = torch.linalg.svdvals(matrix.double())[0]
-    assert abs(found.norm.double() / largest - 1) < 1e-4
-    assert found.error < 1e-5
-    assert found.n_iterations <= 80
+    for tolerance in (None, 1e-5):
+        estimate = estimate_jacobian_norm(
+            lambda x: matrix @ x, torch.zeros(500, dtype=dtype), effort=Effort(tolerance=tolerance)
+        )
+        assert abs(estimate.norm.double() / largest - 1) < 1e-4
+        assert estimate.error < (tolerance or 1e-4)
+        assert estimate.n_iterations <= 80
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,9 @@ def test_norms_of_samples_that_end_at_different_times() -> None:
 
 def test_norm_that_has_not_converged_warns_and_says_by_how_much() -> None:
     matrix = normal(300, 300)
-    with pytest.warns(RuntimeWarning, match=r"relative error is about .* after 8 iterations.*larger max_iterations"):
+    with pytest.warns(
+        RuntimeWarning, match=r"after 8 iterations its relative error may be as large as .*larger max_iterations"
+    ):
         found = jacobian_norm(
             lambda x: matrix @ x, torch.zeros(300, dtype=matrix.dtype), effort=Effort(max_iterations=8)
         )

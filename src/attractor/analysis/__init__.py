@@ -15,10 +15,11 @@ from attractor.analysis.eigenvalues import (
 from attractor.analysis.entropy import attention_entropy
 from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
 from attractor.analysis.jacobian import Jacobian, jacobian
+from attractor.analysis.lanczos import NormEstimate
 from attractor.analysis.lumpability import Lumpability, lumpability_defect, lumpability_profile
 from attractor.analysis.lyapunov import LyapunovEstimate, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
-from attractor.analysis.operator_norm import NormEstimate, estimate_jacobian_norm, jacobian_norm
+from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
 from attractor.analysis.rank import SpectralProfile, effective_rank, spectral_profile
 from attractor.analysis.sink import sink_mass
 from attractor.analysis.symmetric_parts import (

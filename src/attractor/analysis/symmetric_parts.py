@@ -14,13 +14,14 @@ arXiv 2505.19458).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attractor.analysis.effort import USUAL, Effort, takes_effort
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
-from attractor.analysis.lanczos import ExtremeEigenvalues, extreme_eigenvalues
+from attractor.analysis.lanczos import extreme_eigenvalues, largest_singular_value
 from attractor.analysis.state import Step, require_count, warn_unconverged
 from attractor.analysis.tangent import Tangent
 
@@ -58,9 +59,16 @@ def quadratic_form(step: Step, x: Tensor, v: Tensor, batched: bool = False) -> T
 def symmetric_extremes(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest eigenvalue of S; the error is relative to the larger modulus."""
+    """Return the smallest and the largest eigenvalue of S; the tolerance is relative to the larger modulus."""
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
-    extremes = _extremes(j, lambda v: (j.times(v) + j.transposed_times(v)) / 2, effort, both_ends=True)
+    tolerance, max_iterations = effort.limits(1e-4, 200)
+    extremes = extreme_eigenvalues(
+        lambda v: (j.times(v) + j.transposed_times(v)) / 2,
+        partial(j.random_columns, 1),
+        tolerance,
+        max_iterations,
+    )
+    _warn(extremes.error, tolerance, extremes.n_iterations)
     return j.result(extremes.smallest), j.result(extremes.largest)
 
 
@@ -74,10 +82,11 @@ def antisymmetric_norm(
     def antisymmetric(v: Tensor) -> Tensor:
         return (j.times(v) - j.transposed_times(v)) / 2
 
-    def square(v: Tensor) -> Tensor:  # A'A = -A A
-        return -antisymmetric(antisymmetric(v))
-
-    return j.result(_extremes(j, square, effort, both_ends=False).largest.clamp(min=0.0).sqrt())
+    estimate = largest_singular_value(
+        antisymmetric, lambda v: -antisymmetric(v), partial(j.random_columns, 1), *effort.limits(1e-4, 200)
+    )
+    _warn(estimate.error, estimate.tolerance, estimate.n_iterations)
+    return j.result(estimate.norm)
 
 
 def oscillatory_share(
@@ -111,14 +120,10 @@ def oscillatory_share(
     return OscillatoryShare(j.result(share), j.result(error))
 
 
-def _extremes(j: Jacobian, operator: Operator, effort: Effort, both_ends: bool) -> ExtremeEigenvalues:
-    """Return the extreme eigenvalues of a symmetric operator; warn if they have not converged."""
-    tolerance, max_iterations = effort.limits(1e-5, 200)
-    extremes = extreme_eigenvalues(operator, j.random_columns(1, seed=0), tolerance, max_iterations, both_ends)
+def _warn(error: Tensor, tolerance: float, n_iterations: int) -> None:
     warn_unconverged(
-        extremes.error,
+        error,
         tolerance,
-        f"the relative error is about {{error}} after {extremes.n_iterations} iterations; give an Effort with a larger "
-        "max_iterations",
+        f"after {n_iterations} iterations the relative error may be as large as {{error}}; give an Effort with a "
+        "larger max_iterations or tolerance",
     )
-    return extremes
