@@ -62,11 +62,11 @@ def test_one_passage_has_no_interval() -> None:
 def test_a_reader_is_told_what_is_missing_or_not_settled() -> None:
     (silent,) = record("a", PLAN, SAMPLES, **ABOUT)["notes"]
     assert silent.startswith("Not every layer (not 1) attends")
-    unsettled = [replace(each, jacobian_error=0.05, exponent_change=0.01) for each in SAMPLES[:2]]
+    unsettled = [replace(each, jacobian_error=0.05, exponent_error=0.01) for each in SAMPLES[:2]]
     stopped, _, norms, exponents = record("a", PLAN, unsettled, **ABOUT)["notes"]
     assert stopped == "Stopped after 2 of 3 passages."
-    assert "lower bounds: the largest relative error is about 5.0%" in norms
-    assert "still changed by up to 1.0e-02" in exponents
+    assert "lower bounds: their relative error may be as large as 5.0%" in norms
+    assert "their error may be as large as 1.0e-02" in exponents
 
 
 def test_the_table_fits_a_log() -> None:

@@ -23,7 +23,7 @@ RENAMED |= {"max_products": "max_iterations", "max_sweeps": "max_iterations"}
 class Effort:
     """The accuracy and the limits of an iterative measure; None leaves the measure its own default."""
 
-    tolerance: float | None = None  # relative error at which iterations stop; of exponents, their change in a sweep
+    tolerance: float | None = None  # stated error at which iterations stop: relative, but absolute for exponents
     max_iterations: int | None = None  # Lanczos iterations, products J v of Krylov-Schur, or sweeps over an orbit
     max_bytes: int = ONE_GIB  # memory of the directions that are multiplied at once
 

@@ -13,6 +13,9 @@ Up to 512 dimensions the matrix is built and solved, which is exact up to roundi
 of a matrix far from normal move by up to about eps^(1/b) for a Jordan block of size b. A nilpotent matrix that is
 triangular in some order of the coordinates gives exactly 0; one in general position gives about 0.03 at b = 10 in fp64.
 This is a property of the matrix, not of the method. Where it matters, use `finite_time_exponents`.
+
+A residual says that theta is an eigenvalue of a matrix at that distance from J. It bounds the distance from an
+eigenvalue of J only if J is normal, and it never shows that no larger eigenvalue exists.
 Stewart, A Krylov-Schur algorithm for large eigenproblems, 2001.
 """
 
@@ -39,7 +42,7 @@ class Eigenvalues:
     """Eigenvalues and their residuals."""
 
     values: Tensor  # complex, largest first
-    residual: Tensor  # (4), relative to the largest modulus; zero where the matrix was built
+    residual: Tensor  # (4), relative to the largest modulus, and no bound on the error; zero for a dense matrix
     n_products: int  # J v, for each sample
     tolerance: float  # of the residual
 

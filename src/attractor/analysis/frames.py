@@ -70,14 +70,17 @@ class GradedProduct:
     unit: Float[Tensor, "B k k"]  # U
 
     def after(self, r: Float[Tensor, "B k k"]) -> "GradedProduct":
-        """Return R (D U), by (3)."""
+        """Return R (D U)."""
         size = r.diagonal(dim1=-2, dim2=-1)
-        ones = torch.eye(size.shape[-1], dtype=r.dtype, device=r.device)
-        unit = r / torch.where(size == 0, 1.0, size).unsqueeze(-1)
+        return self.then(GradedProduct(size.log(), r / torch.where(size == 0, 1.0, size).unsqueeze(-1)))
+
+    def then(self, later: "GradedProduct") -> "GradedProduct":
+        """Return the product of a later one with this one, by (3)."""
+        ones = torch.eye(self.logs.shape[-1], dtype=self.logs.dtype, device=self.logs.device)
         # Frames that are still unsorted may put a slow direction first; the bound keeps e^(l_j - l_i) finite there.
         ratio = (self.logs.unsqueeze(-2) - self.logs.unsqueeze(-1)).nan_to_num(neginf=-800.0).clamp(max=300.0).exp()
-        logs = self.logs + size.log()
-        product = (unit * ratio).triu(1) + ones
+        logs = self.logs + later.logs
+        product = (later.unit * ratio).triu(1) + ones
         return GradedProduct(logs, torch.where(logs.isneginf().unsqueeze(-1), ones, product @ self.unit))
 
     def log_singular_values(self) -> Float[Tensor, "B k"]:

@@ -77,7 +77,7 @@ def extreme_eigenvalues(
     basis = v.new_empty(n_samples, dim, n_most)
     v = v / v.norm(dim=1, keepdim=True)
     eps = torch.finfo(v.dtype).eps
-    noise, rounding = 10 * dim**0.5 * eps, dim**0.5 * eps
+    noise, rounding = 10 * dim**0.5 * eps, (16 + dim**0.5) * eps
     runs = _Runs.empty(n_samples, n_most)
     for m in range(n_most):
         basis[..., m : m + 1] = v
@@ -149,8 +149,9 @@ class _Runs:
 
     @classmethod
     def empty(cls, n_samples: int, n_most: int) -> "_Runs":
-        by_step, by_sample = torch.zeros(3, n_samples, n_most, dtype=torch.float64), torch.zeros(2, n_samples).double()
-        return cls(*by_step, *by_sample, torch.zeros(n_samples, dtype=torch.bool))
+        diagonal, coupling, length = torch.zeros(3, n_samples, n_most, dtype=torch.float64)
+        dropped, scale = torch.zeros(2, n_samples, dtype=torch.float64)
+        return cls(diagonal, coupling, length, dropped, scale, torch.zeros(n_samples, dtype=torch.bool))
 
     def extend(self, m: int, diagonal: Tensor, length: Tensor, noise: float, eps: float) -> Bool[Tensor, " B"]:
         """Append a step, and return which samples have an invariant space. `noise` and `eps` are relative to A."""

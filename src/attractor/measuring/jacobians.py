@@ -4,7 +4,7 @@
     lambda_i = (1 / L) log sigma_i(J_L ... J_1)    the mean log growth per layer through all L layers       (2)
 
 The state is all positions of a passage, T x D numbers, so a change at one position may grow at others. (1) takes at
-most 30 Lanczos iterations, whose basis stays in memory. (2) is subspace iteration over the layers. As many directions
+most 60 Lanczos iterations, whose basis stays in memory. (2) is subspace iteration over the layers. As many directions
 go through a layer at once as the remaining memory holds.
 """
 
@@ -20,8 +20,8 @@ from attractor.errors import InputError
 from attractor.measuring.plan import GB
 from attractor.models.maps import LayerMaps
 
-TOLERANCE = 1e-2  # relative error of norms; passages differ by more
-N_LANCZOS = 30
+TOLERANCE = 1e-2  # bound on the relative error of norms; passages differ by more
+N_LANCZOS = 60
 N_SWEEPS = 8
 FRAMES = 8  # copies of a frame that its orthonormalisation and products take
 DIRECTIONS = 4  # memory of a direction in a layer, in units of what the layer keeps for its backward pass

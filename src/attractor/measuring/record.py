@@ -130,11 +130,11 @@ def _notes(plan: Plan, samples: Sequence[Sample]) -> Any:
         where = "No layer" if len(silent) == len(layers) else f"Not every layer (not {', '.join(map(str, silent))})"
         yield (
             f"{where} attends through a softmax that can be seen: ours under a softmax can, and those of transformers "
-            "that ask its table of attention functions."
+            "that ask its table of attention functions, Falcon and BLOOM."
         )
     error = max(sample.jacobian_error for sample in samples)
     if error > TOLERANCE:
-        yield f"Norms of Jacobians are lower bounds: the largest relative error is about {error:.1%}."
-    change = max(sample.exponent_change for sample in samples)
-    if change > 1e-3:
-        yield f"Exponents are lower bounds: in the last sweep they still changed by up to {change:.1e}."
+        yield f"Norms of Jacobians are lower bounds: their relative error may be as large as {error:.1%}."
+    error = max(sample.exponent_error for sample in samples)
+    if error > 1e-3:
+        yield f"Exponents are lower bounds: their error may be as large as {error:.1e}."

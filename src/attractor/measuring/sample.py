@@ -25,9 +25,9 @@ class Sample:
     heads: dict[str, list[list[float]]]  # by measure, layer and head; a layer without softmax attention has no heads
     stream: dict[str, list[float]]  # by measure, at the input of each layer and at the end
     jacobian_norm: list[float] = field(default_factory=list)
-    jacobian_error: float = 0.0  # the largest relative error of the norms
+    jacobian_error: float = 0.0  # the largest bound on the relative error of a norm
     exponents: list[float] = field(default_factory=list)
-    exponent_change: float = 0.0  # the largest change in the last sweep
+    exponent_error: float = 0.0  # the largest bound on the error of an exponent
 
 
 def layers_of(model: nn.Module, tokens: Tensor) -> LayerMaps:
@@ -90,7 +90,7 @@ def sample_of(scores: ScoreRecorder, tokens: Int[Tensor, "1 T"], plan: Plan, adv
         return Sample(chosen, heads, stream, norms, error)
     spectrum = jacobians.exponents(plan.k)
     advance(UNITS_OF_EXPONENTS * len(maps.steps))
-    return Sample(chosen, heads, stream, norms, error, spectrum.exponents.tolist(), float(spectrum.change))
+    return Sample(chosen, heads, stream, norms, error, spectrum.exponents.tolist(), float(spectrum.error))
 
 
 def stream_norms(states: list[Tensor]) -> dict[str, list[float]]:

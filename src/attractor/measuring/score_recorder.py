@@ -4,7 +4,8 @@
         y, scored = scores.during(step, h)
 
 Our attention layers are known by their type. In a model of transformers any module may call the table of attention
-functions, so all modules are observed. Outside of a step nothing is recorded, so Jacobians are not affected.
+functions, so all modules are observed. Falcon and BLOOM do not call it (`fused_scores.py`). Outside of a step nothing
+is recorded, so Jacobians are not affected.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from attractor.control.heads import attention_view
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
+from attractor.measuring.fused_scores import READERS, FusedObserver
 from attractor.models.language_model import LanguageModel
 
 Step = Callable[[Tensor], Tensor]
@@ -27,8 +29,13 @@ class ScoreRecorder:
     def __enter__(self) -> Self:
         ours = isinstance(self.model, LanguageModel)
         observed = [m for name, m in self.model.named_modules() if not ours or attention_view(name, m) is not None]
-        self._observers = [ScoreObserver(module, self._see) for module in observed]
+        self._observers = [self._observer(module) for module in observed]
         return self
+
+    def _observer(self, module: nn.Module) -> ScoreObserver | FusedObserver:
+        if type(module).__name__ in READERS:
+            return FusedObserver(module, self._see, lambda: self._seen is not None)
+        return ScoreObserver(module, self._see)
 
     def __exit__(self, *_: object) -> None:
         for observer in self._observers:

@@ -1,0 +1,49 @@
+"""Errors that are stated must hold: norms, exponents and eigenvalues of random matrices against the dense values."""
+
+import pytest
+import stated_errors
+import torch
+
+from attractor.analysis import lanczos
+
+
+@pytest.mark.parametrize("kind", stated_errors.RANDOM)
+def test_no_random_matrix_exceeds_its_stated_errors(kind: str) -> None:
+    """All ratios of true to stated errors are at most 1, and warnings are truthful, for five matrices of each kind."""
+    for seed in (0, 1, 5, 6, 12):
+        for outcome in stated_errors.of_random_matrix(kind, seed):
+            assert outcome.ratio <= 1, (seed, outcome)
+            assert outcome.truthful, (seed, outcome)
+
+
+def test_exponents_of_a_product_with_gaps_are_within_their_stated_error() -> None:
+    """Sixteen matrices of 70 dimensions reach the tolerance by the bound from gaps, before the last sweep."""
+    *_, exponents = stated_errors.of_random_matrix("heavy tail", 26)
+    assert exponents.ratio <= 1
+    assert exponents.n_passes < 2 * 16 * 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", stated_errors.RANDOM)
+def test_no_matrix_of_the_benchmark_exceeds_its_stated_errors(kind: str) -> None:
+    """The same holds for all random matrices of the benchmark."""
+    for seed in range(stated_errors.N_RANDOM):
+        for outcome in stated_errors.of_random_matrix(kind, seed):
+            assert outcome.ratio <= 1, (seed, outcome)
+            assert outcome.truthful, (seed, outcome)
+
+
+def test_a_leading_direction_that_the_start_misses_is_stated_as_possible() -> None:
+    """A start at 1e-5 of the leading eigenvector finds the second eigenvalue first, and the error covers the first."""
+    n = 60
+    values = torch.linspace(0, 1, n).double()
+    values[0] = 1.2
+    start = torch.ones(1, n, 1, dtype=torch.float64)
+    start[0, 0] = 1e-5
+    for max_iterations in range(5, 40, 5):
+        extremes = lanczos.extreme_eigenvalues(
+            lambda v: values.unsqueeze(-1) * v, lambda seed: start, 1e-4, max_iterations, both_ends=False
+        )
+        assert float(extremes.largest) * (1 + float(extremes.error)) >= 1.2
+        if max_iterations == 5:
+            assert extremes.largest < 1.01
