@@ -1,7 +1,7 @@
-"""What proves that a view names the right rows: scaling a head's rows scales its logits and touches nothing else.
+"""Checks that a view names the right rows: scaling a head's rows must scale its logits and change nothing else.
 
-The factor is 2, and twice a float is exact, so all comparisons are of bits. `observe` runs the model and returns the
-layer's logits before the softmax, B H T S, and its values.
+The factor is 2, for which floating-point products are exact, so all comparisons are bit for bit. `observe` runs the
+model and returns the layer's logits before the softmax, B H T S, and its values.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Observe = Callable[[], tuple[Tensor, Tensor]]
 
 @contextmanager
 def scaled(*parts: tuple[Rows | None, int], by: float = FACTOR) -> Iterator[None]:
-    """The rows of some heads, and their biases, times `by` while the block runs."""
+    """Multiply the rows and biases of some heads by `by` inside the `with` block."""
     given = [(rows, head) for rows, head in parts if rows is not None]
     parameters = [p for rows, _ in given for p in (rows.weight, rows.bias) if p is not None]
     before = [parameter.detach().clone() for parameter in parameters]
@@ -36,12 +36,12 @@ def scaled(*parts: tuple[Rows | None, int], by: float = FACTOR) -> Iterator[None
 
 
 def without(rows: Rows | None) -> AbstractContextManager[None]:
-    """No contribution of these rows at all."""
+    """Set the contribution of these rows to zero inside the `with` block."""
     return scaled(*((rows, head) for head in range(rows.n_heads if rows else 0)), by=0.0)
 
 
 def unsettle(module: nn.Module) -> None:
-    """Random parameters throughout: biases start at 0 and norms at 1, where mistakes do not show."""
+    """Randomise all parameters, since biases of 0 and norms of 1 would hide mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -59,7 +59,8 @@ def equal(ours: Tensor, theirs: Tensor) -> None:
 
 
 def holds(view: QueryKeyHeads, observe: Observe) -> None:
-    """Each part of the view, head by head, does to logits and values what its equation says."""
+    """Check for each part of the view, head by head, that scaling it has the effect of its equation on logits and
+    values."""
     logits, values = observe()
     assert logits.shape[1] == view.n_heads == len(view.reads)
     assert logits.flatten(2).abs().amax(-1).gt(0).all(), "heads that are silent prove nothing"
@@ -76,8 +77,8 @@ def holds(view: QueryKeyHeads, observe: Observe) -> None:
 
 
 def _holds_latent(view: LatentHeads, observe: Observe) -> None:
-    """Logits are N + R, of the part without position and the part for it. Each is seen alone where the other's
-    queries are zero; rows of the one then change nothing of the other."""
+    """Check the view of latent attention, whose logits are a sum N + R of a content part and a position part. Each part
+    is tested with the queries of the other set to zero; scaling the other's rows must then change nothing."""
     everyone = list(range(view.n_heads))
     with without(view.qr):
         for head in everyone:

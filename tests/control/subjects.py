@@ -1,4 +1,4 @@
-"""Small models for tests of what is scored: ours by preset, Hugging Face's by family."""
+"""Small models for the tests of logits: our models by preset, Hugging Face's by family."""
 
 from typing import Any
 
@@ -87,6 +87,6 @@ def of_family(family: str, implementation: str = "eager", **changes: Any) -> nn.
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    for parameter in model.parameters():  # biases start at 0 and logits near it, where mistakes do not show
+    for parameter in model.parameters():  # biases of 0 and logits near 0 would hide mistakes
         parameter.data.add_(0.2 * torch.randn_like(parameter))
     return model

@@ -1,4 +1,4 @@
-"""The head views of our own layers: each part scales what it should, and every obstacle is a real one."""
+"""The head views of our layers scale exactly the right logits, and every obstacle that a view reports is real."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from attractor.taps import capture
 
 WIDTH, HEADS, LENGTH = 16, 4, 6
 TOKEN = Differential(form="token")
-# Beyond the presets: what combines in ways of its own.
+# Combinations of options that no preset has.
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "standard with bias": ("standard", {"qkv_bias": True}),
     "standard with narrow heads": ("standard", {"head_dim": 6, "n_kv_heads": 2}),
@@ -54,13 +54,13 @@ def view_of(layer: Attention) -> QueryKeyHeads:
 
 
 def couples_or_norms(case: str) -> bool:
-    """Then only sums of queries and keys scale, or nothing does."""
+    """Return whether the layer couples or normalises; then only sums of queries and keys scale, or no rows do."""
     couple = layer_of(case).config.couple
     return couple.moves or couple.qk_norm
 
 
 class Observed:
-    """Logits and values of one layer at one input."""
+    """Return the logits and values of one layer at one input."""
 
     def __init__(self, layer: Attention) -> None:
         self.layer = layer
@@ -71,14 +71,15 @@ class Observed:
         with capture("logits") as seen:
             self.layer(self.x)
         logits = seen["logits"][0]
-        if self.layer.config.score.query_maps == 2:  # tapped with all first maps before all second ones
+        if self.layer.config.score.query_maps == 2:  # the tap shows all first maps before all second maps
             logits = logits.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
         return logits, self.layer.project(self.x)[2]
 
 
 def rows_to_scale(view: QueryKeyHeads, head: int) -> tuple[list[tuple[Rows, int]], float]:
-    """What multiplies a head's logits and leaves all else alone, and by how much: its queries, and its keys where no
-    other head reads them. What carries position has one key for all heads, so its queries are scaled twice."""
+    """Return the rows that scale the logits of one head alone, and the factor by which they do. These are its queries,
+    and its keys unless another head reads them. All heads share the position part of the key, so those queries are
+    scaled twice."""
     if isinstance(view, DotProduct):
         query, key, position = view.query, view.key, []
     else:
@@ -89,7 +90,7 @@ def rows_to_scale(view: QueryKeyHeads, head: int) -> tuple[list[tuple[Rows, int]
 
 
 def is_controllable(view: QueryKeyHeads, observe: Observed) -> bool:
-    """Whether scaling rows scales each head's logits, alone and by the right factor: the promise of no obstacle."""
+    """Return whether scaling a head's rows scales its logits alone and by the right factor, as no obstacle promises."""
     logits, _ = observe()
     for head in range(view.n_heads):
         parts, by = rows_to_scale(view, head)
@@ -100,8 +101,8 @@ def is_controllable(view: QueryKeyHeads, observe: Observed) -> bool:
 
 
 @pytest.mark.parametrize("case", SCORING)
-def test_obstacles_are_neither_missing_nor_idle(case: str) -> None:
-    """Without one, a head is scaled by its rows, to the bit; with one, it is not."""
+def test_a_view_reports_an_obstacle_exactly_where_there_is_one(case: str) -> None:
+    """Criterion: without an obstacle, scaling a head's rows scales its logits to the bit; with one, it does not."""
     layer = layer_of(case)
     view = view_of(layer)
     assert is_controllable(view, Observed(layer)) == (not view.obstacle), view.obstacle
@@ -133,7 +134,7 @@ def test_layers_are_found_in_order_and_by_name() -> None:
     assert all(model.get_submodule(view.name) is view.module for view in views)
 
 
-def test_what_scores_nothing_has_no_heads() -> None:
+def test_a_layer_without_scores_has_no_heads() -> None:
     assert attention_view("layer", build("uniform", WIDTH, HEADS)) is None
     with pytest.raises(InputError, match="scores queries against keys"):
         query_key_heads(build("uniform", WIDTH, HEADS))

@@ -1,4 +1,4 @@
-"""The head views of Hugging Face's models, on tiny random ones; and what is refused rather than guessed."""
+"""The head views of Hugging Face's models, checked on tiny random models, and the models that are refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ SIZES = {
     "eos_token_id": 2,
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
-WIDE = GROUPED | {"head_dim": 16}  # all heads together are wider than the model
+WIDE = GROUPED | {"head_dim": 16}  # the heads together are wider than the model
 GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 16, "vocab_size": VOCABULARY}
 LATENTS = SIZES | {
     "num_key_value_heads": HEADS,
@@ -36,9 +36,9 @@ LATENTS = SIZES | {
     "qk_nope_head_dim": 10,
     "qk_rope_head_dim": 6,
     "v_head_dim": 14,
-    "first_k_dense_replace": 2,  # no mixture of experts
+    "first_k_dense_replace": 2,  # disables the mixture of experts
 }
-# What a model's config is called, its fields, and the number of logit and of key heads.
+# The config class of a model, its fields, and its numbers of logit heads and key heads.
 CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "llama": ("LlamaConfig", WIDE | {"attention_bias": True}, HEADS, 2),
     "mistral": ("MistralConfig", WIDE, HEADS, 2),
@@ -62,7 +62,7 @@ NORMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Recorder:
-    """An attention function that keeps what each module gave it: logits before cap and mask, and values."""
+    """An attention function that records the logits before cap and mask, and the values, of each calling module."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[nn.Module, Tensor, Tensor]] = []
@@ -97,7 +97,7 @@ def observer(model: nn.Module, view: QueryKeyHeads) -> Observe:
     def observe() -> tuple[Tensor, Tensor]:
         RECORDER.calls.clear()
         model(tokens, use_cache=False)
-        # DiffLlama's module is called twice, with the same queries and keys and half of the values each.
+        # DiffLlama calls the function twice, with the same queries and keys and half of the values each time.
         calls = [(logits, values) for module, logits, values in RECORDER.calls if module is view.module]
         return calls[0][0], torch.cat([values for _, values in calls])
 
@@ -105,7 +105,7 @@ def observer(model: nn.Module, view: QueryKeyHeads) -> Observe:
 
 
 def without_latent_norms(model: nn.Module) -> nn.Module:
-    """So that what stands before them shows; they stand in front of the rows of heads, never behind."""
+    """Remove the norms on latents, so that scaling the rows before them shows. No norm follows the rows of heads."""
     for module in model.modules():
         for norm in ("q_a_layernorm", "kv_a_layernorm"):
             if getattr(module, norm, None) is not None:
@@ -136,7 +136,8 @@ def test_scaling_a_heads_rows_scales_its_logits_and_nothing_else(case: str) -> N
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("deepseek")])
 def test_norms_on_latents_are_no_obstacle(case: str) -> None:
-    """Rows of heads come after them. Those of the latents come before, and are undone up to the norm's epsilon."""
+    """Criterion: the rows of heads, which follow the norms, scale exactly; a norm undoes scaling of the latent rows
+    before it up to its epsilon."""
     config, fields, *_ = CASES[case]
     model = model_of(config, fields)
     view = query_key_heads(model)[1]
@@ -159,7 +160,8 @@ def test_norms_on_latents_are_no_obstacle(case: str) -> None:
 
 @pytest.mark.parametrize("case", NORMED)
 def test_qk_norm_undoes_scaling(case: str) -> None:
-    """All heads scaled alike: the logits stay, up to the norm's epsilon. So it is an obstacle, and says which."""
+    """Criterion: scaling all heads alike leaves the logits unchanged up to the norm's epsilon, and the obstacle names
+    the norm."""
     model = model_of(*NORMED[case])
     for view in query_key_heads(model):
         assert isinstance(view, DotProduct)
@@ -188,7 +190,7 @@ def test_clipped_projections_are_an_obstacle() -> None:
 
 
 class StrangeAttention(nn.Module):
-    """Three projections under names of its own, as other people's models have them."""
+    """Attention whose three projections have unknown names, as in models by other people."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +217,7 @@ def test_unknown_attention_is_refused_and_listed() -> None:
 
 
 def test_the_error_of_unknown_attention_shows_code_that_works() -> None:
-    """Its example, with the dots filled in, makes the model known."""
+    """Criterion: the example code of the error, with its dots filled in, makes the model known."""
     model = nn.Sequential(StrangeAttention())
     with pytest.raises(InputError) as caught:
         query_key_heads(model)
@@ -235,8 +237,8 @@ def test_a_registered_view_makes_attention_known() -> None:
     assert [view.name for view in query_key_heads(model)] == ["0", "2"]
 
 
-def test_a_registered_view_goes_first() -> None:
-    """It may know a known architecture better."""
+def test_a_registered_view_takes_precedence() -> None:
+    """A user's view may describe a known architecture better than the built-in one."""
     model = model_of(*CASES["qwen2"][:2])
 
     def one_wide_head(name: str, module: nn.Module) -> QueryKeyHeads | None:
@@ -249,7 +251,7 @@ def test_a_registered_view_goes_first() -> None:
 
 
 def test_a_partly_known_model_is_refused() -> None:
-    """What acts on some of the attention only would pass for acting on all."""
+    """Otherwise a rule would control some of the attention layers and appear to control all."""
     model = nn.ModuleDict({"known": model_of(*CASES["llama"][:2]), "unknown": StrangeAttention()})
     with pytest.raises(InputError, match=r"1 of 3 attention modules are not: StrangeAttention 'unknown'"):
         query_key_heads(model)
@@ -259,7 +261,7 @@ def test_a_partly_known_model_is_refused() -> None:
     assert len(query_key_heads(model)) == 3
 
 
-def test_what_holds_attention_is_not_taken_for_it() -> None:
+def test_a_module_that_contains_attention_is_not_taken_for_attention() -> None:
     class AttentionBlock(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -270,7 +272,7 @@ def test_what_holds_attention_is_not_taken_for_it() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.blocks = nn.ModuleList([AttentionBlock(), AttentionBlock()])
-            self.control = build("uniform", 8, 2)  # scores nothing, so there is nothing to know
+            self.control = build("uniform", 8, 2)  # it forms no scores, so it needs no view
 
     assert [view.name for view in query_key_heads(AttentionStack())] == ["blocks.0.attention", "blocks.1.attention"]
 
@@ -282,7 +284,7 @@ def test_a_model_without_attention_is_refused() -> None:
 
 
 def test_a_part_between_projection_and_scores_is_not_overlooked() -> None:
-    """The projections look like Llama's, but something with parameters stands beside them."""
+    """The projections look like Llama's, but the module has another part with parameters."""
     model = model_of(*CASES["llama"][:2])
     for module in model.modules():
         if hasattr(module, "q_proj"):
@@ -292,7 +294,7 @@ def test_a_part_between_projection_and_scores_is_not_overlooked() -> None:
 
 
 def test_rows_that_do_not_fit_the_heads_are_not_guessed() -> None:
-    """Qwen3-Next fuses a gate with its queries, head by head, under the name of the queries alone."""
+    """Qwen3-Next's query projection also contains a gate for each head, which its name does not show."""
     model = model_of(*CASES["llama"][:2])
     for module in model.modules():
         if hasattr(module, "q_proj"):
@@ -328,7 +330,7 @@ def test_cross_attention_can_be_registered() -> None:
 
 
 class Packed(nn.Module):
-    """As quantised layers are: no parameter of floating point."""
+    """A quantised layer, which has no floating-point parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,7 +338,7 @@ class Packed(nn.Module):
 
 
 class Adapted(nn.Module):
-    """As adapters are: the weight shows through, but is not all there is."""
+    """A linear layer with an adapter: its `weight` is the base weight without the low-rank update."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -348,7 +350,7 @@ class Adapted(nn.Module):
 
 
 class SelfAdapted(nn.Linear):
-    """The same, as a linear layer itself."""
+    """A linear layer that carries the adapter's parameters itself."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__(base.in_features, base.out_features)

@@ -1,8 +1,8 @@
-"""What QuacK is for: whatever the weights have grown to, a step changes the logits by no more than a constant.
+"""QuacK's purpose is a bound: a step changes the logits by at most a constant, however large the weights have grown.
 
-A step is dW = -eta G, |G| <= D, eta = tau / gain, with the gains of `quack.gains`. Worst cases over unit x, y are
-spectral norms of the matrices between them, computed exactly. Weights of rank one, all along the same directions, make
-every inequality an equality: there the bounds are attained, so no rate could be larger.
+A step is dW = -eta G with |G| <= D and eta = tau / gain, where the gains are those of `quack.gains`. The worst case
+over unit x and y is the spectral norm of the matrix between them, which the tests compute exactly. For weights of rank
+one along shared directions every inequality is an equality, so no larger rate would keep the bounds.
 """
 
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from attractor.control.norms import NORMS
 from attractor.control.quack import gains, scale
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows
 
-D = 3.0  # of |G| <= D
-SLACK = {"frobenius": 1e-5, "spectral": 3e-3}  # of fp32 norms, of power iteration
+D = 3.0  # the bound of |G| <= D
+SLACK = {"frobenius": 1e-5, "spectral": 3e-3}  # the relative errors of fp32 norms and of power iteration
 ORDERS = {"frobenius": "fro", "spectral": 2}
 MODEL, HEAD, ROPE, LATENT = 7, 4, 2, 5  # widths
 MHA, GQA = (0, 1, 2, 3), (0, 0, 1, 1)
@@ -35,7 +35,7 @@ def spectral_norm(matrix: Tensor) -> float:
 
 @dataclass
 class Drawn:
-    """Weights of given sizes and gradients of norm D, of rank one along shared directions or of any direction."""
+    """Draw weights of given norms and gradients of norm D, either of rank one along shared directions or random."""
 
     seed: int
     sizes: list[float]
@@ -67,7 +67,7 @@ class Drawn:
 
 
 def rates(view: QueryKeyHeads, norm: str, tau: float) -> dict[str, list[float]]:
-    """As QuacK computes them from the weights, with 1 for the constant that the initial gains are."""
+    """Compute the rates as QuacK does from the weights, with initial gains of 1."""
     parts = view.parts()
     measure = NORMS[norm]([LocalRows(rows) for rows in parts.values()])
     for index in range(len(parts)):
@@ -87,7 +87,8 @@ def dot_product(drawn: Drawn, reads: tuple[int, ...]) -> DotProduct:
 
 
 def changes(view: DotProduct, drawn: Drawn, eta_q: list[float], eta_k: list[float]) -> list[tuple[float, float, float]]:
-    """For each head the worst change through the queries, through the keys, and through both at once."""
+    """Return for each head the worst change of its logits through the queries, through the keys, and through both at
+    once."""
     queries, keys = heads_of(view.query), heads_of(view.key)
     d_queries = [eta * g for eta, g in zip(eta_q, drawn.gradients(view.query), strict=True)]
     d_keys = [eta * g for eta, g in zip(eta_k, drawn.gradients(view.key), strict=True)]
@@ -108,8 +109,8 @@ def changes(view: DotProduct, drawn: Drawn, eta_q: list[float], eta_k: list[floa
 def test_the_lemma(
     norm: str, reads: tuple[int, ...], seed: int, sizes: list[float], aligned: bool, tau_q: float, tau_k: float
 ) -> None:
-    """First order: tau_q D through the queries and tau_k D through the keys of every head, whatever the norms.
-    Second order: tau_q tau_k D^2 / c^2, with c the smallest norm."""
+    """Criterion: to first order the change is at most tau_q D through the queries and tau_k D through the keys of every
+    head, whatever the norms. To second order it is at most tau_q tau_k D^2 / c^2, with c the smallest norm."""
     drawn = Drawn(seed, sizes, aligned, norm)
     view = dot_product(drawn, reads)
     found = changes(view, drawn, rates(view, norm, tau_q)["query"], rates(view, norm, tau_k)["key"])
@@ -120,7 +121,7 @@ def test_the_lemma(
         assert through_query <= tau_q * D * slack
         assert through_key <= tau_k * D * slack
         assert through_both <= tau_q * tau_k * D**2 / c**2 * slack**2
-    if aligned:  # attained by every query, and by the largest of the queries that read a key
+    if aligned:  # every query, and the largest query per key, attains its bound
         for through_query, _, _ in found:
             assert through_query == pytest.approx(tau_q * D, rel=SLACK[norm])
         for key in set(reads):
@@ -131,7 +132,7 @@ def test_the_lemma(
 @settings(max_examples=25)
 @given(seed=seeds, bound=st.floats(1, 1e12), norm=st.sampled_from(sorted(NORMS)), aligned=st.booleans())
 def test_at_a_fixed_rate_the_change_grows_past_any_bound(seed: int, bound: float, norm: str, aligned: bool) -> None:
-    """It is proportional to the weights, so some weights exceed the bound at whatever rate."""
+    """The change is proportional to the weights, so at any rate some weights exceed the bound."""
     fixed = [1e-3] * 4
     small = changes(dot_product(one := Drawn(seed, [1.0] * 20, aligned, norm), MHA), one, fixed, fixed)
     grown = 1.01 * bound / min(first + second for first, second, _ in small)
@@ -173,7 +174,7 @@ def latent(
 
 
 def terms(view: LatentHeads, drawn: Drawn, eta: dict[str, list[float]]) -> list[dict[str, dict[str, float]]]:
-    """Appendix B, (18a)-(18d): for each head the four first-order terms, each by the part that it changes through."""
+    """Return for each head the four first-order terms of appendix B, (18a)-(18d), by the part that changes."""
     w = {part: heads_of(rows) for part, rows in view.parts().items()}
     dw = {
         part: [rate * g for rate, g in zip(eta[part], drawn.gradients(rows), strict=True)]
@@ -205,7 +206,7 @@ def terms(view: LatentHeads, drawn: Drawn, eta: dict[str, list[float]]) -> list[
     return found
 
 
-BOUNDS = {  # (20a)-(20d), in tau D
+BOUNDS = {  # (20a)-(20d) in units of tau D
     "change of q, content": 2,
     "change of q, position": 2,
     "change of k, content": 2,
@@ -221,8 +222,8 @@ BOUNDS = {  # (20a)-(20d), in tau D
 def test_the_four_terms_of_latent_attention(
     kind: str, norm: str, seed: int, sizes: list[float], tau: float, aligned: bool
 ) -> None:
-    """Each within its bound for every head. Where all directions agree, every part's rate is the largest that keeps the
-    bound: some head attains tau D through it, so no maximum could be a mean, and no minimum a maximum."""
+    """Criterion: each term is within its bound for every head. Where all directions agree, some head attains tau D
+    through each part, so no part could have a larger rate."""
     drawn = Drawn(seed, sizes, aligned, norm)
     view = latent(drawn, **LATENTS[kind])  # type: ignore[arg-type]
     found = terms(view, drawn, rates(view, norm, tau))
@@ -235,7 +236,7 @@ def test_the_four_terms_of_latent_attention(
         for part in view.parts():
             most = max(through.get(part, 0) for head in found for through in head.values())
             assert most == pytest.approx(tau * D, rel=2 * SLACK[norm]), part
-        for part in ("uq", "qr"):  # rates of a head's own: each head attains it
+        for part in ("uq", "qr"):  # these parts have one rate per head, and each head attains the bound
             for head in found:
                 assert all(
                     through[part] == pytest.approx(tau * D, rel=2 * SLACK[norm])

@@ -1,4 +1,4 @@
-"""The recorded maxima are the largest logits that attention forms, whatever forms them; recording changes nothing."""
+"""The recorded maxima are the largest logits of every form of attention, and recording changes no result."""
 
 import contextlib
 import copy
@@ -36,13 +36,14 @@ def recorded(model: nn.Module, threshold: float | None = None, **rest: Any) -> I
 
 
 def plain_maxima(logits: Tensor, allowed: Tensor, attention: str = "standard") -> Tensor:
-    """H, of tapped logits B H T S. The taps show all first maps of `differential-v2` before all second ones."""
+    """Return the maximum per head of tapped logits B H T S; `differential-v2` taps all first maps before all second
+    ones."""
     largest = logits.detach().masked_fill(~allowed, float("-inf")).amax((0, 2, 3))
     return largest.view(2, -1).T.flatten() if attention == "differential-v2" else largest
 
 
 def tapped(model: nn.Module, batches: list[Tensor], attention: str, allowed: Tensor, **given: Any) -> list[Tensor]:
-    """By layer, over batches."""
+    """Return the maxima per layer, over batches, from tapped logits."""
     with attractor.capture("logits") as seen:
         for batch in batches:
             model(batch, **given)
@@ -50,14 +51,11 @@ def tapped(model: nn.Module, batches: list[Tensor], attention: str, allowed: Ten
     return [torch.stack(by_call[layer :: len(by_call) // len(batches)]).amax(0) for layer in range(2)]
 
 
-# --- ours -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("attention", tiered(SCORING))
 @pytest.mark.parametrize("at_once", [True, False])
 def test_maxima_are_those_of_the_tapped_logits(attention: str, at_once: bool) -> None:
-    """Criterion: over two micro-batches all are exact without a threshold; with one amid their bounds, those above it
-    are exact, the others bounds that lie between the maximum and the threshold."""
+    """Criterion: over two micro-batches all maxima are exact without a threshold. With a threshold, those above it are
+    exact, and the others are bounds between the maximum and the threshold."""
     model = small(attention)
     batches = [tokens(0), tokens(1, batch=2)]
     wanted = torch.cat(tapped(model, batches, attention, lower_triangle(T, T, torch.device("cpu"))))
@@ -99,7 +97,7 @@ def test_keys_outside_the_window_do_not_count() -> None:
 
 @pytest.mark.parametrize("attention", ["standard", "gqa", "differential", "mla"])
 def test_padding_does_not_count(attention: str) -> None:
-    """Criterion: left and right padding with tokens whose logits are huge leave the maxima of the real tokens."""
+    """Criterion: left or right padding by tokens with huge logits leaves the maxima of the real tokens unchanged."""
     model = small(attention)
     batch = tokens(0)
     real = torch.ones(B, T, dtype=torch.bool)
@@ -118,8 +116,8 @@ def test_padding_does_not_count(attention: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 64])
 @pytest.mark.parametrize("form", ["causal", "everything", "tensor", "by head", "rule"])
-def test_blocks_are_the_whole(rows: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: whatever the size of the blocks and however the mask is said, the maximum over the whole matrix."""
+def test_the_maximum_over_blocks_is_that_of_the_matrix(rows: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: this holds for every block size and every form of the mask."""
     generator = torch.Generator().manual_seed(0)
     n_queries, n_keys = 53, 53 if form == "causal" else 59
     q, k = torch.randn(2, 6, n_queries, 8, generator=generator), torch.randn(2, 3, n_keys, 8, generator=generator)
@@ -143,7 +141,8 @@ def test_blocks_are_the_whole(rows: int, form: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_bound_is_never_below_the_maximum_when_it_is_attained() -> None:
-    """Criterion: queries that are keys have logits that equal the product of the norms, whatever rounding does."""
+    """Criterion: where queries equal keys, the largest logit equals the product of the norms, and rounding keeps the
+    bound above it."""
     for width in (1, 8, 64, 192, 576):
         q = torch.randn(1, 16, 5, width, generator=torch.Generator().manual_seed(width))
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -152,7 +151,7 @@ def test_a_bound_is_never_below_the_maximum_when_it_is_attained() -> None:
 
 
 def test_no_tensor_is_ever_heads_by_queries_by_keys() -> None:
-    """Criterion: at a length of 3000 no tensor that is formed has more than a sixth of B H T S entries."""
+    """Criterion: at a length of 3000 no tensor has more than a sixth of B H T S entries."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
@@ -173,7 +172,7 @@ def test_no_tensor_is_ever_heads_by_queries_by_keys() -> None:
 
 @pytest.mark.parametrize("attention", ["standard", "differential", "coupled-euler", "mla"])
 def test_recording_changes_no_bit(attention: str) -> None:
-    """Criterion: outputs, gradients and what autograd keeps are the same with and without."""
+    """Criterion: outputs, gradients and the tensors that autograd saves are the same with and without recording."""
 
     def run(model: nn.Module) -> list[Tensor]:
         model.zero_grad()
@@ -188,8 +187,8 @@ def test_recording_changes_no_bit(attention: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, during, strict=True))
 
 
-def test_only_what_trains_is_counted() -> None:
-    """Criterion: neither no_grad nor eval mode nor a copy of the model counts; a forward that trains does."""
+def test_only_forward_passes_that_train_are_counted() -> None:
+    """Criterion: no_grad, evaluation mode and copies of the model do not count; a training forward pass does."""
     model = small()
     with recorded(model) as recording:
         with torch.no_grad():
@@ -205,7 +204,7 @@ def test_only_what_trains_is_counted() -> None:
         assert len(recording.unseen) == 2
 
 
-def test_removal_leaves_no_trace() -> None:
+def test_removal_restores_the_model() -> None:
     model = small()
     hooks = [len(module._forward_pre_hooks) for module in model.modules()]
     first, second = (LogitMaxima(query_key_heads(model)) for _ in range(2))
@@ -233,8 +232,8 @@ def test_observers_keep_no_model_alive() -> None:
     assert recording.read()["blocks.0.attention"].logits.isfinite().all()
 
 
-def test_what_is_not_finite_is_left_out() -> None:
-    """Criterion: a micro-batch whose logits are NaN or infinite leaves the maxima of the others."""
+def test_logits_that_are_not_finite_are_left_out() -> None:
+    """Criterion: a micro-batch with NaN or infinite logits leaves the maxima of the other micro-batches unchanged."""
     model = small()
     weight = model.blocks[0].attention.project.query.weight
     with recorded(model, 0.01) as recording:
@@ -248,8 +247,8 @@ def test_what_is_not_finite_is_left_out() -> None:
         assert_same(recording.read(), before)
 
 
-def test_padding_that_is_nan_screens_nothing_out() -> None:
-    """Criterion: a bound that is NaN leads to the exact maximum, which padding does not reach."""
+def test_nan_in_padding_hides_no_maximum() -> None:
+    """Criterion: a bound that is NaN leads to the exact maximum, which excludes padding."""
     layer = attractor.attention.build("standard", d_model=32, n_heads=4).train()
     x = torch.randn(1, T, 32, generator=torch.Generator().manual_seed(0))
     mask = lower_triangle(T, T, x.device)
@@ -270,8 +269,9 @@ def assert_same(found: dict[str, HeadMaxima], wanted: dict[str, HeadMaxima], tol
         assert torch.equal(found[name].exact, of.exact)
 
 
-def test_recomputation_counts_once_or_twice_and_no_more() -> None:
-    """Criterion: with activation checkpointing, whose backward runs each block again, the same maxima and gradients."""
+def test_recomputation_changes_no_maximum() -> None:
+    """Criterion: activation checkpointing, which runs each block again in the backward pass, gives the same maxima and
+    gradients."""
     model = small("differential")
 
     def run() -> tuple[dict[str, HeadMaxima], list[Tensor]]:
@@ -288,7 +288,7 @@ def test_recomputation_counts_once_or_twice_and_no_more() -> None:
 
 
 def test_reentrant_recomputation_counts() -> None:
-    """Criterion: where the first pass runs without gradients, the second is what counts."""
+    """Criterion: where the first pass runs without gradients, the second pass counts."""
     from torch.utils.checkpoint import checkpoint
 
     layer = attractor.attention.build("standard", d_model=32, n_heads=4).train()
@@ -301,8 +301,8 @@ def test_reentrant_recomputation_counts() -> None:
         assert_same(recording.read(), wanted)
 
 
-def test_under_autocast_the_logits_of_what_is_scored_are_formed_in_fp32() -> None:
-    """Criterion: of bf16 queries and keys, the maxima are those of a product in fp32, to the rounding of fp32."""
+def test_under_autocast_the_logits_are_formed_in_fp32() -> None:
+    """Criterion: the maxima of bf16 queries and keys are those of a product in fp32, to the rounding of fp32."""
     model = small()
     with torch.autocast("cpu", torch.bfloat16), recorded(model) as recording, attractor.capture("q_coupled") as q:
         with attractor.capture("k_coupled") as k:
@@ -316,7 +316,8 @@ def test_under_autocast_the_logits_of_what_is_scored_are_formed_in_fp32() -> Non
 
 @pytest.mark.slow
 def test_compiled_models_are_recorded() -> None:
-    """In a process of its own: the shape checks that conftest puts into signatures cannot be traced."""
+    """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
+    traced."""
     command = [sys.executable, "-W", "ignore", __file__]
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
@@ -324,7 +325,8 @@ def test_compiled_models_are_recorded() -> None:
 
 
 def record_compiled() -> None:
-    """Criterion: watched, then compiled: the maxima and the loss of the model as it is, ours and Hugging Face's."""
+    """Criterion: models that are recorded and then compiled, ours and Hugging Face's, have the maxima and loss of eager
+    ones."""
     ours = small(n_layers=1)
     compare_compiled(ours, lambda: ours.loss(tokens(0), tokens(1))[0])
     with contextlib.suppress(pytest.skip.Exception):
@@ -344,8 +346,9 @@ def compare_compiled(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     torch.testing.assert_close(compiled, plain)
 
 
-def test_what_waits_for_the_device_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: bounds are looked at once for all layers and micro-batches, unless queries and keys would pile up."""
+def test_the_queue_of_undecided_bounds_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the host reads the bounds of all layers and micro-batches once, or earlier if the queries and keys
+    that it keeps for them exceed a limit."""
     looks = 0
     settle = LogitMaxima._settle
 
@@ -370,9 +373,6 @@ def test_what_waits_for_the_device_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert looks == 1 + 2
 
 
-# --- Hugging Face's -------------------------------------------------------------------------------------------------
-
-
 def padded(side: str | None) -> dict[str, Tensor]:
     batch = tokens(0).clamp(min=3)
     if side is None:
@@ -384,7 +384,7 @@ def padded(side: str | None) -> dict[str, Tensor]:
 
 @contextmanager
 def formed_by_eager(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Tensor]]:
-    """By layer, the largest logit of each head that the family's own eager function is asked to form."""
+    """Collect by layer the largest logit of each head in the family's own eager attention function."""
     largest: dict[int, Tensor] = {}
     attention = query_key_heads(model)[0].module
     home = sys.modules[type(attention).__module__]
@@ -407,7 +407,8 @@ def formed_by_eager(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize("side", fast_alone([None, "left", "right"], "left"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_maxima_of_other_models(family: str, side: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: what the eager function forms, seen through eager and through sdpa; no bit changes, no trace stays."""
+    """Criterion: the maxima are those of the eager function, recorded through eager and sdpa; no bit of the output
+    changes, and nothing stays registered."""
     model = of_family(family)
     from transformers.modeling_utils import AttentionInterface
 
@@ -415,7 +416,7 @@ def test_maxima_of_other_models(family: str, side: str | None, monkeypatch: pyte
     given = padded(side)
     with formed_by_eager(model, monkeypatch) as wanted:
         model(**given)
-    for implementation in ("eager",) if family == "gemma2" else ("eager", "sdpa"):  # sdpa has no soft-cap
+    for implementation in ("eager",) if family == "gemma2" else ("eager", "sdpa"):  # sdpa does not support a soft-cap
         model.set_attn_implementation(implementation)
         before = model(**given).logits
         with recorded(model) as recording:
@@ -431,7 +432,8 @@ def test_maxima_of_other_models(family: str, side: str | None, monkeypatch: pyte
 
 @pytest.mark.parametrize("family", fast_alone(["llama", "gemma2", "mistral"], "llama"))
 def test_maxima_under_flex_attention(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: as eager's. (On a CPU it cannot train, so the model is frozen, and nothing of it is compiled.)"""
+    """Criterion: the maxima equal those of eager. (Flex attention cannot train on a CPU, so the model is frozen and not
+    compiled.)"""
     model = of_family(family).requires_grad_(False)
     given = padded("left")
     with formed_by_eager(model, monkeypatch) as wanted:
@@ -466,15 +468,15 @@ def test_other_models_recompute(use_reentrant: bool) -> None:
         wanted = recording.read()
         recording.reset()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer versions name it otherwise
+            warnings.simplefilter("ignore", FutureWarning)  # newer versions have another name for it
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
         model.enable_input_require_grads()
         model(**padded(None), use_cache=False).logits.sum().backward()
         assert_same(recording.read(), wanted)
 
 
-def test_only_the_watched_model_is_seen() -> None:
-    """Criterion: another model of the family runs through the same function and is not counted."""
+def test_only_the_recorded_model_is_counted() -> None:
+    """Criterion: another model of the family calls the same function and is not counted."""
     watched, other = of_family("llama"), of_family("llama")
     with recorded(watched) as recording:
         other(**padded(None))
@@ -484,7 +486,7 @@ def test_only_the_watched_model_is_seen() -> None:
 
 
 def test_padding_and_window_of_flash_attention() -> None:
-    """Criterion: its padding (B S) and window give the mask that sdpa would have been given."""
+    """Criterion: padding (B S) and a window as flash attention receives them give the mask of sdpa."""
     from attractor.control.score_inputs import _masked_inputs
 
     q, k = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8)

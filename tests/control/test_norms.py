@@ -1,4 +1,4 @@
-"""Norms of heads that lie anywhere in a weight, and what each of several processes holds of them."""
+"""Norms of heads that may lie anywhere in a weight, and the part of them that each process of several holds."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from attractor.control.norms import NORMS, FrobeniusNorm, SpectralNorm
 from attractor.control.views import Rows
 
 ORDERS = {"frobenius": "fro", "spectral": 2}
-LAYOUTS = {  # starts of four heads of 6 rows among 96, and the axis
+LAYOUTS = {  # the first rows of four heads of 6 rows among 96, and the axis of the rows
     "in a row": ((0, 6, 12, 18), 0),
     "after other rows": ((30, 36, 42, 48), 0),
     "interleaved": ((2, 20, 38, 56), 0),
@@ -45,7 +45,7 @@ def truth(rows: Rows, norm: str) -> Tensor:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("norm", NORMS)
 def test_norms_are_those_of_each_heads_matrix(norm: str, layout: str) -> None:
-    """Two weights at once; (1) to rounding, (2) to 1e-3."""
+    """Criterion: for two weights at once, (1) is exact to rounding and (2) to 1e-3."""
     both = [rows_of(layout), rows_of(layout, seed=1)]
     found = measured(NORMS[norm]([LocalRows(rows) for rows in both]))
     wanted = torch.cat([truth(rows, norm) for rows in both])
@@ -55,7 +55,8 @@ def test_norms_are_those_of_each_heads_matrix(norm: str, layout: str) -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), gap=st.sampled_from([0.0, 1e-6, 1e-3, 3e-3, 1e-2, 0.1]), n_close=st.integers(1, 8))
 def test_the_start_is_exact_where_singular_values_lie_close(seed: int, gap: float, n_close: int) -> None:
-    """Criterion: 1e-5 at the first measurement, with up to eight more singular values within `gap` of the largest."""
+    """Criterion: the first measurement is exact to 1e-5, with up to eight further singular values within `gap` of the
+    largest."""
     generator = torch.Generator().manual_seed(seed)
     left, right = (torch.linalg.qr(torch.randn(n, 16, generator=generator))[0] for n in (16, 40))
     values = torch.rand(16, generator=generator)
@@ -66,7 +67,7 @@ def test_the_start_is_exact_where_singular_values_lie_close(seed: int, gap: floa
 
 
 def test_a_few_iterations_follow_a_weight_that_moves() -> None:
-    """Criterion: 1e-3 at each of 60 steps, over which the weight turns into another one."""
+    """Criterion: the norm is exact to 1e-3 at each of 60 steps, over which one random weight turns into another."""
     rows = rows_of("interleaved")
     norms = SpectralNorm([LocalRows(rows)])
     start, end = rows.weight.detach().clone(), rows_of("interleaved", seed=1).weight.detach()
@@ -110,7 +111,8 @@ def test_norms_draw_no_number_that_a_model_would(norm: str) -> None:
 
 @pytest.mark.parametrize(("layout", "n_blocks"), [("in a row", 1), ("interleaved", 1), ("halves", 2), ("columns", 1)])
 def test_evenly_spaced_heads_are_one_view_into_the_weight(layout: str, n_blocks: int) -> None:
-    """However many heads there are, a step makes as few calls; what is written to a view is written to the weight."""
+    """Criterion: the number of views does not depend on the number of heads, and writing to a view writes to the
+    weight."""
     rows = rows_of(layout)
     views = [view for _, view in LocalRows(rows).weights()]
     assert len(views) == n_blocks
@@ -129,7 +131,8 @@ def test_evenly_spaced_heads_are_one_view_into_the_weight(layout: str, n_blocks:
 def test_processes_hold_every_row_of_every_head_exactly_once(
     starts: list[int], width: int, cuts: list[int], ordered: bool
 ) -> None:
-    """Wherever the weight is cut, some parts may be empty; views find the rows where they are."""
+    """Criterion: wherever the weight is split, even into empty parts, the views of all parts cover every row exactly
+    once."""
     starts = [width * start for start in (sorted(starts) if ordered else starts)]
     rows = Rows(nn.Parameter(torch.arange(105.0).unsqueeze(1)), tuple(starts), width)
     edges = [0, *sorted(cuts), 105]
@@ -145,8 +148,8 @@ def test_processes_hold_every_row_of_every_head_exactly_once(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_copies_take_the_room_of_the_rows_and_no_more(layout: str) -> None:
-    """Laid out as the views are, side by side in one piece of memory."""
+def test_copies_take_the_memory_of_the_rows_and_no_more(layout: str) -> None:
+    """Criterion: the copies have the layout of the views and share one storage."""
     views = [view for _, view in LocalRows(rows_of(layout)).weights()]
     rooms = allocate_copies(views)
     for room, view in zip(rooms, views, strict=True):

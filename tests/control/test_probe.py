@@ -1,4 +1,4 @@
-"""The probe of attention's logits: against the logits themselves, and without a trace in what is trained."""
+"""The probe of attention's logits agrees with the logits themselves and does not affect training."""
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ def logits(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", tiered(SCORING))
 def test_maxima_and_changes_are_those_of_the_logits(name: str) -> None:
-    """Criterion: over all heads of a layer (whose order taps and scores need not share), over pairs s <= t, for a model
-    whose every parameter has moved in between."""
+    """Criterion: they agree over all heads of a layer, in any order, and over pairs s <= t, after every parameter has
+    moved."""
     model, probe = probed(name)
     first, before = probe.look(), logits(model)
     assert "logit_change" not in first
@@ -61,8 +61,9 @@ def test_norms_are_those_of_the_heads(name: str) -> None:
             assert look[f"{part}_norm"][layer] == pytest.approx(expected)
 
 
-def test_a_look_leaves_no_trace_and_shows_the_rates_of_quack() -> None:
-    """Criterion: same random state, modes, gradients and hooks as before; rates head by head after a step."""
+def test_a_probe_does_not_affect_the_model_and_reports_the_rates_of_quack() -> None:
+    """Criterion: random state, modes, gradients and hooks stay as before; after a step the probe reports one rate per
+    head."""
     model, probe = probed("standard")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     quack = QuacK(model, optimizer, tau=0.5)
@@ -82,7 +83,7 @@ def test_a_look_leaves_no_trace_and_shows_the_rates_of_quack() -> None:
     assert probe.look(quack)["query_rate"] == [pytest.approx([0.5] * 4)] * 2
 
 
-def test_what_was_last_seen_goes_on_from_its_state() -> None:
+def test_the_last_logits_are_restored_from_its_state() -> None:
     model, probe = probed("mla")
     probe.look()
     again = LogitProbe(model, lambda: model(TOKENS))
@@ -92,7 +93,7 @@ def test_what_was_last_seen_goes_on_from_its_state() -> None:
     assert again.look() == probe.look()
 
 
-def test_a_model_that_scores_nothing_has_nothing_to_show() -> None:
+def test_a_model_without_scores_reports_nothing() -> None:
     _, probe = probed("uniform")
     assert probe.views == []
     assert probe.look() == {}

@@ -1,4 +1,4 @@
-"""After a clip no logit passes the threshold, and what did not pass keeps every bit."""
+"""After a clip no logit exceeds the threshold, and heads that did not exceed it keep every bit."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ from attractor.control.qk_clip import QKClip, clipped_rows
 from attractor.control.views import QueryKeyHeads
 from attractor.errors import InputError
 
-Loss = Callable[[int], Tensor]  # of the batch with this seed
+Loss = Callable[[int], Tensor]  # maps a seed to the loss of that batch
 
 OURS: dict[str, dict[str, Any]] = {
     "standard": {},
@@ -42,30 +42,30 @@ CASES = [*OURS, *(f"hf {family}" for family in THEIRS)]
 
 
 def subject(case: str, n_layers: int = 1) -> tuple[nn.Module, Loss]:
-    """A model, and its loss on a batch."""
+    """Return a model and its loss on a batch."""
     if case.startswith("hf "):
         field = "n_layer" if case == "hf gpt2" else "num_hidden_layers"
         theirs = of_family(case.removeprefix("hf "), **{field: n_layers})
         return theirs, lambda seed: theirs(tokens(seed), use_cache=False).logits.square().mean()
     ours = small(n_layers=n_layers, **OURS[case])
-    for parameter in ours.parameters():  # logits of a fresh model are all alike
+    for parameter in ours.parameters():  # the logits of a new model are almost equal
         parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return ours, lambda seed: ours.loss(tokens(seed), tokens(seed + 1))[0]
 
 
 def still(model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer whose steps move nothing."""
+    """Return an optimizer whose steps move nothing."""
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
 def amid(values: Tensor) -> float:
-    """Half of the values are above it, and none is near."""
+    """Return a value with half of the values above it and none close to it."""
     values = values.sort().values
     return float(values[len(values) // 2 - 1 : len(values) // 2 + 1].mean())
 
 
 def maxima(model: nn.Module, loss: Loss, *seeds: int) -> list[Tensor]:
-    """By layer, H."""
+    """Return the maxima of each layer, one per head."""
     recording = LogitMaxima(query_key_heads(model))
     for seed in seeds or (0,):
         loss(seed)
@@ -79,7 +79,8 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_only_over_heads_moved(model: nn.Module, before: dict[str, Tensor], over: list[Tensor]) -> None:
-    """Every entry in the rows of a head over the threshold moved, and every other keeps its bits."""
+    """Check that every entry in the rows of a head over the threshold moved, and that every other entry keeps its
+    bits."""
     may_move = {name: torch.zeros_like(values, dtype=torch.bool) for name, values in before.items()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for view, over_heads in zip(query_key_heads(model), over, strict=True):
@@ -96,13 +97,10 @@ def assert_only_over_heads_moved(model: nn.Module, before: dict[str, Tensor], ov
         assert moved[may_move[name]].all(), name
 
 
-# --- what a clip does -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_no_head_exceeds_the_threshold_and_others_keep_every_bit(case: str) -> None:
-    """Criterion: one layer, the same two batches, a threshold amid the maxima: those over it come down to it (1e-5),
-    the others keep their maxima, and no weight outside the rows of the former moves."""
+    """Criterion: on the same two batches, heads over a median threshold come down to it (1e-5), the others keep their
+    maxima, and no weight outside the clipped rows moves. The model has one layer."""
     model, loss = subject(case)
     (was,) = maxima(model, loss, 0, 1)
     threshold = amid(was)
@@ -125,9 +123,9 @@ def test_no_head_exceeds_the_threshold_and_others_keep_every_bit(case: str) -> N
 
 
 @pytest.mark.parametrize("case", ["standard", "gqa", "mla", "differential", "hf llama", "hf gpt2"])
-def test_of_several_layers_each_is_clipped_at_the_input_it_had(case: str) -> None:
-    """Criterion: run again by itself on its old input, no layer exceeds the threshold. (The whole model may: once an
-    earlier layer attends otherwise, a later one sees another input, which nothing bounds before the next step.)"""
+def test_each_of_several_layers_is_clipped_for_its_own_input(case: str) -> None:
+    """Criterion: on its recorded input, no layer exceeds the threshold. (The whole model may: a clipped layer changes
+    the input of later layers, whose logits are bounded only at the next step.)"""
     model, loss = subject(case, n_layers=3)
     calls: dict[nn.Module, tuple[Any, Any]] = {}
     views = query_key_heads(model)
@@ -173,7 +171,7 @@ def test_clipping_again_changes_nothing(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["standard", "gqa", "mla", "hf gpt2"])
 def test_below_the_threshold_no_bit_changes(case: str) -> None:
-    """Criterion: a run with a threshold that nothing passes is the run without; so is one after `remove`."""
+    """Criterion: a run whose logits stay below the threshold, or one after `remove`, equals the run without a clip."""
 
     def run(threshold: float | None, removed: bool = False) -> dict[str, Tensor]:
         model, loss = subject(case, n_layers=2)
@@ -194,14 +192,15 @@ def test_below_the_threshold_no_bit_changes(case: str) -> None:
 
 
 def test_negative_maxima_are_left_alone() -> None:
-    """Criterion: a head all of whose logits are negative, seen exactly, keeps its bits; nothing becomes NaN."""
+    """Criterion: a head whose logits are all negative, and whose maximum is exact, keeps its bits; no weight becomes
+    NaN."""
     model, loss = subject("standard")
     project = model.blocks[0].attention.project
     view = query_key_heads(model)[0]
     recording = LogitMaxima([view])
     model.positions = model.rope = None
     model.embedding.weight.data.copy_(model.embedding.weight.data[:1] + 1e-3 * model.embedding.weight.data)
-    project.query.weight.data[:8] = -project.key.weight.data[:8]  # of nearly equal inputs, q = -k
+    project.query.weight.data[:8] = -project.key.weight.data[:8]  # the inputs are nearly equal, so q = -k
     loss(0)
     assert recording.read()[view.name].logits[0] < 0
     recording.remove()
@@ -217,8 +216,8 @@ def test_negative_maxima_are_left_alone() -> None:
     clip.remove()
 
 
-def test_a_shared_key_stays_and_a_key_of_ones_own_shares() -> None:
-    """Criterion: the powers of gamma, by part, are those of (2) to (4)."""
+def test_only_a_key_that_no_other_head_reads_is_scaled() -> None:
+    """Criterion: the power of gamma for each part follows (2) to (4)."""
 
     def powers(case: str) -> dict[str, tuple[float, ...]]:
         (view,) = query_key_heads(subject(case)[0])
@@ -233,8 +232,8 @@ def test_a_shared_key_stays_and_a_key_of_ones_own_shares() -> None:
 
 
 def test_the_clip_comes_after_the_step() -> None:
-    """Criterion: with a rate, the weights are gamma times those of the step without a clip, S being of the batch before
-    the step."""
+    """Criterion: the weights are gamma times those of the step without a clip, where S is that of the batch before the
+    step."""
     (model, loss), (other, other_loss) = subject("mqa"), subject("mqa")
     threshold = 0.5 * float(maxima(model, loss)[0].min())
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, other)]
@@ -249,7 +248,7 @@ def test_the_clip_comes_after_the_step() -> None:
 
 
 def test_weights_in_half_precision() -> None:
-    """Criterion: bf16 weights come down to the threshold within their rounding."""
+    """Criterion: clipped bf16 weights meet the threshold within their rounding."""
     model, loss = subject("standard")
     model.bfloat16()
     optimizer = still(model)
@@ -262,11 +261,8 @@ def test_weights_in_half_precision() -> None:
     clip.remove()
 
 
-# --- when it acts ---------------------------------------------------------------------------------------------------
-
-
-def test_what_is_seen_counts_for_one_step() -> None:
-    """Criterion: a large batch before one step does not clip after the next."""
+def test_recorded_logits_count_for_one_step() -> None:
+    """Criterion: large logits before one step do not cause a clip after the next."""
     model, loss = subject("standard")
     optimizer = still(model)
     clip = QKClip(model, optimizer, 1e6)
@@ -286,9 +282,9 @@ def test_what_is_seen_counts_for_one_step() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
-    """Criterion: under a GradScaler whose gradients overflow, weights of a head that passed come down exactly once to
-    where the threshold is met, whether its batch was that of the skipped step or of the next; and infinities of the
-    skipped step are not counted. (A fused optimizer skips inside its kernel: its hook runs, and the clip does then.)"""
+    """Criterion: when a GradScaler skips a step with overflow, heads over the threshold are clipped exactly once,
+    whether the batch was that of the skipped step or of the next. Infinities of the skipped step do not count. (A fused
+    optimizer skips inside its kernel, so its hook runs and the clip happens then.)"""
     model, loss = subject("standard")
     (was,) = maxima(model, loss, 0)
     threshold = 0.5 * float(was.min())
@@ -334,8 +330,8 @@ def test_an_evaluation_between_steps_does_not_count() -> None:
     clip.remove()
 
 
-def test_the_step_of_a_scheduler_or_of_a_wrapper_is_the_optimizers() -> None:
-    """Criterion: stepped through what holds it, it clips once a step."""
+def test_a_step_through_a_scheduler_or_wrapper_clips() -> None:
+    """Criterion: a step through the wrapper clips exactly once."""
 
     class Wrapper:
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -353,18 +349,15 @@ def test_the_step_of_a_scheduler_or_of_a_wrapper_is_the_optimizers() -> None:
     clip.remove()
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("threshold", [0, -1.0, math.nan, math.inf])
-def test_a_threshold_that_is_none(threshold: float) -> None:
+def test_an_invalid_threshold_is_refused(threshold: float) -> None:
     model, _ = subject("standard")
     with pytest.raises(InputError, match="threshold must be positive and finite, got"):
         QKClip(model, still(model), threshold)
 
 
-def test_attached_once_and_last() -> None:
-    """Criterion: not twice; not before QuacK; after `remove` again."""
+def test_a_clip_is_attached_once_and_after_other_rules() -> None:
+    """Criterion: a second clip and a clip before QuacK are refused; after `remove` a new clip is accepted."""
     model, loss = subject("standard")
     optimizer = still(model)
     clip = QKClip(model, optimizer)
@@ -381,8 +374,8 @@ def test_attached_once_and_last() -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
-def test_what_cannot_be_clipped_is_refused() -> None:
-    """Criterion: the reason and the next step are said, and nothing stays behind."""
+def test_a_model_that_cannot_be_clipped_is_refused() -> None:
+    """Criterion: the error gives the reason and the next step, and no hook stays attached."""
     refused: dict[str, tuple[nn.Module, str]] = {
         "ours": (small(attention=PRESETS["standard"].replace(qk_norm=True)), "clipping would do nothing.*qk_norm"),
         "coupled": (small("coupled-euler"), "the coupling is not linear.*QuacK"),
@@ -406,11 +399,12 @@ def test_frozen_and_foreign_weights_are_refused() -> None:
         QKClip(model, still(model))
     grouped, _ = subject("mqa")
     grouped.blocks[0].attention.project.key.weight.requires_grad_(False)
-    QKClip(grouped, still(grouped)).remove()  # a shared key is never scaled
+    QKClip(grouped, still(grouped)).remove()  # a shared key is never scaled, so it may be frozen
 
 
 def test_tied_layers_are_refused_and_repeated_ones_are_not() -> None:
-    """Criterion: two layers with one weight would clip it twice; one layer that is called twice is clipped once."""
+    """Criterion: two layers with one weight would clip it twice and are refused; one layer called twice is clipped
+    once."""
     model, _ = subject("standard", n_layers=2)
     first, second = (block.attention for block in model.blocks)
     second.project.query.weight = first.project.query.weight
@@ -431,9 +425,9 @@ def test_an_optimizer_with_a_second_copy_is_refused() -> None:
         QKClip(model, ScheduleFree(model.parameters(), lr=0.1))
 
 
-def test_attention_that_would_pass_unseen_is_refused() -> None:
-    """Criterion: a module that a registered view knows, but that asks no table how to attend; a subclass of one that
-    does, defined elsewhere, is seen."""
+def test_attention_that_cannot_be_recorded_is_refused() -> None:
+    """Criterion: a module of a registered view that does not attend through a known function is refused; a foreign
+    subclass of one that does is recorded."""
     from attractor.control.score_inputs import refuse_unseen
     from attractor.control.views import DotProduct, head_rows
 
@@ -452,7 +446,7 @@ def test_attention_that_would_pass_unseen_is_refused() -> None:
 
 
 def test_every_view_without_an_obstacle_can_be_clipped() -> None:
-    """Criterion: of all presets that score, exactly those with an obstacle are refused."""
+    """Criterion: of all presets with scores, exactly those with an obstacle are refused."""
     for name in PRESETS:
         if name in ("uniform", "decay"):
             continue

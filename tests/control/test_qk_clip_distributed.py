@@ -1,6 +1,6 @@
-"""Processes with different batches clip alike, by the largest logit of all: as one process does that sees all batches.
+"""Processes with different batches clip by the largest logit of all, as one process that sees all batches does.
 
-One torchrun carries out all cases on two processes, this process carries out their counterparts alone.
+One torchrun runs all cases on two processes, and this process runs their counterparts alone.
 """
 
 import os
@@ -57,7 +57,7 @@ def shared(model: nn.Module, sharing: str) -> nn.Module:
 
 
 def threshold_of(case: str) -> float:
-    """Amid the maxima over all batches."""
+    """Return the median of the maxima over all batches as a threshold."""
     model = model_of(case)
     recording = LogitMaxima(query_key_heads(model))
     for rank in range(N_PROCESSES):
@@ -67,7 +67,7 @@ def threshold_of(case: str) -> float:
 
 
 def clipped(model: nn.Module, threshold: float, batches: list[Tensor]) -> dict[str, Tensor]:
-    """The weights after one step that moves nothing but what is clipped, and the maxima."""
+    """Return the maxima and the weights after a step that only clips."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     clip = QKClip(model, optimizer, threshold)
     for batch in batches:
@@ -99,8 +99,8 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("sharing", SHARING)
 @pytest.mark.parametrize("case", CASES)
 def test_processes_clip_by_the_largest_logit_of_all(together: Path, case: str, sharing: str) -> None:
-    """Criterion: both processes hold the weights and maxima of one process that saw both batches, and some heads, not
-    all, were clipped."""
+    """Criterion: both processes hold the weights and maxima of one process that saw both batches, and some but not all
+    heads were clipped."""
     alone = clipped(model_of(case), threshold_of(case), [tokens(rank) for rank in range(N_PROCESSES)])
     assert 0 < alone["n_clipped"] < sum(len(of) for name, of in alone.items() if name.startswith("maxima"))
     for rank in range(N_PROCESSES):
@@ -113,7 +113,7 @@ def test_processes_clip_by_the_largest_logit_of_all(together: Path, case: str, s
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_both_batches_matter(case: str) -> None:
-    """Criterion: the larger maximum is now of one batch, now of the other; otherwise the test above shows little."""
+    """Criterion: each batch has the larger maximum for some heads; otherwise the test above would prove little."""
     first, second = (clipped(model_of(case), 1e-3, [tokens(rank)]) for rank in range(N_PROCESSES))
     larger = torch.cat([first[name] > second[name] for name in first if name.startswith("maxima")])
     assert larger.any()
@@ -121,7 +121,7 @@ def test_both_batches_matter(case: str) -> None:
 
 
 def main(root: Path) -> None:
-    """Inside a process that torchrun has started."""
+    """Run all cases inside a process that torchrun has started."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     for case in CASES:

@@ -1,4 +1,5 @@
-"""QuacK and fixed rates against the bare optimizer, against one optimizer group per head, and against misuse."""
+"""QuacK and fixed rates are compared with the bare optimizer and with one optimizer group per head; misuse is
+refused."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ def assert_same(found: nn.Module, wanted: nn.Module) -> None:
 
 
 def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
-    """For each parameter, which of its rows QuacK controls."""
+    """Return for each parameter a mask of the rows that QuacK controls."""
     names = {p: name for name, p in model.named_parameters()}
     found = {name: torch.zeros(len(p), dtype=torch.bool) for name, p in model.named_parameters()}
     for view in query_key_heads(model):
@@ -78,9 +79,6 @@ def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
                 if parameter is not None:
                     found[names[parameter]][rows.index] = True
     return found
-
-
-# --- tau = 1, and what is not controlled ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -99,9 +97,9 @@ def test_the_first_step_at_tau_1_is_the_bare_optimizers_to_the_bit(attention: st
 def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
     make: Callable[[nn.Module], Optimizer], attention: str
 ) -> None:
-    """Five steps with given gradients. At tau = 1 the first is the bare one's; then every controlled row differs, and
-    every other row is the same to the bit."""
-    biased = attention == "gqa" and make is not OPTIMIZERS["muon"]  # which takes none
+    """Criterion: at tau = 1 the first of five steps equals that of the bare optimizer. After the others, every
+    controlled row differs and every other row is the same to the bit."""
+    biased = attention == "gqa" and make is not OPTIMIZERS["muon"]  # Muon takes no biases
     model, bare = build(attention, qkv_bias=biased), build(attention, qkv_bias=biased)
     optimizers = make(model), make(bare)
     QuacK(model, optimizers[0])
@@ -117,7 +115,7 @@ def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
 
 
 @pytest.mark.parametrize("attention", ["standard", "mla"])
-def test_removed_it_is_the_bare_optimizer_again(attention: str) -> None:
+def test_after_removal_the_optimizer_is_bare_again(attention: str) -> None:
     model, bare = build(attention), build(attention)
     optimizer = OPTIMIZERS["adamw"](model)
     quack = QuacK(model, optimizer, tau=0.5)
@@ -125,10 +123,7 @@ def test_removed_it_is_the_bare_optimizer_again(attention: str) -> None:
     take_steps(model, optimizer, range(2))
     take_steps(bare, OPTIMIZERS["adamw"](bare), range(2))
     assert_same(model, bare)
-    QuacK(model, optimizer)  # and another may be attached
-
-
-# --- against one group per head -------------------------------------------------------------------------------------
+    QuacK(model, optimizer)  # a second one may be attached now
 
 
 def norm_of(weight: Tensor) -> float:
@@ -136,7 +131,7 @@ def norm_of(weight: Tensor) -> float:
 
 
 def paper_factors(view: DotProduct | LatentHeads, w: dict[str, list[Tensor]]) -> dict[str, list[float]]:
-    """Algorithms 1 and 2 as they are printed, one head after the other."""
+    """Compute algorithms 1 and 2 as printed, one head after the other."""
     n = {part: [norm_of(head) for head in heads] for part, heads in w.items()}
     every = range(view.n_heads)
     if isinstance(view, DotProduct):
@@ -158,7 +153,7 @@ def paper_factors(view: DotProduct | LatentHeads, w: dict[str, list[Tensor]]) ->
 
 
 class OneGroupPerHead:
-    """A model whose heads are parameters of their own, each with its own rate in one SGD: there a rate is exact."""
+    """A model whose heads are separate parameters, each in its own SGD group, so that every head has an exact rate."""
 
     def __init__(self, model: nn.Module, lr: float, tau: float) -> None:
         self.model, self.lr, self.tau = model, lr, tau
@@ -175,7 +170,7 @@ class OneGroupPerHead:
         self.initial = self.factors()
 
     def factors(self) -> list[float]:
-        """In the order of the groups."""
+        """Return the factors of all heads in the order of the groups."""
         found = [(layer, paper_factors(view, layer)) for view, layer in zip(self.views, self.heads, strict=True)]
         return [factor for layer, factors in found for part in layer for factor in factors[part]]
 
@@ -202,7 +197,7 @@ def loss_of(output: Any, tokens: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("attention", ["standard", "gqa", "mqa", "mla", "gated"])
 def test_equals_one_group_per_head_with_the_papers_rates(attention: str) -> None:
-    """Criterion: fp32 rounding over six steps large enough that rates move by more than 5 percent."""
+    """Criterion: they agree to fp32 rounding over six steps in which rates move by more than 5 percent."""
     tau, lr = 0.7, 2.0
     model = build(attention)
     reference = OneGroupPerHead(build(attention), lr, tau)
@@ -221,7 +216,7 @@ def test_equals_one_group_per_head_with_the_papers_rates(attention: str) -> None
 
 
 def test_fixed_rates_are_tau_for_all_query_and_key_weights() -> None:
-    """With SGD: one group of those weights at tau times the rate, to fp32 rounding."""
+    """Criterion: the result equals SGD with one group of those weights at tau times the rate, to fp32 rounding."""
     model, reference = build("mla"), build("mla")
     optimizer = SGD(model.parameters(), lr=0.5)
     fixed = FixedRates(model, optimizer, tau=0.25)
@@ -236,7 +231,8 @@ def test_fixed_rates_are_tau_for_all_query_and_key_weights() -> None:
 
 
 def test_doubled_keys_halve_the_steps_of_queries_exactly() -> None:
-    """Numbers are multiples of a power of two, so nothing rounds. Keys move as before: their partners are the same."""
+    """All numbers are multiples of a power of two, so nothing rounds. The steps of keys stay the same, as their queries
+    do."""
     model, bare = build("gqa"), build("gqa")
     for parameter in [*model.parameters(), *bare.parameters()]:
         parameter.data = (parameter.data * 256).round() / 256
@@ -262,11 +258,8 @@ def test_doubled_keys_halve_the_steps_of_queries_exactly() -> None:
             assert torch.equal(found, wanted), name
 
 
-# --- models of others: fused and transposed matrices, biases ---------------------------------------------------------
-
-
 class Fused(nn.Module):
-    """Queries, keys and values of a head side by side in one matrix, which may be stored transposed; with a bias."""
+    """Attention whose queries, keys and values lie in one matrix head by head, possibly transposed, with a bias."""
 
     def __init__(self, transposed: bool) -> None:
         super().__init__()
@@ -296,7 +289,8 @@ def _fused() -> Iterator[None]:
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("transposed", [False, True])
 def test_heads_of_a_fused_matrix_move_at_their_own_rates_with_their_biases(transposed: bool) -> None:
-    """SGD, second step: each head's rows and bias move by its rate times the bare step, values by the bare step."""
+    """Criterion: in the second SGD step each head's rows and bias move by its rate times the bare step, and values by
+    the bare step."""
     model = Fused(transposed)
     optimizer = SGD(model.parameters(), lr=0.3)
     quack = QuacK(nn.Sequential(model), optimizer, tau=0.5)
@@ -329,9 +323,6 @@ def test_copies_are_of_controlled_rows_alone(transposed: bool) -> None:
     assert sum(copies.values()) == 4 * (24 * 10 + 24), "two thirds of weight and bias"
 
 
-# --- what is frozen, what is zero -----------------------------------------------------------------------------------
-
-
 def test_a_frozen_part_does_not_move_and_costs_no_copy_but_its_norm_counts() -> None:
     model = build()
     keys = [view.parts()["key"].weight for view in query_key_heads(model)]
@@ -352,7 +343,7 @@ def test_a_frozen_part_does_not_move_and_costs_no_copy_but_its_norm_counts() -> 
     torch.testing.assert_close(second["query"], torch.ones(4))
 
 
-def test_what_is_set_free_later_is_controlled_from_then_on() -> None:
+def test_a_part_unfrozen_later_is_controlled_from_then_on() -> None:
     model = build()
     keys = [view.parts()["key"].weight for view in query_key_heads(model)]
     optimizer = SGD(model.parameters(), lr=0.5)
@@ -364,7 +355,7 @@ def test_what_is_set_free_later_is_controlled_from_then_on() -> None:
         key.requires_grad_(True)
     before = keys[0].detach().clone()
     with torch.no_grad():
-        for view in query_key_heads(model):  # so that the keys' partners are as they were at the start
+        for view in query_key_heads(model):  # restore the partners of the keys to their initial values
             view.parts()["query"].weight.copy_(dict(build().named_parameters())[f"{view.name}.project.query.weight"])
     take_steps(model, optimizer, range(1, 2))
     assert keys[0].grad is not None
@@ -375,7 +366,7 @@ def test_what_is_set_free_later_is_controlled_from_then_on() -> None:
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_head_of_zeros_leaves_its_partners_at_tau_and_no_nan(when: str, attention: str, norm: str) -> None:
-    """The last head's (or key head's) weights are zero when QuacK is attached, or become so."""
+    """The weights of the last head or key head are zero when QuacK is attached, or become zero later."""
     model = build(attention)
     optimizer = AdamW(model.parameters(), lr=0.01)
     part, partner = ("key", "query") if attention == "gqa" else ("uk", "uq")
@@ -400,13 +391,10 @@ def test_a_head_of_zeros_leaves_its_partners_at_tau_and_no_nan(when: str, attent
     assert rates[partner][0] != 0.5 or attention == "gqa", "the others follow their partners"
 
 
-# --- resuming, loss scaling -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
-    """State goes through a file that is loaded with weights_only."""
+    """Criterion: the state is saved to a file and loaded with weights_only, and training continues to the bit."""
     model = build(attention)
     optimizer = AdamW(model.parameters(), lr=0.02)
     quack = QuacK(model, optimizer, norm=norm)
@@ -431,7 +419,8 @@ def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_the_loss_scaler_skips_changes_nothing(fused: bool) -> None:
-    """Fused optimizers learn of it inside the step; others are not called. A scaled step is the unscaled one."""
+    """Criterion: this holds for fused optimizers, which skip inside the step, and for others, which are not called. A
+    scaled step equals the unscaled one."""
     model, alone = build("mla"), build("mla")
     optimizers = [AdamW(one.parameters(), lr=0.01, fused=fused) for one in (model, alone)]
     for one, optimizer in zip((model, alone), optimizers, strict=True):
@@ -468,12 +457,9 @@ def test_weights_in_bf16_keep_the_scale_in_fp32() -> None:
     assert torch.equal(query.detach(), before.lerp(after, torch.tensor(0.3)).bfloat16())
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf"), "1"])
 @pytest.mark.parametrize("rule", [QuacK, FixedRates])
-def test_a_tau_that_is_no_rate_is_refused(rule: type[HeadRates], tau: Any) -> None:
+def test_an_invalid_tau_is_refused(rule: type[HeadRates], tau: Any) -> None:
     model = build()
     with pytest.raises(InputError, match="tau must be positive and finite, got"):
         rule(model, SGD(model.parameters(), lr=1), tau)
@@ -488,7 +474,7 @@ def test_an_unknown_norm_is_refused() -> None:
 @pytest.mark.parametrize("second", [QuacK, FixedRates])
 @pytest.mark.parametrize("first", [QuacK, FixedRates])
 def test_a_second_rule_for_the_same_optimizer_is_refused(first: type[HeadRates], second: type[HeadRates]) -> None:
-    """Without a trace: after `remove()` the second is welcome."""
+    """Criterion: the refused rule leaves no hooks, and after `remove()` it is accepted."""
     model = build()
     optimizer = SGD(model.parameters(), lr=1)
     attached = first(model, optimizer, 0.5)
@@ -500,7 +486,7 @@ def test_a_second_rule_for_the_same_optimizer_is_refused(first: type[HeadRates],
 
 
 @pytest.mark.parametrize("rule", [QuacK, FixedRates])
-def test_a_rule_after_the_clip_is_refused_and_welcome_before(rule: type[HeadRates]) -> None:
+def test_a_rule_after_the_clip_is_refused_and_accepted_before(rule: type[HeadRates]) -> None:
     model = build()
     optimizer = SGD(model.parameters(), lr=1)
     clip = QKClip(model, optimizer)
@@ -542,7 +528,7 @@ def test_weights_that_two_layers_share_are_refused() -> None:
 
 
 class ScheduleFree(SGD):
-    """Like the optimizers of that name: the model holds one of two sets of weights."""
+    """An optimizer of the schedule-free kind: the model holds one of its two sets of weights."""
 
     def train(self) -> None: ...
 
@@ -550,7 +536,7 @@ class ScheduleFree(SGD):
 
 
 class Wrapper(SGD):
-    """As Accelerate's: an Optimizer whose own step is never the one that moves weights."""
+    """A wrapper like Accelerate's: an Optimizer whose own step never moves the weights."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__([nn.Parameter(torch.zeros(1))])
@@ -570,7 +556,7 @@ def test_an_optimizer_with_a_second_copy_of_the_weights_is_refused() -> None:
         QuacK(model, ScheduleFree(model.parameters(), lr=1))
 
 
-def test_what_has_no_step_hooks_is_refused() -> None:
+def test_an_optimizer_without_step_hooks_is_refused() -> None:
     with pytest.raises(InputError, match=r"step hooks .* but object has none"):
         QuacK(build(), object())  # type: ignore[arg-type]
 
@@ -601,7 +587,7 @@ OTHER_MODELS = {
 
 @pytest.mark.parametrize("case", OTHER_MODELS)
 def test_a_state_of_another_model_is_refused_with_names(case: str) -> None:
-    """And what was there stays."""
+    """Criterion: after the refusal the previous state is unchanged."""
     attention, norm, message = OTHER_MODELS[case]
     other, model = build(attention), build()
     state = QuacK(other, SGD(other.parameters(), lr=1), norm=norm).state_dict()

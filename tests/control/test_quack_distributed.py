@@ -1,6 +1,6 @@
-"""QuacK where weights are copied (DDP) or spread (FSDP2) over processes: two compute what one computes.
+"""Under DDP and FSDP2, two processes with QuacK compute what one process computes.
 
-One torchrun carries out all cases on two processes, this process carries out their counterparts alone.
+One torchrun runs all cases on two processes, and this process runs their counterparts alone.
 """
 
 import os
@@ -31,7 +31,8 @@ NORMS = ("frobenius", "spectral")
 
 
 class Transposed(nn.Module):
-    """Heads are columns of one matrix, which FSDP2 cuts across all of them."""
+    """Attention whose heads are columns of one matrix; FSDP2 splits the rows, so each shard has a part of every
+    head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def tokens(step: int) -> Tensor:
 
 
 def train(model: nn.Module, quack: QuacK, part: slice) -> None:
-    """Each process on its part of a batch; gradients are the mean over processes."""
+    """Train on this process's part of each batch; gradients are averaged over processes."""
     for step in range(N_STEPS):
         logits, aux_loss = model(tokens(step)[part])
         (nn.functional.cross_entropy(logits.flatten(0, 1), tokens(step)[part].flip(1).flatten()) + aux_loss).backward()
@@ -98,7 +99,7 @@ def outcome(case: str, norm: str, parallel: str) -> dict[str, Any]:
             fully_shard(block)
         fully_shard(model)
     run = nn.parallel.DistributedDataParallel(model) if parallel == "ddp" else model
-    # Plain SGD: Adam divides a small gradient by its own size, and so magnifies rounding.
+    # The optimizer is plain SGD, since Adam divides a small gradient by its own size and so magnifies rounding.
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=0.1)
     quack = QuacK(model, optimizer, tau=0.7, norm=norm)
     train(run, quack, part)
@@ -112,7 +113,7 @@ def outcome(case: str, norm: str, parallel: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Inside a process that torchrun has started."""
+    """Run all cases inside a process that torchrun has started."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
@@ -139,7 +140,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_compute_what_one_computes(folder: Path, case: str, norm: str, parallel: str) -> None:
-    """Weights, rates and state, to the rounding of sums in another order; both hold the same rates to the bit."""
+    """Criterion: weights, rates and state agree up to the order of summation; both processes hold the same rates to the
+    bit."""
     both = [torch.load(folder / f"{case} {norm} {parallel} {rank}.pt", weights_only=True) for rank in (0, 1)]
     torch.testing.assert_close(both[0]["rates"], both[1]["rates"], rtol=0, atol=0)
     wanted = outcome(case, norm, "one")

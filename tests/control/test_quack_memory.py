@@ -1,4 +1,4 @@
-"""What a step under QuacK holds beyond the optimizer's own: the query and key weights once more, and little else."""
+"""A step under QuacK holds a copy of the query and key weights beyond the optimizer's own memory, and little else."""
 
 import weakref
 from typing import Any
@@ -16,7 +16,7 @@ MODEL = TransformerConfig(vocab_size=16, d_model=256, n_heads=4, n_layers=3, d_f
 
 
 class NewTensors(TorchDispatchMode):
-    """Bytes of the storages that came into being and are alive, and their peak. In place, none comes into being."""
+    """Record the bytes of new storages that are alive, and their peak. Operations in place create no storage."""
 
     def __init__(self, known: list[Tensor]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def test_a_step_holds_the_query_and_key_weights_once_more(norm: str, at_most: fl
         parameter.grad = torch.ones_like(parameter)
     parts = [rows for view in control.query_key_heads(model) for rows in view.parts().values()]
     once = sum(rows.weight.numel() * rows.weight.element_size() for rows in parts)
-    optimizer.step()  # its own state comes into being here
+    optimizer.step()  # this step creates the optimizer's own state
     state = [value for moments in optimizer.state.values() for value in moments.values()]
     known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None), *state]
 

@@ -1,4 +1,5 @@
-"""Regularizers of attention's weights: known values, exact gradients, what they leave alone, and what they refuse."""
+"""Regularizers of attention's weights have known values and exact gradients, and refuse layers where they mean
+nothing."""
 
 from typing import Any
 
@@ -45,7 +46,7 @@ def layer_of(name: str = "standard", n_heads: int = H, **changes: Any) -> attent
 
 
 def give(layer: nn.Module, **matrices: Tensor) -> None:
-    """Weights for the maps of a layer, as `nn.Linear` stores them."""
+    """Set the weights of some maps of a layer, in the layout of `nn.Linear`."""
     maps = linear_maps(layer)  # type: ignore[arg-type]
     with torch.no_grad():
         for name, matrix in matrices.items():
@@ -53,17 +54,15 @@ def give(layer: nn.Module, **matrices: Tensor) -> None:
 
 
 def exact(layer: nn.Module) -> Tensor:
-    """(1), by singular values."""
+    """Compute (1) by singular values."""
     maps = linear_maps(layer).values()  # type: ignore[arg-type]
     norms = torch.stack([torch.linalg.matrix_norm(linear.weight, ord=2) ** 2 for linear in maps])
     return spectral_excess(norms, [linear.bias for linear in maps if linear.bias is not None])
 
 
-# --- spectral -------------------------------------------------------------------------------------------------------
-
-
 def test_spectral_of_known_matrices_and_biases() -> None:
-    """Orthogonal: 0. c times that: (c^2 - 1)^2 each. Biases of length r: r^4 each, of queries, keys and values."""
+    """Criterion: orthogonal maps cost 0, c times orthogonal maps (c^2 - 1)^2 each, and a query, key or value bias of
+    length r costs r^4."""
     layer = layer_of(qkv_bias=True)
     maps = linear_maps(layer)
     assert list(maps) == ["query", "key", "value", "out"]
@@ -77,7 +76,7 @@ def test_spectral_of_known_matrices_and_biases() -> None:
     assert Spectral(layer)().item() == pytest.approx(1.25**2 + 0.75**2 + (4.0 * D) ** 2)
 
 
-def test_spectral_does_not_see_a_rotation_of_inputs_or_outputs() -> None:
+def test_spectral_is_invariant_to_rotations_of_inputs_and_outputs() -> None:
     layer = layer_of()
     before = Spectral(layer)()
     give(
@@ -89,7 +88,8 @@ def test_spectral_does_not_see_a_rotation_of_inputs_or_outputs() -> None:
 
 @pytest.mark.parametrize("preset", tiered(sorted(PRESETS.keys() - {WEIGHTLESS})))
 def test_value_and_gradient_are_those_of_singular_values_in_every_preset(preset: str) -> None:
-    """Criterion: 1e-8 in fp64, for every parameter of the layer; what is no map from x to q, k, v or out has none."""
+    """Criterion: they agree to 1e-8 in fp64 for every parameter; only maps between x and q, k, v or out have a
+    gradient."""
     layer = layer_of(preset)
     found, wanted = Spectral(layer)(), exact(layer)
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=0)
@@ -110,7 +110,7 @@ def test_value_and_gradient_are_those_of_singular_values_in_every_preset(preset:
     gap=st.sampled_from([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1]),
 )
 def test_the_first_call_is_exact_wherever_singular_values_lie(seed: int, shape: tuple[int, int], gap: float) -> None:
-    """Criterion: 1e-5 in fp32; three values within the gap."""
+    """Criterion: the value is exact to 1e-5 in fp32, with three singular values within the gap."""
     left, values, right = torch.linalg.svd(random(*shape, seed=seed), full_matrices=False)
     values[:3] = values[0] * (1 - gap * torch.arange(3))
     matrix = (left @ values.diag() @ right).float().unsqueeze(0)
@@ -119,8 +119,8 @@ def test_the_first_call_is_exact_wherever_singular_values_lie(seed: int, shape: 
 
 
 def test_it_follows_weights_that_move_and_values_that_change_places() -> None:
-    """200 steps, in which the second value rises over the first at one percent a step, and all else drifts.
-    Criterion: within 1e-3 at every step, and never above."""
+    """Criterion: the value is within 1e-3 of the exact one and never above it, at each of 200 steps. The second
+    singular value rises past the first at one percent a step, and all others drift."""
     left, values, right = torch.linalg.svd(random(48, 48))
     values[0], values[1:] = 4.0, values[1:] / 7
     layer = attention.build("standard", 48, H).double()
@@ -136,7 +136,7 @@ def test_it_follows_weights_that_move_and_values_that_change_places() -> None:
         assert 1 - 1e-3 < float(found) < 1 + 1e-12, step
 
 
-def test_a_matrix_of_zeros_is_penalised_and_seen_again_when_it_is_none() -> None:
+def test_a_matrix_of_zeros_is_penalised_and_measured_again_when_it_becomes_nonzero() -> None:
     layer = layer_of()
     spectral = Spectral(layer)
     give(layer, query=torch.zeros(D, D))
@@ -151,7 +151,8 @@ def test_a_matrix_of_zeros_is_penalised_and_seen_again_when_it_is_none() -> None
 @pytest.mark.parametrize("second", [0.0, 1e-30, 1e-3, 0.5])
 @pytest.mark.parametrize("largest", [1e-8, 1.0, 1e4])
 def test_in_fp32_matrices_may_be_flat_small_or_large(largest: float, second: float) -> None:
-    """Criterion: 1e-6, from the start and 20 calls later, for two values of any ratio and the rest 0; never above."""
+    """Criterion: the value is exact to 1e-6 and never above, at the first call and 20 calls later. The matrix has two
+    nonzero singular values of any ratio."""
     values = torch.zeros(D, dtype=torch.float64)
     values[:2] = torch.tensor([largest, second * largest])
     matrix = (orthogonal(D) @ values.diag() @ orthogonal(D, 1)).float().unsqueeze(0)
@@ -162,7 +163,7 @@ def test_in_fp32_matrices_may_be_flat_small_or_large(largest: float, second: flo
 
 
 def test_it_is_computed_in_fp32_whatever_the_model_is_in() -> None:
-    """Criterion: under autocast the same bits as without; of bf16 weights, what fp32 finds in them."""
+    """Criterion: autocast changes no bit, and bf16 weights give the value of the same weights in fp32."""
     layer = layer_of().float()
     found = Spectral(layer)()
     with torch.autocast("cpu", torch.bfloat16):
@@ -173,8 +174,9 @@ def test_it_is_computed_in_fp32_whatever_the_model_is_in() -> None:
     torch.testing.assert_close(found, exact(halves.float()), rtol=1e-5, atol=0)
 
 
-def test_from_its_state_it_goes_on_to_the_bit() -> None:
-    """Criterion: the next values of one that was loaded are those of the one that was saved; saving is a copy."""
+def test_a_restored_state_continues_to_the_bit() -> None:
+    """Criterion: a regularizer with a loaded state gives the next values of the saved one; the saved state is a
+    copy."""
     layer = layer_of("mla")
     spectral, other = Spectral(layer), Spectral(layer)
     for step in range(5):
@@ -187,11 +189,8 @@ def test_from_its_state_it_goes_on_to_the_bit() -> None:
     assert all(torch.equal(other(), value) for value in values)
 
 
-# --- energies -------------------------------------------------------------------------------------------------------
-
-
 def test_single_energy_is_zero_where_attention_is_that_of_an_energy() -> None:
-    """Criterion: a plain layer that computes what the model with a built-in energy does, to rounding, has penalty 0."""
+    """Criterion: a plain layer that computes the model with a built-in energy, up to rounding, has penalty 0."""
     energy = SingleHeadEnergy(D, 1).double()
     matrix = symmetric(energy.query.weight.mT @ energy.key.weight).detach()
     turn = orthogonal(D, 3)
@@ -202,13 +201,13 @@ def test_single_energy_is_zero_where_attention_is_that_of_an_energy() -> None:
     assert REGULARIZERS["energy-single"](layer)().item() == pytest.approx(0.0, abs=1e-24)
 
 
-def test_single_energy_asks_for_the_symmetric_part_and_in_this_order() -> None:
-    """W_V W_O = sym(W_Q W_K') is 0 for any W_Q, W_K; an antisymmetric addition to W_V W_O counts whole, also where
-    W_V and W_O do not commute."""
+def test_single_energy_compares_with_the_symmetric_part_in_the_right_order() -> None:
+    """Criterion: W_V W_O = sym(W_Q W_K') costs 0 for any W_Q and W_K. An antisymmetric addition to W_V W_O counts in
+    full, also where W_V and W_O do not commute."""
     query, key, value, skew = random(D, D), random(D, D, seed=1), random(D, D, seed=2), random(D, D, seed=3)
     skew = skew - skew.mT
     wanted = symmetric(query.mT @ key)
-    out = torch.linalg.solve(value.mT, wanted).mT  # W_V W_O = wanted
+    out = torch.linalg.solve(value.mT, wanted).mT  # solves W_V W_O = wanted
     assert single_energy_gap(query, key, value, out).item() == pytest.approx(0.0, abs=1e-20)
     out = torch.linalg.solve(value.mT, wanted + skew).mT
     assert single_energy_gap(query, key, value, out).item() == pytest.approx(float(skew.square().sum()))
@@ -217,9 +216,9 @@ def test_single_energy_asks_for_the_symmetric_part_and_in_this_order() -> None:
     torch.testing.assert_close(turned, single_energy_gap(query, key, value, out))
 
 
-def test_multi_energy_of_attention_with_an_energy_is_how_far_its_heads_are_from_projections() -> None:
-    """The model with a built-in energy has W_V = U S and W_O = U', so that the gap is sum_h |S_h - 1|^2: 0 for S = 1.
-    The layer computes what that model does."""
+def test_multi_energy_of_attention_with_an_energy_is_the_distance_of_its_heads_from_projections() -> None:
+    """The model with a built-in energy has W_V = U S and W_O = U', so the gap is sum_h |S_h - 1|^2, which is 0 for S =
+    1. A plain layer computes the same function."""
     energy = MultiHeadEnergy(D, H).double()
     x = random(2, 5, D)
     for strength in (energy.strength.detach().clone(), torch.eye(D // H).expand(H, -1, -1)):
@@ -235,7 +234,7 @@ def test_multi_energy_of_attention_with_an_energy_is_how_far_its_heads_are_from_
     assert wanted == 0.0
 
 
-def test_multi_energy_does_not_see_a_rotation_inside_a_head_and_does_one_across() -> None:
+def test_multi_energy_is_invariant_to_a_rotation_within_a_head_and_not_across_heads() -> None:
     value, out = random(D, D), random(D, D, seed=1)
     before = multi_energy_gap(value, out)
     inside = torch.block_diag(*(orthogonal(D // H, seed) for seed in range(H)))
@@ -244,7 +243,6 @@ def test_multi_energy_does_not_see_a_rotation_inside_a_head_and_does_one_across(
 
 
 def test_gradients_are_exact() -> None:
-    """gradcheck, in fp64."""
     four = [random(4, 4, seed=seed).requires_grad_() for seed in range(4)]
     assert torch.autograd.gradcheck(single_energy_gap, four)
     assert torch.autograd.gradcheck(multi_energy_gap, four[:2])
@@ -252,8 +250,6 @@ def test_gradients_are_exact() -> None:
         lambda s, *b: spectral_excess(s, b), [random(3).requires_grad_(), *(w[0] for w in four)]
     )
 
-
-# --- of models ------------------------------------------------------------------------------------------------------
 
 SMALL = {"vocab_size": 20, "d_model": 16, "max_seq_len": 9}
 RECURRENT = {**SMALL, "n_iterations": 2}
@@ -267,7 +263,7 @@ MODELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_is_the_sum_of_its_layers_and_gradients_go_to_their_weights_alone(model: str) -> None:
+def test_the_penalty_of_a_model_is_the_sum_over_its_layers_with_gradients_for_their_weights_alone(model: str) -> None:
     built = MODELS[model].build(seed=0)
     layers = [module for module in built.modules() if isinstance(module, attention.Attention)]
     spectral = Spectral(built)
@@ -307,7 +303,7 @@ def places(regularizer: Regularizer) -> set[tuple[str, str]]:
         ("energy-single", {"name": "gated", "n_heads": 1}, "the output is gated"),
     ],
 )
-def test_where_it_has_no_meaning_it_is_refused_with_the_reason(name: str, changes: dict[str, Any], says: str) -> None:
+def test_layers_without_the_weights_are_refused_with_the_reason(name: str, changes: dict[str, Any], says: str) -> None:
     model = nn.ModuleDict({"first": layer_of(**changes)})
     with pytest.raises(InputError, match=f"regularizer must be another.*{says}.*as in 'first', got '{name}'; "):
         REGULARIZERS[name](model)
