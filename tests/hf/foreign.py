@@ -169,6 +169,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_neox",
         {"attention_bias": False, "tie_word_embeddings": True, "rope_parameters": {"partial_rotary_factor": 0.5}},
     ),
+    "stablelm": ("stablelm", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
+    "stablelm-parallel-biased": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),
+    "starcoder2": ("starcoder2", {"hidden_act": "gelu_pytorch_tanh"}),
+    "starcoder2-unbiased-window": ("starcoder2", {"use_bias": False, "sliding_window": 8}),
     "cohere": ("cohere", {}),
     "cohere-biased-untied": ("cohere", {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.8333}),
 }
@@ -177,7 +181,16 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 FAST = [  # one of each architecture
     *("llama-yarn-mscale", "mistral", "qwen2", "qwen3-window", "gemma", "olmo2", "deepseek-v3-yarn", "diffllama"),
     *("gemma2", "gemma3-linear-capped", "olmo3-yarn"),
-    *("phi3-longrope-partial", "smollm3", "granite", "gpt2", "gpt-neox", "cohere"),
+    *(
+        "phi3-longrope-partial",
+        "smollm3",
+        "granite",
+        "gpt2",
+        "gpt-neox",
+        "stablelm-parallel-biased",
+        "starcoder2",
+        "cohere",
+    ),
 ]
 
 

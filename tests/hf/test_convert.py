@@ -26,6 +26,8 @@ SOURCES = {
     "learned positions": BASE.replace(n_kv_heads=None, positions="learned"),
     "QK-norm": BASE.replace(qk_norm=True),
     "QK-norm across": BASE.replace(qk_norm=True, qk_norm_across=True, post_norm=True, qk_norm_eps=1e-3),
+    "a part of each head": BASE.replace(rope_fraction=0.5, stream_norm="layernorm", parallel_branches=True),
+    "biases and multipliers": BASE.replace(qkv_bias=True, out_bias=True, attention_scale=0.3, branch_scale=0.5),
     "gqa": BASE.replace(n_kv_heads=None, attention="gqa"),
     "gated": BASE.replace(attention="gated"),
     "differential": BASE.replace(attention="differential"),

@@ -58,6 +58,8 @@ OURS: dict[str, tuple[str, TransformerConfig]] = {
     "granite": ("granite", LLAMA.replace(branch_scale=0.3, logit_scale=0.125, attention_scale=0.2)),
     "gpt2": ("gpt2", LLAMA.replace(**PLAIN_GPT, mlp="gelu-tanh", positions="learned")),
     "gpt-neox": ("gpt-neox", LLAMA.replace(**PLAIN_GPT, mlp="gelu", rope_fraction=0.25, parallel_branches=True)),
+    "stablelm": ("stablelm", LLAMA.replace(stream_norm="layernorm", qkv_bias=True, rope_fraction=0.25)),
+    "starcoder2": ("starcoder2", LLAMA.replace(**PLAIN_GPT, mlp="gelu-tanh", window=8)),
     "cohere": (
         "cohere",
         LLAMA.replace(stream_norm="layernorm-no-bias", parallel_branches=True, norms_per_block=1, logit_scale=0.1),

@@ -134,6 +134,35 @@ def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, t
     assert Rope(8, scaling=expected.rope_scaling).scaling == Scaling("llama3", (8, 1, 4, 16))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox"])
+def test_older_files_have_other_names_and_buffers(name: str, tmp_path: Path) -> None:
+    """GPT-2 was published without the name of its base, GPT-NeoX with another name of the readout."""
+    model = saved(tmp_path, name, spelled=False)
+    old = {"transformer.": "", "lm_head.": "embed_out."}
+    buffers = {"gpt2": "h.0.attn.bias", "gpt-neox": "gpt_neox.layers.0.attention.masked_bias"}
+
+    def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for new, older in old.items():
+            weights = {weight.replace(new, older): values for weight, values in weights.items()}
+        return weights | {buffers[name]: torch.ones(1, 1, 4, 4)}
+
+    change_weights(tmp_path, renamed)
+    torch.testing.assert_close(import_model(tmp_path)(tokens())[0], model(tokens()).logits, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_longrope_under_its_older_names(tmp_path: Path) -> None:
+    """Phi-3's first files call it su, later ones yarn."""
+    model = saved(tmp_path, "phi3-longrope-beyond", spelled=False)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    rope = stored.pop("rope_parameters")
+    for kind in ("su", "yarn"):
+        old = {"type": kind, "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
+        (tmp_path / "config.json").write_text(json.dumps(stored | {"rope_scaling": old, "rope_theta": 1e4}))
+        torch.testing.assert_close(import_model(tmp_path)(tokens())[0], model(tokens()).logits, rtol=0, atol=1e-5)
+
+
 ALONE = """
 import resource, sys
 from pathlib import Path

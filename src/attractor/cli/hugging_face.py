@@ -81,7 +81,8 @@ class ExportArguments:
         str,
         arg(
             help="hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, "
-            "gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, cohere, deepseek-v3 or diffllama"
+            "gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, "
+            "deepseek-v3 or diffllama"
         ),
     ] = HF
     out: Annotated[Path | None, arg(help="new or empty folder; by default the format's name in the run folder")] = None

@@ -398,6 +398,18 @@ def parallel(stored: Described) -> dict[str, Any]:
     return shape(full) | {"stream_norm": "layernorm", "parallel_branches": bool(stored["use_parallel_residual"])}
 
 
+def stablelm(stored: Described) -> dict[str, Any]:
+    """Translate StableLM, whose parallel branches share a norm."""
+    is_parallel = bool(stored["use_parallel_residual"])
+    style = {"stream_norm": "layernorm", "parallel_branches": is_parallel, "norms_per_block": 1 if is_parallel else 2}
+    return shape(stored) | style | {"qkv_bias": bool(stored["use_qkv_bias"]), "out_bias": False, "mlp_bias": False}
+
+
+def starcoder2(stored: Described) -> dict[str, Any]:
+    full = dict(stored) | {"mlp_bias": stored["attention_bias"]}
+    return with_window(full) | {"stream_norm": "layernorm"}
+
+
 def parallel_with_one_norm(stored: Described) -> dict[str, Any]:
     style = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1}
     return shape(stored) | style | {"logit_scale": float(stored["logit_scale"])}
@@ -566,6 +578,10 @@ def described_gpt2(config: TransformerConfig) -> dict[str, Any]:
 
 def described_parallel(config: TransformerConfig) -> dict[str, Any]:
     return described_shape(config) | {"use_parallel_residual": config.parallel_branches}
+
+
+def described_stablelm(config: TransformerConfig) -> dict[str, Any]:
+    return described_parallel(config) | {"use_qkv_bias": getattr(config.attention_config.project, "qkv_bias", False)}
 
 
 def described_one_norm(config: TransformerConfig) -> dict[str, Any]:
@@ -977,6 +993,45 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
     ),
     Architecture(
+        "stablelm",
+        "StableLM 3B and 2",
+        "llama",
+        stablelm,
+        "`stream_norm` = layernorm, `rope_fraction`, `qkv_bias` and `parallel_branches` where it has them",
+        (off("qk_layernorm", "LayerNorm of queries and keys"),),
+        described_stablelm,
+        partial_rotation=True,
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 4096,
+            "use_qkv_bias": False,
+            "use_parallel_residual": False,
+            "partial_rotary_factor": 0.25,
+        },
+        aliases={"layer_norm_eps": "rms_norm_eps"},
+    ),
+    Architecture(
+        "starcoder2",
+        "StarCoder 2",
+        "llama",
+        starcoder2,
+        "`stream_norm` = layernorm, biases, `gelu-tanh`, and a `window` where it has one",
+        describe=described_window,
+        names=Names(mlp={"mlp.c_fc": ["up"], "mlp.c_proj": ["down"]}),
+        activations=PLAIN,
+        windows=True,
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 4096,
+            "attention_bias": True,
+        },
+        aliases={"norm_epsilon": "rms_norm_eps", "use_bias": "attention_bias"},
+    ),
+    Architecture(
         "cohere",
         "Command R, Aya 23",
         "cohere",
@@ -1053,7 +1108,6 @@ LACKING = {
     "bloom": "attention with biases by distance (ALiBi)",
     "olmo": "norm without weights, or clipped queries",
     "cohere2": "windows in the layers with RoPE alone, in this table",
-    "stablelm": "gated MLP behind LayerNorm with biases in this table",
     "mixtral": "mixtures of experts (MoE)",
     "qwen2_moe": "mixtures of experts (MoE)",
     "qwen3_moe": "mixtures of experts (MoE)",
