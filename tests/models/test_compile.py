@@ -43,7 +43,7 @@ def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     loss, _ = torch.compile(model.loss, fullgraph=True, backend="aot_eager")(tokens, tokens)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), wanted)
-    real = torch.ones(2, 8, dtype=torch.bool)
+    real = torch.ones_like(tokens, dtype=torch.bool)
     real[0, :3] = False  # the first row has padding on its left
     hidden, _ = torch.compile(model.hidden, fullgraph=True, backend="aot_eager")(tokens, None, real)
     torch.testing.assert_close(hidden[real], model.hidden(tokens, None, real)[0][real])
