@@ -262,7 +262,7 @@ def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ca
         model=model,
         vocab_size=model.get_input_embeddings().num_embeddings,
         max_length=length,
-        trained_length=length,
+        trained_length=length and trained_length(described(folder), length),
         stops=stop_ids(model.generation_config.to_dict(), {}, tokenizer.eos_token_id),
         **_of_tokenizer(folder, tokenizer, text.bos_token_id),
     )

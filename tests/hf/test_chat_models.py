@@ -19,11 +19,13 @@ from attractor.causal import load_causal
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.shards import PreparedCorpus
+from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE
 from attractor.errors import InputError
 from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
 from attractor.hf.tokenizers import original_tokenizer
+from attractor.models import TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.scoring.texts import score_texts
 from attractor.tasks.text import Text
@@ -96,6 +98,35 @@ def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Pat
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
     stored, first = (json.loads((place / name / "config.json").read_text()) for name in (f"{route}-exported", "chat"))
     assert [stored[name] for name in ids] == [first[name] for name in ids]
+
+
+def test_a_tuned_run_leaves_whole_as_a_model_of_transformers(place: Path, original: Any) -> None:
+    export(ExportArguments(place / "tuned", to="llama", out=place / "tuned-llama"), Console(quiet=True))
+    exported = AutoTokenizer.from_pretrained(place / "tuned-llama")
+    assert exported.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
+    documents = [("text", PROMPT.encode()), ("texts", "".join(TEXTS[:4]).encode())]
+    run, model = (score_texts(load_causal(place / name, CPU), documents) for name in ("tuned", "tuned-llama"))
+    assert (model.window, model.start, model.n_tokens) == (run.window, run.start, run.n_tokens)
+    assert model.window == 32
+    assert model.nats == pytest.approx(run.nats, rel=1e-5)
+
+
+def test_a_tokenizer_that_transformers_would_build_anew_is_refused(tmp_path: Path) -> None:
+    """transformers gives every qwen2 the words of Qwen's own tokenizer."""
+    from attractor.corpus import bpe
+    from attractor.hf.export import export_model
+    from attractor.hf.foreign_export import chosen_architecture
+
+    tokenizer = bpe.train(iter(TEXTS), 300)
+    config = TransformerConfig(
+        vocab_size=300, d_model=16, n_heads=2, n_layers=1, d_ff=32, positions="rope", qkv_bias=True
+    )
+    with pytest.raises(InputError, match="tokenizer must split words as transformers does for every model of qwen2"):
+        export_model(config.build(0), tmp_path / "qwen2", tokenizer, to=chosen_architecture("qwen2"))
+    assert not [*tmp_path.iterdir()]
+    export_model(config.build(0), tmp_path / "bytes", ByteTokenizer(), to=chosen_architecture("qwen2"))
+    read = AutoTokenizer.from_pretrained(tmp_path / "bytes")
+    assert read("2024 it's")["input_ids"] == ByteTokenizer().encode("2024 it's").tolist()
 
 
 def test_the_card_shows_how_to_chat(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

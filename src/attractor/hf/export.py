@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
@@ -78,7 +78,8 @@ def export_model(
         )
     wrapped: PreTrainedModel
     if to is not None:
-        wrapped, self_contained = as_foreign(model, to, token_ids(tokenizer, settings), dtype), False
+        fields = token_ids(tokenizer, settings) | length_field(trained_length)
+        wrapped, self_contained = as_foreign(model, to, fields, dtype), False
     else:
         if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
             model = deepcopy(model).to(dtype)
@@ -93,6 +94,8 @@ def export_model(
             write_settings(settings, unfinished)
         elif tokenizer is not None:
             as_fast_tokenizer(tokenizer, model.max_length).save_pretrained(unfinished)
+        if to is not None and tokenizer is not None:
+            refuse_rebuilt_tokenizer(unfinished, to.model_type)
         if self_contained:
             write_code(unfinished, labels=model.config.n_classes is not None)
         if card:
@@ -119,9 +122,25 @@ def as_hugging_face(
     rest: dict[str, Any] = {}
     if labels:
         rest |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    if trained_length is not None:
-        rest[TRAINED_LENGTH] = trained_length
-    return wrapper.of(model, **rest, **token_ids(tokenizer, settings))
+    return wrapper.of(model, **rest, **length_field(trained_length), **token_ids(tokenizer, settings))
+
+
+def length_field(trained_length: int | None) -> dict[str, Any]:
+    return {} if trained_length is None else {TRAINED_LENGTH: trained_length}
+
+
+def refuse_rebuilt_tokenizer(folder: Path, model_type: str) -> None:
+    """Refuse a tokenizer whose words transformers splits otherwise than its tokenizer.json says, as for Qwen2."""
+    stored, read = (
+        json.loads(kind.from_pretrained(folder, local_files_only=True).backend_tokenizer.to_str())
+        for kind in (PreTrainedTokenizerFast, AutoTokenizer)
+    )
+    is_alike = all(stored[name] == read[name] for name in ("normalizer", "pre_tokenizer"))
+    if not is_alike and stored["model"].get("merges"):
+        raise InputError(
+            f"tokenizer must split words as transformers does for every model of {model_type}, got another one, whose "
+            "tokens would not be those of training; export with --to hf"
+        )
 
 
 def token_ids(tokenizer: Tokenizer | None, settings: TokenizerSettings | None) -> dict[str, Any]:

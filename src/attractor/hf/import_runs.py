@@ -60,7 +60,9 @@ def imported_config(model: ModelConfig[LanguageModel], name: str, described: Map
 
 def trained_length(described: Mapping[str, Any], longest: int) -> int:
     """Return the length of training sequences, which attractor's exports state, or else the longest sequence."""
-    length = described.get(TRAINED_LENGTH, longest)
+    if TRAINED_LENGTH not in described:
+        return longest
+    length = described[TRAINED_LENGTH]
     require(type(length) is int and length >= 1, TRAINED_LENGTH, "a whole number above 0", length, "mend config.json")
     return int(length)
 
