@@ -12,6 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attractor.attention import PRESETS
 from attractor.attention.position import Rope
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.tokenizer import ByteTokenizer
@@ -24,7 +25,7 @@ from attractor.hf.import_runs import import_run
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
-from tiers import fast_alone
+from tiers import fast_alone, tiered
 
 SIZES: dict[str, Any] = {"vocab_size": 320, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48, "max_seq_len": 64}
 LLAMA = TransformerConfig(**SIZES, positions="rope")
@@ -217,6 +218,19 @@ def test_another_model_is_refused_by_the_field_in_the_way(name: str, tmp_path: P
         export_model(model, tmp_path / "out", to=chosen_architecture(option))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", tiered(PRESETS))
+def test_every_mechanism_leaves_or_is_refused_in_one_line(name: str) -> None:
+    """Plain attention leaves as a Llama, whatever its number of key heads; every other mechanism is in the way."""
+    config, key_heads = LLAMA.replace(attention=name), {"standard": 4, "gqa": 1, "mqa": 1}
+    for option in ("llama", "gpt2", "gemma2", "deepseek-v3", "diffllama"):
+        if option == "llama" and name in key_heads:
+            assert chosen_architecture(option).exported(config)["num_key_value_heads"] == key_heads[name]
+        else:
+            with pytest.raises(InputError, match=f" must be .* for --to {option}, got ") as refused:
+                chosen_architecture(option).exported(config)
+            assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_architecture_is_refused() -> None:

@@ -573,7 +573,7 @@ def described_without_rope(config: TransformerConfig) -> dict[str, Any]:
 
 def described_gpt2(config: TransformerConfig) -> dict[str, Any]:
     layer = first_layer(config)
-    return described_shape(config) | {"scale_attn_weights": alike(layer.scale, layer.layout.free**-0.5)}
+    return described_shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
 
 
 def described_parallel(config: TransformerConfig) -> dict[str, Any]:
