@@ -1,4 +1,4 @@
-"""Byte-pair encodings: any text survives, no text forges a special, and the faster encoder gives the same ids."""
+"""Byte-pair encodings restore any text, keep text from forging special tokens, and agree with the faster encoder."""
 
 import json
 import random
@@ -22,7 +22,7 @@ TRAINED = bpe.train(iter(TEXTS), 300)
 
 
 def write_pair(folder: Path) -> Path:
-    """The trained tokenizer in GPT-2's form."""
+    """Write the trained tokenizer in GPT-2's format."""
     model = json.loads(TRAINED.definition)["model"]
     (folder / "encoder.json").write_text(json.dumps(model["vocab"]))
     lines = [" ".join(pair) for pair in model["merges"]]
@@ -45,8 +45,8 @@ def test_the_faster_encoder_gives_the_same_ids(texts: list[str]) -> None:
 
 
 def test_the_faster_encoder_is_refused_where_it_would_differ(tmp_path: Path) -> None:
-    """'ab' and 'bc' are tokens, and 'abc' is made of 'ab' and 'c' alone: but 'bc' comes first, so only an encoder that
-    merges any two neighbours makes 'abc' of it."""
+    """The tokens are 'ab', 'bc' and 'abc', and only 'ab' + 'c' merge to 'abc'. The rule for 'bc' comes first, so an
+    encoder that follows the merges in order never reaches 'abc'."""
     alphabet = [*bpe._alphabet(), "bc", "ab", "abc"]
     (tmp_path / "vocab.json").write_text(json.dumps({spelling: i for i, spelling in enumerate(alphabet)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\nb c\na b\nab c\n")
@@ -57,7 +57,7 @@ def test_the_faster_encoder_is_refused_where_it_would_differ(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("sign", ["a", " ", "^", "\n", "1"])
-def test_a_long_run_of_one_sign_is_encoded(sign: str) -> None:
+def test_a_long_run_of_one_character_is_encoded(sign: str) -> None:
     assert TRAINED.decode(TRAINED.encode(sign * 100_000)) == sign * 100_000
 
 
@@ -148,7 +148,7 @@ def test_a_name_that_gives_no_tokenizer_says_why(name: str, message: str) -> Non
         load_tokenizer(name)
 
 
-def test_a_file_that_is_no_tokenizer_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="must be JSON of the tokenizers library"):
         load_tokenizer(str(tmp_path))

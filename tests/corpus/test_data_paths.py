@@ -1,4 +1,4 @@
-"""Data by name: a path is a path, and a name is looked for where the machine says."""
+"""Data are given as a path, or as a name that is looked up in the folders of an environment variable."""
 
 from pathlib import Path
 
@@ -36,8 +36,8 @@ def test_a_corpus_is_found_by_its_name(tmp_path, monkeypatch):
         load_corpus("qubes")
 
 
-def test_the_end_of_a_path_is_looked_for_where_the_variable_says(tmp_path, monkeypatch):
-    """A run that was copied says where its data lay, which is another folder here; the longest end wins."""
+def test_the_end_of_a_path_is_looked_up_in_the_folders_of_the_variable(tmp_path, monkeypatch):
+    """A run copied from another machine names a folder of that machine. The longest matching end of its path wins."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("nearer")
     (tmp_path / "a.txt").write_text("farther")

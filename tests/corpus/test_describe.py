@@ -1,4 +1,4 @@
-"""Descriptors of corpora whose true values are known."""
+"""Descriptors of corpora are compared with their true values."""
 
 import io
 import json
@@ -44,16 +44,13 @@ def uniform(n_documents: int, n_words: int, n_types: int, seed: int = 0) -> np.n
 
 
 def zipf(n_documents: int, n_words: int, exponent: float, seed: int = 0) -> np.ndarray:
-    """Words whose frequency falls with that power of their rank."""
+    """Draw words whose frequency falls with this power of their rank."""
     ranks = np.random.default_rng(seed).zipf(exponent, size=(n_documents, n_words))
     return np.unique(ranks, return_inverse=True)[1].reshape(ranks.shape)
 
 
 def documents(words: np.ndarray, prefix: str = "w") -> list[Document]:
     return [(f"d{i}", " ".join(f"{prefix}{word}" for word in row).encode()) for i, row in enumerate(words)]
-
-
-# --- pieces ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text(alphabet="ab .,é\n", max_size=60), max_size=30), st.integers(1, 10), st.integers(1, 6))
@@ -74,12 +71,9 @@ def test_a_sample_does_not_depend_on_order_and_a_smaller_one_is_its_start(rng: r
     assert draw_pieces(shuffled, n, 10).texts == sample.texts[:n] == sample.first(n).texts
 
 
-def test_a_capital_letter_makes_no_other_word_and_signs_are_words() -> None:
+def test_words_ignore_case_and_punctuation_marks_are_words() -> None:
     pieces = draw_pieces([("a", b"The cat, the cat.")], 1, 6)
     assert pieces.words().tolist() == [[0, 1, 2, 0, 1, 3]]
-
-
-# --- entropy --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_types", [2, 50, 1000])
@@ -102,13 +96,13 @@ def test_the_correction_removes_most_of_the_bias_of_a_sample_as_small_as_its_voc
     assert abs(entropy(counts) - math.log(1000)) < plain_bias / 4
 
 
-def test_words_in_a_circle_leave_nothing_open_after_the_first() -> None:
+def test_words_in_a_fixed_cycle_have_no_entropy_after_the_first() -> None:
     words = (np.arange(100)[None, :] + uniform(200, 1, 7)) % 7
     assert word_entropy(words) == pytest.approx(math.log(7), abs=0.01)
     assert next_word_entropy(words) == pytest.approx(0, abs=0.01)
 
 
-def test_independent_words_do_not_foretell_one_another() -> None:
+def test_independent_words_do_not_predict_one_another() -> None:
     words = uniform(400, 100, 20)
     assert next_word_entropy(words) == pytest.approx(math.log(20), abs=0.01)
 
@@ -120,14 +114,11 @@ def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
     assert estimate.error == pytest.approx(1 / math.sqrt(2000), rel=0.4)
 
 
-def test_errors_tell_how_far_estimates_of_other_samples_lie_apart() -> None:
+def test_errors_match_the_spread_of_estimates_over_samples() -> None:
     samples = [zipf(100, 50, 1.8, seed) for seed in range(40)]
     estimates = [jackknife(words, word_entropy) for words in samples]
     spread = np.std([estimate.value for estimate in estimates])
     assert np.mean([estimate.error for estimate in estimates]) == pytest.approx(spread, rel=0.35)
-
-
-# --- growth ---------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=30)
@@ -144,7 +135,7 @@ def test_zipf_words_grow_with_the_inverse_of_their_exponent(exponent: float) -> 
     assert heaps_exponent(zipf(1000, 100, exponent)) == pytest.approx(1 / exponent, abs=0.03)
 
 
-def test_growth_ends_at_the_types_that_are_there() -> None:
+def test_growth_ends_at_the_number_of_types() -> None:
     words = uniform(100, 100, 800)
     n_words, n_types = growth(words)
     assert (n_words[-1], n_types[-1]) == pytest.approx((10_000, len(np.unique(words))))
@@ -152,9 +143,6 @@ def test_growth_ends_at_the_types_that_are_there() -> None:
     assert list(ratios) == [1000, 10_000]
     assert ratios[10_000] == pytest.approx(len(np.unique(words)) / 10_000)
     assert ratios[1000] == pytest.approx(800 * (1 - (1 - 1 / 800) ** 1000) / 1000, rel=0.02)
-
-
-# --- dispersion -----------------------------------------------------------------------------------------------------
 
 
 def test_topical_dispersion_is_the_mean_distance_of_two_documents() -> None:
@@ -180,18 +168,18 @@ def test_two_topics_are_further_apart_than_one() -> None:
     assert apart.value - together.value > 10 * apart.error
 
 
-def test_documents_that_say_the_same_are_not_dispersed() -> None:
+def test_equal_documents_have_no_dispersion() -> None:
     assert topical_dispersion(np.tile(np.arange(20), (50, 1))).value == 0.0
 
 
 @pytest.mark.parametrize("n_types", [5, 60, 1000])
-def test_register_dispersion_is_one_where_documents_draw_their_words_alike(n_types: int) -> None:
+def test_register_dispersion_is_one_where_all_documents_have_one_distribution_of_words(n_types: int) -> None:
     estimate = mean_over_documents(register_distances(uniform(1000, 125, n_types)))
     assert estimate.error is not None
     assert abs(estimate.value - 1) < 4 * estimate.error
 
 
-def test_register_dispersion_sees_common_words_and_not_topics() -> None:
+def test_register_dispersion_depends_on_common_words_and_not_on_topics() -> None:
     rng = np.random.default_rng(0)
     common = rng.integers(50, size=(400, 100))
     topics = 50 + 1000 * (np.arange(400) % 2)[:, None] + rng.integers(1000, size=(400, 25))
@@ -200,10 +188,7 @@ def test_register_dispersion_sees_common_words_and_not_topics() -> None:
     assert two_topics < 1.1 < 1.5 < two_manners
 
 
-# --- compression ----------------------------------------------------------------------------------------------------
-
-
-def test_text_that_stands_there_again_costs_next_to_nothing() -> None:
+def test_repeated_text_costs_almost_nothing() -> None:
     text = documents(uniform(1, 500, 1000))[0][1]
     assert compressed_size(text + text) < compressed_size(text) + 40
     repeated = compression([text.decode()] * 50)
@@ -211,15 +196,12 @@ def test_text_that_stands_there_again_costs_next_to_nothing() -> None:
     assert repeated.alone.error == pytest.approx(0)
 
 
-def test_random_letters_gain_nothing_from_one_another() -> None:
+def test_documents_of_random_letters_do_not_compress_one_another() -> None:
     rng = np.random.default_rng(0)
     letters = ["".join(map(chr, rng.integers(97, 97 + 16, size=2000))) for _ in range(20)]
     found = compression(letters)
     assert found.alone.value == pytest.approx(4, rel=0.15)
     assert abs(found.gain) < 0.1
-
-
-# --- the whole ------------------------------------------------------------------------------------------------------
 
 
 def test_a_description_does_not_depend_on_the_order_of_documents() -> None:
@@ -229,7 +211,7 @@ def test_a_description_does_not_depend_on_the_order_of_documents() -> None:
     assert describe(random.Random(0).sample(corpus, len(corpus)), "c", SMALL) == described
 
 
-def test_documents_that_stand_there_twice_are_predicted_by_their_copies() -> None:
+def test_duplicate_documents_are_predicted_by_their_copies() -> None:
     once = documents(uniform(100, 40, 500))
     budget = Settings(max_words=8000, piece_words=40)
     single, double = describe(once, settings=budget), describe(once + once, settings=budget)
@@ -253,7 +235,7 @@ def test_unlike_documents_spread_the_loss() -> None:
     assert spreads[1] > 3 * spreads[0]
 
 
-def test_sizes_are_of_all_documents_as_they_are() -> None:
+def test_sizes_count_all_documents_unchanged() -> None:
     lengths = [10, 20, 30, 40, 1000]
     corpus = [(str(n), b" ".join([b"word"] * n)) for n in lengths] + [("empty", b" \n")]
     sizes = describe(corpus + documents(uniform(55, 40, 9)), settings=SMALL).sizes
@@ -291,9 +273,6 @@ def test_a_corpus_of_few_or_short_documents_is_refused_by_name() -> None:
         describe(corpus, "tiny", SMALL)
 
 
-# --- table and figure -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def described() -> list[Description]:
     corpora = {"one [bold]": documents(uniform(100, 60, 300)), "two $x$": documents(zipf(100, 60, 1.5))}
@@ -308,7 +287,7 @@ def test_the_table_has_a_column_for_each_corpus(described: list[Description]) ->
     assert f"{described[1].cross_document_perplexity:.1f}" in text
 
 
-def test_portraits_are_written_whole_and_the_same_each_time(tmp_path: Path) -> None:
+def test_reports_are_complete_and_reproducible(tmp_path: Path) -> None:
     corpora = {"one": documents(uniform(100, 60, 300)), "two $x$": documents(zipf(100, 60, 1.5))}
     written = []
     for folder in (tmp_path / "a" / "b", tmp_path / "c"):
@@ -324,7 +303,7 @@ def test_portraits_are_written_whole_and_the_same_each_time(tmp_path: Path) -> N
     assert b"two $x$" in written[0][1]
 
 
-def test_sources_are_portrayed_under_the_names_of_their_files(tmp_path: Path) -> None:
+def test_sources_are_described_under_the_names_of_their_files(tmp_path: Path) -> None:
     texts = [text.decode() for _, text in documents(uniform(60, 50, 90))]
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
     (tmp_path / "b.v1.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:50]))
@@ -339,7 +318,7 @@ def test_sources_are_portrayed_under_the_names_of_their_files(tmp_path: Path) ->
         report_sources([names[0], names[0]], tmp_path / "out", SMALL, console, {})
 
 
-def test_only_the_start_of_a_corpus_is_read_where_that_is_wanted() -> None:
+def test_only_the_start_of_a_corpus_is_read_on_request() -> None:
     read = []
 
     def stream() -> Iterator[Document]:

@@ -1,4 +1,4 @@
-"""Planted duplicates are found, others are not, and a document's sketch depends on its text alone."""
+"""Planted duplicates are found, other documents are not, and a document's sketch depends on its text alone."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from attractor.corpus.duplicates import NEAR, SAMPLED, find, sketch
 
 
 class Side:
-    """Texts as one side of a corpus, in portions of three documents."""
+    """Present texts as one side of a corpus, in portions of three documents."""
 
     def __init__(self, texts: list[bytes]) -> None:
         self.keys, self.n_hashes, self._hashes = sketch(texts)
@@ -47,7 +47,7 @@ def test_a_sketch_depends_on_the_text_alone(texts: list[bytes]) -> None:
 
 
 def test_a_sketch_is_a_sample_of_all_runs_of_words() -> None:
-    """The same runs as found one by one: the words' own hashes are compared through texts of five words."""
+    """Criterion: the sampled hashes are those of the sketches of every run of five words alone."""
     parts = words(0, 2000)
     _, sizes, hashes = sketch([text(parts)])
     assert sizes[0] == pytest.approx(2000 / SAMPLED, rel=0.25)
@@ -78,7 +78,7 @@ def test_planted_duplicates_are_found_and_nothing_else() -> None:
     assert found.share[-1] == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_phrase_that_all_have_makes_no_duplicates() -> None:
+def test_a_phrase_in_every_document_makes_no_duplicates() -> None:
     phrase = [f"licence{i}" for i in range(60)]
     valid = [text(phrase + words(seed, 400)) for seed in range(30)]
     train = [text(phrase + words(seed, 400)) for seed in range(100, 130)]

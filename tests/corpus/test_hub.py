@@ -1,4 +1,4 @@
-"""Data sets of the Hub, with the network played by local data."""
+"""Data sets of the Hugging Face Hub are read, with local data in place of the network."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ LINES = ["", " = First = \n", "", " one \n", " = = Part = = \n", " two \n", " = 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the library was asked for; it answers with the lines above."""
+    """Replace the library by one that returns the lines above; return the arguments of its calls."""
     calls: list[dict[str, Any]] = []
 
     def load_dataset(path: str, name: str | None, **others: Any) -> Any:
@@ -55,7 +55,7 @@ def test_saved_lines_of_wikitext_become_articles_too(tmp_path: Path) -> None:
     assert [source.text(record) for record in source.records()] == ["", "".join(LINES[1:6]), "".join(LINES[6:])]
 
 
-def test_a_flaw_is_one_of_its_article_and_a_file_ends_one(tmp_path: Path) -> None:
+def test_a_flaw_ends_its_article_and_so_does_the_end_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " = A = "}\n{"text": 1}\n{"text": " = B = "}\n{"text": "b"}\n')
     (tmp_path / "c.jsonl").write_text('{"text": "c"}\n')
     source = open_source(str(tmp_path), articles=True)
@@ -72,20 +72,20 @@ def test_a_data_set_is_prepared(asked: list[dict[str, Any]], tmp_path: Path) -> 
     assert corpus.manifest["empty"] == 2
 
 
-def test_a_missing_column_is_answered_with_those_that_are_there(asked: list[dict[str, Any]]) -> None:
+def test_a_missing_column_is_refused_with_the_existing_ones(asked: list[dict[str, Any]]) -> None:
     with pytest.raises(InputError, match="column 'body' must be in data set 'owner/name', which has text, title"):
         list(open_source("owner/name", ("body",)).records())
 
 
 @pytest.mark.parametrize("name", ["openwebtext", "wikitext-103", "owner/name:config"])
-def test_without_network_it_says_at_once_what_to_download(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_the_error_says_at_once_what_to_download(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "reachable", lambda: False)
     with pytest.raises(InputError, match=r"must be downloaded, but .* cannot be reached; .*save_to_disk") as caught:
         open_source(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_failure_on_the_way_is_one_line(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_during_streaming_is_one_line(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ConnectionError("the line is dead\nand more")
 
@@ -106,7 +106,7 @@ def test_an_unknown_split_is_answered_with_the_nearest(
         list(open_source("owner/name", split="trian").records())
 
 
-def test_offline_is_known_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_is_known_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     reachable.cache_clear()
     try:

@@ -1,4 +1,4 @@
-"""Corpora in memory: whatever file holds the documents, the same ones are learned; what is no text is called so."""
+"""Corpora in memory give the same documents from every file format, and content that is not text is refused."""
 
 import csv
 import gzip
@@ -40,7 +40,7 @@ def as_parquet(texts: list[str], column: str = "text") -> bytes:
 
 
 def zstd(content: bytes) -> bytes:
-    """Two frames, as a program that appends leaves them."""
+    """Compress into two frames, as a program that appends to a file leaves them."""
     return b"".join(pyarrow.Codec("zstd").compress(part, asbytes=True) for part in (content[:100], content[100:]))
 
 
@@ -56,7 +56,7 @@ COMPRESSED = {f"{name}{suffix}" for name in FILES if name != "a.parquet" for suf
 
 
 def written(folder: Path, name: str, texts: list[str] = DOCUMENTS) -> Path:
-    """The texts in a file of that name. A text file has a line break before what separates its documents."""
+    """Write the texts to a file of that name. In a text file a line break precedes each separator of documents."""
     content = FILES[compression.plain_name(name)](texts)
     if name.endswith(".gz"):
         content = gzip.compress(content)
@@ -73,7 +73,7 @@ def test_every_file_gives_the_documents_that_were_written(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "b.csv", "b.parquet"])
 def test_the_fingerprint_is_that_of_the_documents(tmp_path: Path, name: str) -> None:
-    """Neither the other columns, nor the name of the column or of the file count; another document does."""
+    """Criterion: other columns and the names of the column and the file do not change it; another document does."""
     lines = load_corpus(written(tmp_path, "a.jsonl"))
     other = load_corpus(written(tmp_path, name.replace("b", "a", 1)).rename(tmp_path / name))
     assert other.fingerprint == lines.fingerprint
@@ -84,7 +84,7 @@ def test_the_fingerprint_is_that_of_the_documents(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
-def test_a_table_in_memory_and_the_same_prepared_hold_out_the_same(tmp_path: Path, name: str) -> None:
+def test_a_table_in_memory_and_prepared_has_the_same_held_out_set(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name)
     prepared = prepare(Preparation(str(path), tmp_path / "prepared"))
     for side in ("train", "valid"):
@@ -114,7 +114,7 @@ def test_a_folder_holds_texts_and_tables_of_one_column(tmp_path: Path) -> None:
         (b'{"title": "t", "body": "one"}\n', "title, body", "t\n\none"),
     ],
 )
-def test_the_column_is_named_or_clear(tmp_path: Path, content: bytes, column: str | None, wanted: str) -> None:
+def test_the_column_is_named_or_unambiguous(tmp_path: Path, content: bytes, column: str | None, wanted: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     assert [text.decode() for _, text in documents_at(tmp_path / "a.jsonl", column) if text] == [wanted]
 
@@ -149,7 +149,7 @@ def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
         ("a.json", b'{\n  "text": "x"}', "json file must hold one object in each line"),
     ],
 )
-def test_what_cannot_be_learned_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_file_without_text_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         documents_at(tmp_path / name)
@@ -201,10 +201,10 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(
 
 
 @pytest.mark.parametrize("suffix", compression.SUFFIXES)
-def test_what_unfolds_beyond_memory_is_refused_early(
+def test_a_file_that_decompresses_beyond_memory_is_refused_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    """Of a bomb of 64 MiB that a few kilobytes unfold to, only the beginning is ever held."""
+    """Criterion: a few kilobytes decompress to 64 MiB, of which only the beginning is ever in memory."""
     monkeypatch.setattr(in_memory, "MEMORY_SHARE", 1 << 60)
     content = io.BytesIO(b" " * (1 << 26))
     if suffix == ".gz":
@@ -223,11 +223,11 @@ def test_what_unfolds_beyond_memory_is_refused_early(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet"])
-def test_reading_a_large_table_holds_little_besides_its_documents(tmp_path: Path, name: str) -> None:
-    """The file is never held as a whole, and neither are its rows."""
+def test_reading_a_large_table_takes_little_memory_besides_its_documents(tmp_path: Path, name: str) -> None:
+    """Criterion: neither the whole file nor all of its rows are ever in memory."""
     texts = [f"{i:09} " * 100 for i in range(6000)]
     path = written(tmp_path, name, texts)
-    documents_at(path)  # imports
+    documents_at(path)  # the first call imports the readers
     tracemalloc.start()
     try:
         found = documents_at(path)

@@ -1,4 +1,4 @@
-"""Leaving a document out by subtraction, against models that really never saw it."""
+"""Leaving out a document by subtraction equals a model that was trained without it."""
 
 import math
 from collections import Counter, defaultdict
@@ -55,7 +55,7 @@ def test_subtracting_a_document_is_training_without_it(corpus: list[list[int]], 
 
 
 @given(corpora, st.integers(1, 4))
-def test_reading_along_is_learning_every_word_once_it_is_scored(corpus: list[list[int]], order: int) -> None:
+def test_the_loss_given_the_past_is_that_of_learning_word_by_word(corpus: list[list[int]], order: int) -> None:
     losses = leave_one_out(np.array(corpus), order)
     for number, document in enumerate(corpus):
         model = PlainModel(order, corpus[:number] + corpus[number + 1 :])
@@ -65,17 +65,17 @@ def test_reading_along_is_learning_every_word_once_it_is_scored(corpus: list[lis
             model.learn(document, place)
 
 
-def test_names_of_words_do_not_matter() -> None:
+def test_ids_of_words_do_not_matter() -> None:
     rng = np.random.default_rng(0)
     words = rng.integers(30, size=(20, 15))
     renamed = rng.permutation(30)[words]
     np.testing.assert_allclose(leave_one_out(words).by_others, leave_one_out(renamed).by_others)
 
 
-def test_a_document_of_words_that_no_other_has_costs_what_new_words_cost() -> None:
+def test_a_document_of_words_that_no_other_has_costs_the_loss_of_new_words() -> None:
     words = np.zeros((3, 4), dtype=int)
     words[2] = (1, 2, 3, 4)
-    new_word = -math.log(1 / 9 / N_SPELLINGS)  # eight words were seen, all the same one
+    new_word = -math.log(1 / 9 / N_SPELLINGS)  # the other documents have eight words, all equal
     np.testing.assert_allclose(leave_one_out(words, 2).by_others[2], new_word)
 
 

@@ -1,4 +1,5 @@
-"""Preparation: the same result however often it is interrupted and by any number of threads; budgets and flaws."""
+"""Preparation gives the same result however often it is interrupted and however many threads it has; budgets and
+flaws."""
 
 import gzip
 import json
@@ -47,7 +48,7 @@ def texts_in(corpus: PreparedCorpus, side: str) -> list[str]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Some of everything: two files, empty and malformed records, duplicates across the split."""
+    """Write a source of two files with empty and malformed records and with duplicates across the split."""
     folder = tmp_path / "source"
     folder.mkdir()
     texts = [text(seed) for seed in range(300)]
@@ -64,10 +65,10 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 @pytest.mark.parametrize("drop_duplicates", [False, True], ids=["keep", "drop"])
-def test_interrupted_at_any_step_it_ends_bit_for_bit_the_same(
+def test_a_preparation_interrupted_at_any_step_ends_bit_for_bit_the_same(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, drop_duplicates: bool
 ) -> None:
-    """Every third attempt commits nothing, so that the next one finds files longer than it may use."""
+    """Every third attempt commits nothing, so that the next one finds files longer than the committed part."""
 
     def wanted(name: str, workers: int) -> Preparation:
         return Preparation(
@@ -100,7 +101,7 @@ def test_interrupted_at_any_step_it_ends_bit_for_bit_the_same(
 
 
 class StopAfter:
-    """Ctrl-C after so many blocks, or in any stage behind tokenising that has not been reached before."""
+    """Raise Ctrl-C after so many blocks, or at the end of any later stage that was not reached before."""
 
     def __init__(self, patience: int, reached: set[str]) -> None:
         self.patience = patience
@@ -129,7 +130,7 @@ module.prepare(wanted, lambda progress: time.sleep(0.01))
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(source: Path, tmp_path: Path) -> None:
+def test_a_preparation_killed_at_any_moment_ends_bit_for_bit_the_same(source: Path, tmp_path: Path) -> None:
     prepare(Preparation(str(source), tmp_path / "whole", shard_tokens=5000, max_bad=0.05))
     command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "killed")]
     chance = random.Random(0)
@@ -146,8 +147,8 @@ def test_killed_at_any_moment_it_ends_bit_for_bit_the_same(source: Path, tmp_pat
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_what_a_kill_left_of_a_manifest_is_removed(source: Path, tmp_path: Path) -> None:
-    """A process that is killed between writing a file and renaming it leaves the file under its temporary name."""
+def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
+    """A process that is killed between writing and renaming a file leaves the file under its temporary name."""
     wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
     with pytest.raises(KeyboardInterrupt):
         prepare(wanted, interrupted)
@@ -161,7 +162,7 @@ def interrupted(progress: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_repeated_when_all_is_done_it_changes_nothing(source: Path, tmp_path: Path) -> None:
+def test_repeating_a_finished_preparation_changes_nothing(source: Path, tmp_path: Path) -> None:
     wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
     prepare(wanted)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
@@ -182,7 +183,7 @@ def test_a_small_corpus_is_split_as_the_text_task_does(tmp_path: Path, n_documen
 
 
 def test_the_text_task_reads_a_prepared_folder(source: Path, tmp_path: Path) -> None:
-    """Batches are a function of seed and step, whatever the shards, and the vocabulary is the folder's."""
+    """Criterion: batches are a function of seed and step, whatever the shards, and the vocabulary is the folder's."""
     tasks = []
     for name, shard_tokens in (("whole", 10**6), ("pieces", 999)):
         folder = tmp_path / name
@@ -213,7 +214,7 @@ def test_a_large_corpus_is_split_by_the_share_alone(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("block", [1, 7, 1000])
 @pytest.mark.parametrize("max_tokens", [500, 501, 5000])
 def test_a_budget_is_met_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int, block: int) -> None:
-    """The validation side ends at the same document, whatever stands in one block."""
+    """Criterion: the validation side ends at the same document, whatever the size of the blocks."""
     monkeypatch.setattr(tokenise, "BLOCK_RECORDS", block)
     texts = [text(seed, 5) for seed in range(300)]
     texts[200:200] = [""] * 3
@@ -231,7 +232,7 @@ def test_a_budget_is_met_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert corpus.valid[:].tolist() == expected["valid"]
 
 
-def test_a_budget_too_small_for_both_sides_says_so(tmp_path: Path) -> None:
+def test_a_budget_too_small_for_both_sides_is_refused(tmp_path: Path) -> None:
     texts = sorted((text(seed) for seed in range(50)), key=lambda each: -place(each.encode()))
     path = write_jsonl(tmp_path / "a.jsonl", texts)
     with pytest.raises(InputError, match="both sides must have a document, but of 1 records none is for valid"):
@@ -259,7 +260,7 @@ def test_duplicates_are_reported_and_dropped_on_request(source: Path, tmp_path: 
     assert len(kept.train) - len(dropped.train) == report["train_tokens"]
 
 
-def test_stages_and_the_outcome_are_told(source: Path, tmp_path: Path) -> None:
+def test_stages_and_the_outcome_are_reported(source: Path, tmp_path: Path) -> None:
     said = StringIO()
     console = Console(file=said, width=150)
     with LivePreparation(console) as live:
@@ -287,21 +288,21 @@ def test_flawed_and_empty_records_are_counted(source: Path, tmp_path: Path) -> N
     assert manifest["train"]["documents"] + manifest["valid"]["documents"] == 308
 
 
-def test_too_many_flaws_end_it_and_a_larger_limit_goes_on(source: Path, tmp_path: Path) -> None:
+def test_too_many_flaws_end_a_preparation_and_a_larger_limit_continues_it(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"at most 0.001 of all \(max_bad\), but 2 of 312 are, the first is line 151"):
         prepare(Preparation(str(source), tmp_path / "out", max_bad=0.001))
     prepare(Preparation(str(source), tmp_path / "out", max_bad=0.01))
 
 
-def test_flaws_end_a_long_source_early(tmp_path: Path) -> None:
+def test_too_many_flaws_end_the_reading_of_a_long_source_early(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("nothing\n" * 50_000)
     steps: list[Progress] = []
     with pytest.raises(InputError, match=r"but 2,000 of 2,000 are, the first is line 1 of 'a.jsonl': not JSON"):
         prepare(Preparation(str(tmp_path / "a.jsonl"), tmp_path / "out"), steps.append)
 
 
-def test_a_tokenizer_trained_on_the_corpus_hears_no_validation_text(tmp_path: Path) -> None:
-    """A word that only validation has gets no token of its own."""
+def test_a_tokenizer_trained_on_the_corpus_uses_no_validation_text(tmp_path: Path) -> None:
+    """Criterion: a word that occurs only in the validation text has no token of its own."""
     texts = [text(seed) for seed in range(200)]
     rare = "zyzzyva"
     texts = [
@@ -317,7 +318,7 @@ def test_a_tokenizer_trained_on_the_corpus_hears_no_validation_text(tmp_path: Pa
     assert sorted(texts_in(corpus, "train") + texts_in(corpus, "valid")) == sorted(texts)
 
 
-def test_another_corpus_is_never_written_over(source: Path, tmp_path: Path) -> None:
+def test_another_corpus_is_never_overwritten(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(Preparation(str(source), out, max_bad=0.05))
     before = content(out)
@@ -336,7 +337,7 @@ def test_another_corpus_is_never_written_over(source: Path, tmp_path: Path) -> N
         prepare(Preparation(str(source), source))
 
 
-def test_a_folder_of_someone_else_that_is_called_like_ours_is_left_alone(source: Path, tmp_path: Path) -> None:
+def test_a_foreign_folder_with_the_name_of_the_work_folder_is_left_alone(source: Path, tmp_path: Path) -> None:
     mine = tmp_path / "drafts" / WORK / "novel.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
@@ -346,7 +347,7 @@ def test_a_folder_of_someone_else_that_is_called_like_ours_is_left_alone(source:
     assert content(tmp_path / "drafts") == {f"{WORK}/novel.txt": b"precious"}
 
 
-def test_killed_before_the_plan_was_written_it_can_begin_again(source: Path, tmp_path: Path) -> None:
+def test_a_preparation_killed_before_its_plan_was_written_can_begin_again(source: Path, tmp_path: Path) -> None:
     work = tmp_path / "out" / WORK
     work.mkdir(parents=True)
     for name in ("lock", ".plan.json.1-1.tmp"):
@@ -365,8 +366,8 @@ def test_a_vocabulary_that_cannot_be_trained_is_refused_before_anything_is_writt
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_trained_tokenizer_hears_the_end_of_a_source_too(tmp_path: Path, zipped: bool) -> None:
-    """Of a compressed file the size does not tell how much text there is."""
+def test_a_tokenizer_is_trained_on_the_end_of_a_source_too(tmp_path: Path, zipped: bool) -> None:
+    """The size of a compressed file does not say how much text it has."""
     rows = [json.dumps({"text": text(seed)}) for seed in range(200)] + [json.dumps({"text": "zyzzyva " * 60})] * 20
     path = tmp_path / ("a.jsonl.gz" if zipped else "a.jsonl")
     raw = "\n".join(rows).encode()
@@ -399,7 +400,7 @@ def test_values_out_of_range_are_named(source: Path, tmp_path: Path, change: dic
         prepare(Preparation(str(source), tmp_path / "out", **change))  # type: ignore[arg-type]
 
 
-def test_a_source_without_text_says_so(tmp_path: Path) -> None:
+def test_a_source_without_text_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["", " \n"])
     with pytest.raises(InputError, match=r"source must contain text, but '.*' has none"):
         prepare(Preparation(str(path), tmp_path / "out"))

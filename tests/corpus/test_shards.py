@@ -1,4 +1,4 @@
-"""Shards read like one array, and what is not as it was written is refused."""
+"""Shards read like one array, and files that changed since they were written are refused."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def test_shards_read_like_one_array(sizes: list[int], data: st.DataObject) -> No
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(1, 10))
-def test_shards_have_one_size_but_for_the_last(
+def test_all_shards_but_the_last_have_one_size(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard_tokens: int
 ) -> None:
     folder = tmp_path_factory.mktemp("side")
@@ -104,12 +104,12 @@ def test_a_changed_file_is_found_by_its_checksum(copied: Path) -> None:
     changed[40] ^= 1
     PreparedCorpus.open(copied)
     (copied / "train-00002.tokens").write_bytes(changed)
-    for _ in range(2):  # what was refused once is not known to be good
+    for _ in range(2):  # a refused file must not count as verified
         with pytest.raises(InputError, match=r"the checksum of '.*train-00002.tokens' is another"):
             PreparedCorpus.open(copied)
 
 
-def test_a_corpus_is_read_whole_once_and_again_when_a_file_has_changed(copied: Path, monkeypatch) -> None:
+def test_a_corpus_is_verified_once_and_again_after_a_file_has_changed(copied: Path, monkeypatch) -> None:
     read: list[Path] = []
     verify = PreparedCorpus.verify
     monkeypatch.setattr(PreparedCorpus, "verify", lambda corpus: read.append(corpus.folder) or verify(corpus))
@@ -137,10 +137,11 @@ def test_a_corpus_is_read_whole_once_and_again_when_a_file_has_changed(copied: P
         ({"tokenizer": None}, r"manifest must have file, size and sha256 of every shard"),
     ],
 )
-def test_a_manifest_from_anybody_names_files_of_its_folder_and_whole_numbers(
+def test_a_manifest_names_only_files_of_its_folder_and_whole_numbers(
     copied: Path, change: dict[str, object], message: str
 ) -> None:
-    """Criterion: refused in a line before any file is mapped; `|O` would crash the interpreter."""
+    """Criterion: other manifests are refused in a line before any file is mapped; a dtype of `|O` would crash the
+    interpreter."""
     manifest = json.loads((copied / MANIFEST).read_text())
     if change.keys() & {"file", "size"}:
         manifest["train"]["shards"][0] |= change
@@ -152,7 +153,7 @@ def test_a_manifest_from_anybody_names_files_of_its_folder_and_whole_numbers(
 
 
 @pytest.mark.parametrize("starts", [[5, 9], [0, 9, 4], [0, 10**9], []])
-def test_bounds_of_documents_that_cannot_be_are_refused(copied: Path, starts: list[int]) -> None:
+def test_impossible_bounds_of_documents_are_refused(copied: Path, starts: list[int]) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     raw = np.array(starts, dtype="<u8").tobytes()
     (copied / "train.starts").write_bytes(raw)
@@ -176,7 +177,7 @@ def test_shards_of_another_tokenizer_are_refused(copied: Path) -> None:
         PreparedCorpus.open(copied)
 
 
-def test_what_is_no_prepared_corpus_says_so(tmp_path: Path, copied: Path) -> None:
+def test_a_folder_that_is_not_a_prepared_corpus_is_refused(tmp_path: Path, copied: Path) -> None:
     assert is_prepared(copied)
     manifest = json.loads((copied / MANIFEST).read_text())
     write_json(copied / MANIFEST, manifest | {"version": 9})

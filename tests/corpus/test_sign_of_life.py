@@ -1,4 +1,4 @@
-"""Signs of life: a line soon and then now and then while the work lasts, and none after it."""
+"""Progress lines appear soon and then regularly while work lasts, and no line appears after it."""
 
 import threading
 from io import StringIO
@@ -12,7 +12,7 @@ from attractor.corpus.progress import LivePreparation
 from attractor.corpus.sign_of_life import SignOfLife
 
 
-def test_long_work_is_spoken_of_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_work_is_reported_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_of_life, "SECONDS_BETWEEN", 0.001)
     said: list[str] = []
     several = threading.Event()
@@ -29,7 +29,7 @@ def test_long_work_is_spoken_of_until_it_ends(monkeypatch: pytest.MonkeyPatch) -
     assert len(said) == n_lines, "the thread has ended"
 
 
-def test_short_work_is_not_spoken_of() -> None:
+def test_short_work_is_not_reported() -> None:
     said: list[str] = []
     with SignOfLife(said.append, str, first_seconds=600):
         pass

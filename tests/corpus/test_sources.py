@@ -1,4 +1,4 @@
-"""Sources: every format gives the same documents, reading goes on from any record, and flaws have a reason."""
+"""Every source format gives the same documents, reading continues from any record, and each flaw has a reason."""
 
 import csv
 import gzip
@@ -71,7 +71,7 @@ def texts_of(source: Source) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_format_gives_the_documents_and_goes_on_from_any(tmp_path: Path, name: str) -> None:
+def test_every_format_gives_the_documents_and_continues_from_any_record(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name)
     source = open_source(str(tmp_path / name))
     wanted = [text + "\n" for text in TEXTS[:-1]] + TEXTS[-1:] if ".txt" in name else TEXTS
@@ -91,10 +91,10 @@ def test_every_format_gives_the_documents_and_goes_on_from_any(tmp_path: Path, n
     st.booleans(),
     st.integers(1, 7),
 )
-def test_blocks_do_not_matter_for_the_documents_of_a_text(
+def test_the_size_of_blocks_does_not_change_the_documents_of_a_text(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool, size: int
 ) -> None:
-    """Whatever is read at once, the documents are those between separators, where none is too long."""
+    """Criterion: for any block size the documents are the texts between separators, if none is too long."""
     whole = b"\n".join(lines) + b"\n" * ended
     parts = SEPARATOR_LINE.split(whole)
     assume(max(map(len, parts)) <= 100)
@@ -160,7 +160,7 @@ def test_several_columns_are_joined_by_a_blank_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.arrow"])
-def test_a_missing_column_is_answered_with_those_that_are_there(tmp_path: Path, name: str) -> None:
+def test_a_missing_column_is_refused_with_the_existing_ones(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name)
     with pytest.raises(InputError, match=r"column 'body' must be in .*, but '.*' has (id, text|text, id); give"):
         list(open_source(str(tmp_path / name), ("body",)).records())
@@ -228,7 +228,7 @@ def test_bytes_that_are_not_utf8_in_a_text_are_a_flaw(tmp_path: Path) -> None:
         ("a.arrow", b"text", "file must be arrow, but '.*' cannot be read as such"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_an_unreadable_file_is_refused_with_the_reason(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
@@ -237,13 +237,13 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content:
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_arrow])
-def test_a_damaged_body_is_one_of_the_file(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_a_damaged_body_is_refused_as_a_flaw_of_the_file(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / {write_parquet: "a.parquet", write_arrow: "a.arrow"}[write]
     write(path)
     raw = bytearray(path.read_bytes())
     if write is write_arrow:
         del raw[len(raw) // 2 :]
-    else:  # all pages, but not the footer, whose length stands in its last bytes
+    else:  # damages all pages but not the footer, whose last bytes hold its length
         pages = slice(4, len(raw) - 8 - int.from_bytes(raw[-8:-4], "little"))
         raw[pages] = b"Z" * (pages.stop - pages.start)
     path.write_bytes(raw)
@@ -252,7 +252,7 @@ def test_a_damaged_body_is_one_of_the_file(tmp_path: Path, write: Callable[[Path
 
 
 @pytest.mark.parametrize(("name", "content"), [("state.json", '{"mine": 1}'), ("dataset_dict.json", "mine")])
-def test_a_file_called_like_one_of_a_saved_data_set_is_named(tmp_path: Path, name: str, content: str) -> None:
+def test_a_file_named_like_one_of_a_saved_data_set_is_reported(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=f"{name}' must be what save_to_disk of the datasets library writes"):
         open_source(str(tmp_path))
@@ -267,7 +267,7 @@ def test_lines_of_a_text_become_articles(tmp_path: Path) -> None:
     assert list(source.records(0, first.after)) == [second]
 
 
-def test_lines_without_a_title_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_without_a_title_do_not_accumulate_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.corpus.articles.LONGEST_TEXT", 100)
     (tmp_path / "a.txt").write_text("twenty signs a line\n" * 100)
     source = open_source(str(tmp_path / "a.txt"), articles=True)
@@ -277,7 +277,7 @@ def test_lines_without_a_title_do_not_pile_up(tmp_path: Path, monkeypatch: pytes
     assert list(source.records(0, found[3].after)) == found[4:]
 
 
-def test_a_folder_without_known_files_says_what_it_has(tmp_path: Path) -> None:
+def test_a_folder_without_known_files_is_refused_with_its_contents(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     with pytest.raises(InputError, match=r"files of a known type .* but '.*' has .png; give another"):
         open_source(str(tmp_path))
@@ -304,6 +304,6 @@ def test_a_built_in_corpus_is_a_source() -> None:
         ("missing/novel.txt", "'missing/novel.txt' does not exist"),
     ],
 )
-def test_a_name_that_is_no_source_says_so(name: str, message: str) -> None:
+def test_a_name_that_is_not_a_source_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         open_source(name)

@@ -1,4 +1,4 @@
-"""Bytes as tokens: what goes in comes out."""
+"""The byte tokenizer restores every text and every byte."""
 
 import numpy as np
 import pytest
