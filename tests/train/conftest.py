@@ -21,7 +21,7 @@ MODEL = TransformerConfig(
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One text file, neither constant nor random."""
+    """Write one text file that is neither constant nor random."""
     path = tmp_path_factory.mktemp("corpus") / "squares.txt"
     path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
     return str(path)
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def config(corpus: str) -> TrainConfig:
-    """12 steps with dropout, evaluated after 5, 10 and 12."""
+    """Return a run of 12 steps with dropout, evaluated after steps 5, 10 and 12."""
     return TrainConfig(
         model=MODEL,
         task=Text(corpus),
@@ -54,7 +54,7 @@ def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], None]:
-    """Make the loss NaN, or one number of the gradient infinite, in these steps, counted from 0."""
+    """Make the loss NaN, or one entry of the gradient infinite, in these steps, counted from 0."""
 
     def arrange(steps: Iterable[int], what: str) -> None:
         chosen, gradients = set(steps), Run.gradients
@@ -76,7 +76,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], Non
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Everything below a folder, to be compared with what is there later."""
+    """Return the path and content of every file below a folder, for comparison with a later state."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

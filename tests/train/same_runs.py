@@ -16,7 +16,7 @@ from attractor.train.display import Display
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run
 
-MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # what even the same run gives differently
+MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # fields that differ even between equal runs
 
 
 def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
@@ -25,14 +25,14 @@ def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
 
 
 def newest_tensors(path: Path) -> dict[str, Any]:
-    """Weights, optimizer and random state of the newest checkpoint, by name."""
+    """Return the weights, optimizer and random state of the newest checkpoint by name."""
     checkpoint = max((path / "checkpoints").glob("step-*"))
     others = torch.load(checkpoint / "optimizer.pt", weights_only=True)
     return {"weights": load_file(checkpoint / "model.safetensors")} | others
 
 
 def same(one: Any, other: Any) -> bool:
-    """Bit for bit, through nested dictionaries and lists."""
+    """Compare bit for bit, through nested dictionaries and lists."""
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -47,7 +47,8 @@ def without_measured(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimizer, random state, metrics, best and summary of two finished runs are equal."""
+    """Check that weights, optimizer, random state, metrics, best checkpoint and summary of two finished runs are
+    equal."""
     first, second = newest_tensors(one), newest_tensors(other)
     for part in first:
         assert same(first[part], second[part]), f"{part} differs"

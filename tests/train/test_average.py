@@ -1,4 +1,5 @@
-"""The average of a run's weights: its formula, what stands in for what, and that a run goes on from its own weights."""
+"""The average of a run's weights: its formula, when it replaces the weights, and resumption from the trained
+weights."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,8 +18,8 @@ from attractor.train.loop import Run, train
 from attractor.train.stacked_loop import stackable
 
 
-def test_it_is_the_weighted_mean_of_all_weights_since_the_start() -> None:
-    """Written out: e_n = sum_t w_t (1 - d_t) prod_{s > t} d_s + w_start prod d_s; in fp64."""
+def test_the_average_is_the_weighted_mean_of_all_weights_since_the_start() -> None:
+    """Criterion: e_n = sum_t w_t (1 - d_t) prod_{s > t} d_s + w_start prod d_s in fp64."""
     model = nn.Linear(3, 2).double()
     average = Average(model, decay=0.8)
     seen = [model.weight.detach().clone()]
@@ -38,7 +39,7 @@ def test_it_is_the_weighted_mean_of_all_weights_since_the_start() -> None:
     torch.testing.assert_close(average.means["weight"], wanted)
 
 
-def test_in_place_for_a_while_and_every_weight_is_back_afterwards_bit_for_bit() -> None:
+def test_the_average_replaces_the_weights_for_a_while_and_restores_them_bit_for_bit() -> None:
     model = nn.Linear(3, 2)
     average = Average(model, decay=0.9)
     nn.init.normal_(model.weight)
@@ -55,7 +56,7 @@ def newest(folder: Path) -> dict[str, Any]:
     return {"weights": load_file(path / "model.safetensors"), "trained": stored["trained"], "states": stored}
 
 
-def test_what_is_stored_and_validated_is_the_average(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+def test_checkpoints_and_validation_use_the_average(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     averaged, plain = config.replace(ema=0.9), config
     summary, _ = train(averaged, tmp_path / "averaged", runtime), train(plain, tmp_path / "plain", runtime)
     found, usual = newest(tmp_path / "averaged"), newest(tmp_path / "plain")
@@ -69,7 +70,7 @@ def test_what_is_stored_and_validated_is_the_average(config: TrainConfig, runtim
     assert run.evaluation("valid").loss == summary["valid_loss"]
 
 
-def test_an_average_without_memory_is_the_run_itself(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+def test_an_average_with_decay_zero_equals_the_weights(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     summaries = [train(config.replace(ema=ema), tmp_path / str(ema), runtime) for ema in (0.0, None)]
     assert summaries[0]["valid_loss"] == summaries[1]["valid_loss"]
     weights = [newest(tmp_path / name)["weights"] for name in ("0.0", "None")]
@@ -92,7 +93,7 @@ def test_resumed_is_uninterrupted(
         assert all(torch.equal(tensor, pieces[kind][name]) for name, tensor in whole[kind].items())
 
 
-def test_what_it_cannot_be(config: TrainConfig) -> None:
+def test_invalid_decays_and_stacked_averages_are_refused(config: TrainConfig) -> None:
     for decay in (-0.1, 1.0, float("nan")):
         with pytest.raises(InputError, match="ema must be at least 0 and below 1, or None"):
             config.replace(ema=decay)

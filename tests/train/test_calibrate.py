@@ -1,4 +1,4 @@
-"""The estimate against the run itself, and every way in which measuring can end."""
+"""The estimates of calibration match the run itself, and each way in which a measurement can end is handled."""
 
 import os
 import signal
@@ -18,22 +18,22 @@ from attractor.train.calibrate import CalibrationError, calibrate, occasions
 from attractor.train.config import Runtime, TrainConfig
 
 RUNTIME = Runtime(device="cpu", threads=1)
-# Wide and long enough that activations outweigh the rest.
+# The model is so wide and long that activations outweigh the rest.
 MODEL = TransformerConfig(vocab_size=320, d_model=128, n_heads=4, n_layers=2, d_ff=384, max_seq_len=128)
 MEASURED = ("standard", "coupled-euler", "differential", "mla", "uniform")
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where calibration puts its folder, which it must not leave behind."""
+    """Return the folder for temporary files, in which calibration must leave nothing."""
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_memory_is_what_the_runs_own_summary_says(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
-    """Criterion: within 20% of the summary of a run in a process of its own."""
+def test_the_estimated_memory_is_that_of_the_run(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
+    """Criterion: the estimate is within 20% of the summary of a run in a process of its own."""
     model = MODEL.replace(attention=name)
     config = TrainConfig(model, Text(corpus), n_steps=6, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
     job = Job(config, tmp_path / name)
@@ -46,8 +46,9 @@ def test_memory_is_what_the_runs_own_summary_says(name: str, corpus: str, tmp_pa
     assert not list(temporary.glob("attractor-*"))
 
 
-def test_the_total_is_the_sum_of_what_the_run_does(config: TrainConfig) -> None:
-    """12 steps: evaluations after 5, 10 and 12, each of which may be the best and is saved, and saves after 4 and 8."""
+def test_the_total_time_is_the_sum_over_steps_evaluations_and_saves(config: TrainConfig) -> None:
+    """The run has 12 steps. It evaluates after steps 5, 10 and 12, each of which may be the best and is saved, and it
+    saves after steps 4 and 8."""
     estimate = calibrate(config, replace(RUNTIME, save_every=4))
     assert occasions(config, replace(RUNTIME, save_every=4)) == (3, 5)
     assert occasions(config, RUNTIME) == (3, 3)
@@ -60,15 +61,13 @@ def test_the_total_is_the_sum_of_what_the_run_does(config: TrainConfig) -> None:
     )
 
 
-def test_what_does_not_fit_into_memory_is_told_in_words(config: TrainConfig, temporary: Path) -> None:
+def test_the_error_names_a_lack_of_memory(config: TrainConfig, temporary: Path) -> None:
     with pytest.raises(CalibrationError, match=r"out of memory \(.+\); try more accumulation or a smaller batch_size"):
         calibrate(config.replace(batch_size=2**45), RUNTIME)
     assert not list(temporary.glob("attractor-*"))
 
 
-def test_a_process_that_dies_without_a_word_is_told_in_words(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_names_a_process_that_died(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.train.calibrate._answer", die)
     with pytest.raises(CalibrationError, match="ended from outside, as happens where memory runs out; try"):
         calibrate(config, RUNTIME)
@@ -79,7 +78,9 @@ def die(*_: object) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_it_and_leaves_nothing(config: TrainConfig, temporary: Path, number: signal.Signals) -> None:
+def test_an_interrupt_ends_calibration_and_leaves_no_files(
+    config: TrainConfig, temporary: Path, number: signal.Signals
+) -> None:
     timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(RunInterrupted) as caught:

@@ -1,4 +1,4 @@
-"""Checkpoints: damage is named and passed over, a failing write loses nothing, and nothing is ever unpickled freely."""
+"""Checkpoints: damage is named and skipped, a failing write loses nothing, and nothing is ever unpickled freely."""
 
 import ast
 import errno
@@ -50,7 +50,7 @@ def interrupted_run(config: TrainConfig, runtime: Runtime, tmp_path_factory: pyt
 
 @pytest.fixture
 def stopped(interrupted_run: Path, tmp_path: Path) -> Path:
-    """Return a copy of a run that stands after step 11 of 12, with checkpoints of steps 5, 10 (the best) and 11."""
+    """Return a copy of a run that stopped after step 11 of 12, with checkpoints of steps 5, 10 (the best) and 11."""
     return shutil.copytree(interrupted_run, tmp_path / "run")
 
 
@@ -86,8 +86,8 @@ def remove(path: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     stopped: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
-    """Criterion: for every file and kind of damage the note holds the path of the file, and what comes back is the
-    checkpoint before."""
+    """Criterion: for every file and kind of damage, the note names the file, and the previous checkpoint is
+    restored."""
     folder, notes = stopped / "checkpoints", []
     newest = folder / "step-00000011"
     damage(newest / name)
@@ -104,10 +104,10 @@ def test_a_manifest_of_another_shape_is_damage(stopped: Path, content: str) -> N
     assert checkpoint.newest_intact(stopped / "checkpoints", [].append) == stopped / "checkpoints/step-00000010"
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_to_the_same_end(
+def test_a_run_continues_from_the_previous_checkpoint_to_the_same_end(
     config: TrainConfig, runtime: Runtime, stopped: Path, tmp_path: Path
 ) -> None:
-    """Criterion: with the two newest damaged, the weights at the end have the checksum of an undisturbed run's."""
+    """Criterion: with the two newest checkpoints damaged, the final weights have the checksum of an undisturbed run."""
     for step in (10, 11):
         flip(stopped / f"checkpoints/step-{step:08d}/optimizer.pt")
     listening = Listening()
@@ -120,11 +120,11 @@ def test_a_run_goes_on_from_the_checkpoint_before_to_the_same_end(
     assert len(kinds) == len(set(kinds))
 
 
-def test_damaged_checkpoints_never_push_out_what_the_resumed_run_saves(
+def test_damaged_checkpoints_never_displace_those_of_the_resumed_run(
     config: TrainConfig, runtime: Runtime, stopped: Path, interrupt_during: Interrupt
 ) -> None:
-    """Criterion: resumed behind two damaged checkpoints and interrupted before it reaches them, a run that keeps one or
-    two newest has kept the one just saved."""
+    """Criterion: a run resumes before two damaged checkpoints and is interrupted before it reaches their steps. If it
+    keeps one or two newest, it has kept the one just saved."""
     for step in (10, 11):
         flip(stopped / f"checkpoints/step-{step:08d}/model.safetensors")
     for keep, step in ((2, 7), (1, 8)):
@@ -137,7 +137,7 @@ def test_damaged_checkpoints_never_push_out_what_the_resumed_run_saves(
 def test_where_all_are_damaged_nothing_is_overwritten(
     config: TrainConfig, runtime: Runtime, stopped: Path, files: Callable
 ) -> None:
-    """Criterion: one line that names the folder, the damage and both ways out; every file stays as it is."""
+    """Criterion: one line names the folder, the damage and both remedies; every file stays unchanged."""
     for path in checkpoint.list_checkpoints(stopped / "checkpoints"):
         flip(path / "state.json")
     before = files(stopped)
@@ -162,7 +162,7 @@ def test_a_newer_format_is_refused_rather_than_passed_over(stopped: Path, newer:
 
 
 def reseal(path: Path, **changes: object) -> None:
-    """As another version of this program would have written it."""
+    """Change the manifest and seal it again, as another version of this program would write it."""
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["checksum"]
     write_json(path / "manifest.json", checkpoint.sealed(manifest | changes))
@@ -170,8 +170,8 @@ def reseal(path: Path, **changes: object) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_anywhere_is_damage(stopped: Path, name: str) -> None:
-    """Criterion: each of the manifest's bits, blanks and brackets included, and 60 at random places of every other
-    file; flipped back, the checkpoint is intact."""
+    """Criterion: this holds for each bit of the manifest, blanks and brackets included, and for 60 random bits of every
+    other file. With the bit restored, the checkpoint is intact."""
     path = stopped / "checkpoints/step-00000011"
     content = bytearray((path / name).read_bytes())
     everywhere = range(8 * len(content))
@@ -189,8 +189,8 @@ def test_a_flipped_bit_anywhere_is_damage(stopped: Path, name: str) -> None:
 def test_a_checkpoint_of_another_configuration_is_refused(
     config: TrainConfig, runtime: Runtime, stopped: Path, tmp_path: Path, interrupt_during: Interrupt
 ) -> None:
-    """Criterion: copied into a run of another seed, whose weights have the same shapes, it is refused in one line that
-    names both, by `train` and by whoever loads weights."""
+    """Criterion: in the folder of a run with another seed, whose weights have the same shapes, the checkpoint is
+    refused in one line that names both, by `train` and when weights are loaded."""
     other = config.replace(seed=1)
     interrupt_during([1])
     with pytest.raises(RunInterrupted):
@@ -208,12 +208,9 @@ def test_a_checkpoint_of_another_configuration_is_refused(
         assert str(caught.value) == expected + "move it back to the run it came from"
 
 
-# --- writing ------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def files_no_larger_than(n_bytes: int) -> Iterator[None]:
-    """Every write beyond fails in the operating system, as on a full disk."""
+    """Make the operating system refuse every write beyond this size, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
     try:
@@ -251,8 +248,8 @@ def save(config: TrainConfig, runtime: Runtime, stopped: Path) -> Callable[[], N
 def test_a_disk_that_fills_while_writing_costs_no_earlier_checkpoint(
     stopped: Path, save: Callable[[], None], files: Callable, place: str
 ) -> None:
-    """Criterion: by a real failing write in each file and, since torch hides the reason of some, in two places of its.
-    With room again the same save succeeds."""
+    """Criterion: a real write fails in each file, and in two places of files where torch may hide the reason. With
+    enough space, the same save succeeds."""
     folder = stopped / "checkpoints"
     weights, optimizer = ((folder / "step-00000011" / name).stat().st_size for name in FILES[:2])
     limits = {"weights": weights - 100, "early": weights + 1000, "late": optimizer - 100}
@@ -275,7 +272,7 @@ def test_a_disk_that_fills_while_writing_costs_no_earlier_checkpoint(
 def test_a_disk_that_refuses_late_costs_no_earlier_checkpoint(
     stopped: Path, save: Callable[[], None], files: Callable, monkeypatch: pytest.MonkeyPatch, number: int, cure: str
 ) -> None:
-    """Some file systems tell only when what was written is flushed."""
+    """Some file systems report an error only when written data are flushed."""
     reason = OSError(number, "the reason of the system")
 
     def refuse(descriptor: int) -> None:
@@ -297,11 +294,11 @@ def test_a_read_only_folder_costs_no_earlier_checkpoint(
         folder.chmod(0o700)
 
 
-def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_by_halves(
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_incomplete_one(
     stopped: Path, monkeypatch: pytest.MonkeyPatch, save: Callable[[], None]
 ) -> None:
-    """Criterion: killed at the first file of each removal, every checkpoint that still has its name is whole, and the
-    next save clears the rest away."""
+    """Criterion: after a kill at the first file of each removal, every checkpoint with its final name is complete, and
+    the next save removes the rest."""
     folder = stopped / "checkpoints"
 
     def killed(path: Path) -> None:
@@ -319,7 +316,7 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_by_halves(
     assert not list(folder.glob(".*"))
 
 
-def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(
+def test_the_remains_of_a_killed_process_are_no_checkpoint_and_are_removed(
     stopped: Path, save: Callable[[], None]
 ) -> None:
     folder = stopped / "checkpoints"
@@ -329,12 +326,12 @@ def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(
     assert not list(folder.glob(".*"))
 
 
-# --- what is kept -------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_are_kept_and_the_best(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: with validation losses 3, 1, 2, nan, 4, 1 after steps 2, 4, .. 12, the best is step 4 (a later equal
-    one is no better, one that is not finite never is), it outlives the two newest, and the summary names it."""
+def test_the_newest_and_the_best_checkpoints_are_kept(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: with validation losses 3, 1, 2, nan, 4, 1 after steps 2, 4, .. 12, the best is step 4. A later equal
+    loss is no better, and one that is not finite never is. The best outlives the two newest, and the summary names
+    it."""
     losses = iter([3.0, 1.0, 2.0, float("nan"), 4.0, 1.0])
     monkeypatch.setattr(Run, "evaluation", lambda run, part: Evaluation(next(losses), 0.0, None))
     summary = train(config.replace(eval_every=2), tmp_path, Runtime(device="cpu", save_every=2, keep=2))
@@ -348,8 +345,8 @@ def test_the_newest_are_kept_and_the_best(config: TrainConfig, tmp_path: Path, m
 def test_the_best_holds_the_weights_that_were_evaluated(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: loaded and evaluated again, the best checkpoint gives the loss it is marked with."""
-    train(config.replace(lr=0.5), tmp_path, runtime)  # far too fast, so that the last is not the best by rule
+    """Criterion: the best checkpoint, loaded and evaluated again, gives the loss that it is marked with."""
+    train(config.replace(lr=0.5), tmp_path, runtime)  # a high rate, so that the last is not the best
     folder = RunFolder.open(tmp_path)
     run = Run(config, folder, config.build_task(), runtime, Display())
     best = checkpoint.best_checkpoint(folder.checkpoints)
@@ -361,8 +358,8 @@ def test_the_best_holds_the_weights_that_were_evaluated(
     assert marked["loss"] == min(losses)
 
 
-def test_a_mark_that_lies_ahead_is_taken_back(config: TrainConfig, runtime: Runtime, stopped: Path) -> None:
-    """Resumed behind the best, which is damaged, the run must not go on to call it the best."""
+def test_a_damaged_best_checkpoint_loses_its_mark(config: TrainConfig, runtime: Runtime, stopped: Path) -> None:
+    """A run that resumes before its best checkpoint, which is damaged, must not call that one the best."""
     for step in (10, 11):
         flip(stopped / f"checkpoints/step-{step:08d}/model.safetensors")
     run = Run(config, RunFolder.open(stopped), None, runtime, Display())  # type: ignore[arg-type]
@@ -377,13 +374,12 @@ def test_damaged_weights_are_never_loaded(config: TrainConfig, stopped: Path) ->
         checkpoint.load_weights(best, config.model.build(0))
 
 
-# --- nothing is unpickled -----------------------------------------------------------------------------------------
-
 UNPICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
 def unsafe_reads(source: str) -> list[int]:
-    """Return lines that import an unpickler, load with torch without weights_only=True, or allow numpy's pickles."""
+    """Return the lines that import an unpickler, load with torch without weights_only=True, or allow numpy's
+    pickles."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -407,7 +403,7 @@ def test_no_source_file_unpickles() -> None:
     assert {str(file): lines for file in files if (lines := unsafe_reads(file.read_text()))} == {}
 
 
-def test_the_search_finds_what_it_is_for() -> None:
+def test_the_search_for_unpickling_finds_every_form_of_it() -> None:
     bad = [
         "import pickle",
         "from pickle import loads",

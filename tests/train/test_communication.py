@@ -1,4 +1,4 @@
-"""A run on several processes, on paper: its formulas by hand, and what torch really sends."""
+"""The planned communication of several processes follows its formulas, and matches what torch really sends."""
 
 import pytest
 
@@ -43,6 +43,8 @@ def test_one_process_sends_nothing() -> None:
         ({}, 0, "ddp", "devices must be at least 1, got 0"),
     ],
 )
-def test_what_the_run_would_refuse_is_refused(changes: dict[str, str], devices: int, parallel: str, text: str) -> None:
+def test_a_plan_refuses_what_the_run_would_refuse(
+    changes: dict[str, str], devices: int, parallel: str, text: str
+) -> None:
     with pytest.raises(InputError, match=text):
         plan_processes(CONFIG.replace(**changes), devices, parallel, "cpu")

@@ -1,7 +1,7 @@
-"""A compiled loss: one graph for all steps, whose making is told apart from training; CUDA graphs where they can be.
+"""A compiled loss is one graph for all steps, its compile time is reported separately, and CUDA graphs are optional.
 
-The compiler itself takes longer than all these tests: a backend that only traces stands in for it, in a process of its
-own, since the shape checks that conftest puts into signatures cannot be traced.
+The compiler would take longer than all these tests, so a backend that only traces stands in for it. It runs in a
+process of its own, since the shape checks that conftest adds to signatures cannot be traced.
 """
 
 import subprocess
@@ -29,21 +29,21 @@ WAYS: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulation": 2},
     "recomputed": {"activation_checkpointing": True, "recompute": "cheap", "accumulation": 2},
 }
-SLEEP = 0.3  # seconds that the stand-in takes to compile, forwards
+SLEEP = 0.3  # seconds that the stand-in takes to compile the forward pass
 
 
 @pytest.mark.slow
-def test_a_run_compiles_once_and_says_what_that_took() -> None:
-    """Criterion: with micro-batches, checkpoints and three evaluations, the last batch of each smaller than the others,
-    one graph is made; losses are those of a run that is not compiled; compiling is in `compile_seconds` and the
-    console, and not in the seconds of training."""
+def test_a_run_compiles_once_and_reports_the_time() -> None:
+    """Criterion: one graph serves micro-batches, checkpoints and three evaluations with smaller last batches. Losses
+    equal those of an eager run. Compile time is in `compile_seconds` and the console, and not in the seconds of
+    training."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == list(WAYS)
 
 
-def test_what_torch_is_asked_for(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: nothing unless the config asks; fixed shapes, but not where batches are padded; CUDA graphs on
+def test_the_config_decides_the_options_of_torch_compile(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: nothing is compiled by default; shapes are fixed unless batches are padded; CUDA graphs are used on
     request."""
     asked: list[dict[str, Any]] = []
 
@@ -63,7 +63,7 @@ def test_what_torch_is_asked_for(config: TrainConfig, monkeypatch: pytest.Monkey
     assert asked == [{"dynamic": False}, {}, {"dynamic": False, "mode": "reduce-overhead"}]
 
 
-def test_cuda_graphs_are_refused_where_there_is_nothing_to_replay(config: TrainConfig, tmp_path: Path) -> None:
+def test_cuda_graphs_are_refused_without_a_gpu_or_a_compiled_loss(config: TrainConfig, tmp_path: Path) -> None:
     compiled = config.replace(compile=True)
     reason = "they replay what a compiled loss launches on a GPU"
     with pytest.raises(InputError, match=f"cuda_graphs must be off on device cpu: {reason}, got True; leave it out"):
@@ -73,7 +73,7 @@ def test_cuda_graphs_are_refused_where_there_is_nothing_to_replay(config: TrainC
     refuse_cuda_graphs(compiled, torch.device("cuda"))
 
 
-def test_the_clock_stands_still_where_nothing_is_compiled() -> None:
+def test_the_compile_clock_measures_nothing_without_compilation() -> None:
     with CompileClock(runs=False) as clock:
         time.sleep(0.01)
     assert clock.seconds == 0.0

@@ -1,4 +1,4 @@
-"""What a person sees of a run where nobody watches live."""
+"""The console output of a run without a terminal."""
 
 from io import StringIO
 
@@ -9,8 +9,8 @@ from attractor.train.console import LiveConsole
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_log_has_a_line_of_a_step_when_one_is_due(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """Criterion: also between the steps that are logged. A terminal has its bar and no such line."""
+def test_a_log_has_regular_lines_of_steps(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """Criterion: lines also appear between the logged steps. A terminal has a progress bar and no such line."""
     monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
     said = StringIO()
     live = LiveConsole(Console(file=said, force_terminal=terminal, width=120))

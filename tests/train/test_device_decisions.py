@@ -1,6 +1,6 @@
-"""Steps that are read late: the same run as one that reads each step at once, and no reading in between.
+"""A run whose steps are read late equals one that reads each step at once, and reads nothing in between.
 
-A CPU would read at once, since there it is free; here it is made to read late, as an accelerator does.
+A CPU would read at once, since reading is free there; these tests make it read late, as with an accelerator.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From here on runs read late."""
+    """Return a function that makes all further runs read late."""
 
     def arrange() -> None:
         monkeypatch.setattr(Run, "late", True)
@@ -49,7 +49,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often the host asks a tensor for a number."""
+    """Count how often the host reads a value of a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("variant", fast_alone(VARIANTS, "accumulated, averaged", "quack"))
-def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
+def test_a_run_that_reads_late_equals_the_run_that_reads_at_once(
     config: TrainConfig,
     runtime: Runtime,
     tmp_path: Path,
@@ -69,8 +69,8 @@ def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
     late: Callable[[], None],
     variant: str,
 ) -> None:
-    """Criterion: with losses or gradients that are not finite at the very start, in the middle and just before a
-    line of metrics, weights, optimizer, random state, metrics, best checkpoint and summary are equal in every bit."""
+    """Criterion: weights, optimizer, random state, metrics, best checkpoint and summary are equal in every bit. Losses
+    or gradients are not finite at the start, in the middle and just before a line of metrics."""
     config = config.replace(**VARIANTS[variant])
     spoil([0, 8], "gradient")
     spoil([6], "loss")
@@ -85,7 +85,7 @@ def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
 def test_a_spike_is_noted_at_its_own_step(
     config: TrainConfig, tmp_path: Path, late: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: one that nobody saw when it happened is in the metrics and the summary as if someone had."""
+    """Criterion: a spike that is read late is in the metrics and the summary as if it had been read at once."""
     gradients = Run.gradients
 
     def spiking(run: Run, *args: Any) -> torch.Tensor:
@@ -101,7 +101,7 @@ def test_a_spike_is_noted_at_its_own_step(
     assert_same_run(tmp_path / "at once", tmp_path / "late")
 
 
-def test_an_interrupted_run_reads_all_that_it_took(
+def test_an_interrupted_run_reads_all_of_its_steps(
     config: TrainConfig,
     runtime: Runtime,
     tmp_path: Path,
@@ -120,15 +120,15 @@ def test_an_interrupted_run_reads_all_that_it_took(
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_too_many_in_a_row_stop_the_run_where_it_would_have_stopped(
+def test_too_many_non_finite_steps_stop_the_run_at_the_same_step(
     config: TrainConfig,
     tmp_path: Path,
     spoil: Spoil,
     late: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Criterion: heard of later, but by no more steps than may stay unread, and with weights, optimizer, metrics and
-    message of a run that stopped at once, although the steps after are finite again."""
+    """Criterion: the run notices late, but after no more steps than may stay unread. It has the weights, optimizer,
+    metrics and message of a run that stopped at once, although later steps are finite again."""
     spoil([3, 4, 5], "loss")
     config = config.replace(max_bad_steps=3, n_steps=40, eval_every=40, warmup_steps=3, ema=0.9)
     runtime = Runtime(device="cpu", log_every=40, telemetry_every=None)
@@ -157,7 +157,7 @@ def test_too_many_in_a_row_stop_the_run_where_it_would_have_stopped(
     assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]] == [4, 5, 6]
 
 
-def test_decisions_move_exactly_until_too_many_in_a_row_were_bad() -> None:
+def test_steps_are_applied_exactly_until_too_many_in_a_row_were_non_finite() -> None:
     def moved(finite: str, before: int = 0) -> str:
         decisions = StepDecisions(torch.device("cpu"), before, max_bad_steps=3)
         return "".join("m" if decisions.applied(torch.tensor(one == "f")) else "." for one in finite)
@@ -165,7 +165,7 @@ def test_decisions_move_exactly_until_too_many_in_a_row_were_bad() -> None:
     assert moved("fxxfxxff") == "m..m..mm"
     assert moved("fxxxff") == "m....."
     assert moved("xf", before=2) == ".."
-    assert moved("ff", before=3) == "mm"  # taken up again after it stopped
+    assert moved("ff", before=3) == "mm"  # a run resumed after it had stopped
 
 
 MORE = {"spectral quack": {"quack": 1.0, "quack_norm": "spectral"}, "differential": {"attention": "differential"}}
@@ -174,14 +174,15 @@ MORE = {"spectral quack": {"quack": 1.0, "quack_norm": "spectral"}, "differentia
 @pytest.mark.parametrize(
     "variant", fast_alone(VARIANTS | MORE, "accumulated, averaged", "muon", "fp16", "spectral quack")
 )
-def test_the_host_asks_for_nothing_between_looks(
+def test_the_host_reads_nothing_between_logged_steps(
     config: TrainConfig,
     runtime: Runtime,
     tmp_path: Path,
     late: Callable[[], None],
     variant: str,
 ) -> None:
-    """Criterion: no number is read in three steps, after a first one in which things are built; at once, one a step."""
+    """Criterion: after a first step, which builds state, three steps that are read late read nothing; others read at
+    each step."""
     counts = []
     for name in ("at once", "late"):
         run = build_run(config.replace(**(VARIANTS | MORE)[variant]), tmp_path / name, runtime)
@@ -196,15 +197,13 @@ def test_the_host_asks_for_nothing_between_looks(
     assert counts[1] == 0
 
 
-def test_qk_clip_reads_at_every_step_and_is_not_made_to_wait(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path
-) -> None:
+def test_a_run_with_qk_clip_reads_at_every_step(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     run = build_run(config.replace(qk_clip=100.0), tmp_path, runtime)
     run.device = torch.device("meta")
     assert not run.late
 
 
-def test_no_more_steps_stay_unread_than_the_farthest(
+def test_at_most_the_maximum_of_steps_stays_unread(
     config: TrainConfig, tmp_path: Path, late: Callable[[], None]
 ) -> None:
     late()

@@ -1,6 +1,6 @@
-"""Several processes carry out one run: what they compute is what one process computes with the same batch.
+"""Several processes carry out one run and compute what one process computes with the same batch.
 
-One torchrun carries out all cases on two processes, this process carries out their counterparts alone.
+One torchrun runs all cases on two processes, and this process runs their counterparts alone.
 """
 
 import json
@@ -65,7 +65,7 @@ def config_of(case: str, corpus: str) -> TrainConfig:
 
 
 def score_unevenly() -> None:
-    """From here on later sequences of a batch have fewer scored targets: the last two have none."""
+    """Give later sequences of all further batches fewer scored targets, and the last two sequences none."""
     drawn = TextTask.train_batch
 
     def train_batch(task: TextTask, step: int, batch_size: int) -> Batch:
@@ -79,7 +79,7 @@ def score_unevenly() -> None:
 
 
 def read_late() -> None:
-    """From here on the loss of step 4, counted from 0, is not finite; several processes hear of it later."""
+    """Make the loss of step 4, counted from 0, non-finite; several processes read it late."""
     gradients = Run.gradients
 
     def spoiled(run: Run, batch: Batch, share: float) -> torch.Tensor:
@@ -90,7 +90,7 @@ def read_late() -> None:
 
 
 def stop_during(step: int, rank: int) -> None:
-    """SIGTERM for one process in the middle of this step, counted from 0."""
+    """Send SIGTERM to one process in the middle of this step, counted from 0."""
     take_step = Run.take_step
 
     def stopped(run: Run) -> StepResult:
@@ -102,7 +102,7 @@ def stop_during(step: int, rank: int) -> None:
 
 
 def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> dict[str, Any]:
-    """Each case with its disturbance; what was said, by case."""
+    """Run each case with its disturbance; return the summary or message of each case."""
     said: dict[str, Any] = {}
     for case in cases:
         undisturbed = TextTask.train_batch, Run.take_step, Run.gradients, Run.late
@@ -122,7 +122,7 @@ def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> d
 
 
 def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[float]]:
-    """Tokens that a model speaks, its weights spread over the processes, and its losses in two steps afterwards."""
+    """Generate tokens with weights sharded over the processes; return the tokens and the losses of two later steps."""
     config = config_of("standard", corpus)
     model = config.model.build(0)
     loss = world.spread(model, "fsdp", lambda loss: loss)
@@ -136,7 +136,7 @@ def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[fl
 
 
 class Notes(Display):
-    """The notes of a run, on standard output."""
+    """Print the notes of a run on standard output."""
 
     def note(self, text: str) -> None:
         print(text)
@@ -150,11 +150,11 @@ def torchrun(*arguments: str, timeout: float = 240) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module")
 def runs(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All cases by one process, by two that hold the model each, and by two that share it."""
+    """Run all cases by one process, by two with a model each, and by two that share one."""
     root = tmp_path_factory.mktemp("runs")
     carry_out(root / "one", corpus, [case for case in CASES if case != "interrupted"], "ddp")
     train(config_of("interrupted", corpus), root / "one" / "interrupted", RUNTIME)
-    with pytest.MonkeyPatch.context() as patched:  # begun by one process, to be continued by two
+    with pytest.MonkeyPatch.context() as patched:  # one process begins the run, and two continue it
         patched.setattr(Run, "take_step", Run.take_step)
         stop_during(5, rank=0)
         with pytest.raises(RunInterrupted):
@@ -169,15 +169,15 @@ def newest(path: Path) -> Path:
 
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float, name: str) -> None:
-    """As vectors: Adam divides a small gradient by its own size, and so magnifies the rounding of single entries, as it
-    does where one process takes its batch in other micro-batches."""
+    """Compare as vectors, since Adam divides a small gradient by its own size and so magnifies the rounding of single
+    entries. One process with other micro-batches has the same effect."""
     assert found.shape == wanted.shape, name
     assert float((found - wanted).norm()) <= tolerance * float(wanted.norm()), name
 
 
 def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
-    """Criterion: weights, optimizer state and logged numbers agree up to rounding (sums in another order), relative to
-    their size; the checkpoint has the same names and shapes."""
+    """Criterion: weights, optimizer state and logged numbers agree up to rounding relative to their size, since sums
+    have another order. Checkpoints have the same names and shapes."""
     first, second = load_file(newest(one) / "model.safetensors"), load_file(newest(other) / "model.safetensors")
     assert first.keys() == second.keys()
     for name, weights in first.items():
@@ -191,10 +191,10 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
     assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]]
     for ours, theirs in zip(*records, strict=True):
         for name in ours.keys() - {"tokens_per_second", "context_gain"}:
-            if ours[name] is None:  # not finite
+            if ours[name] is None:  # the number was not finite
                 assert theirs[name] is None, name
                 continue
-            # A logit that happens to be near 0 has the rounding of the others.
+            # The rounding of a logit near 0 is as large as that of the other logits.
             largest = np.abs(ours[name]).max() if isinstance(ours[name], list) else 0.0
             np.testing.assert_allclose(theirs[name], ours[name], rtol=tolerance, atol=tolerance * largest, err_msg=name)
 
@@ -203,8 +203,8 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("case", [case for case in CASES if case != "interrupted"])
 def test_two_processes_compute_what_one_computes(runs: Path, case: str, parallel: str) -> None:
-    """Under `fsdp`, `standard` was begun by one process and interrupted."""
-    tolerance = 1e-2 if "precision" in CASES[case] else 1e-5  # of fp16, and of fp32
+    """One process began and interrupted the case `standard` under `fsdp`."""
+    tolerance = 1e-2 if "precision" in CASES[case] else 1e-5  # tolerances for fp16 and for fp32
     assert_close_runs(runs / "one" / case, runs / parallel / case, tolerance)
     summary = RunFolder.open(runs / parallel / case).summary()
     assert summary is not None
@@ -213,7 +213,7 @@ def test_two_processes_compute_what_one_computes(runs: Path, case: str, parallel
 
 
 @pytest.mark.slow
-def test_a_model_that_is_spread_speaks_and_goes_on_learning(runs: Path, corpus: str) -> None:
+def test_a_sharded_model_generates_and_continues_training(runs: Path, corpus: str) -> None:
     spoken, losses = speak_and_learn(corpus, World())
     for rank in range(N_PROCESSES):
         theirs, their_losses = json.loads((runs / f"spoken-{rank}.json").read_text())
@@ -224,8 +224,8 @@ def test_a_model_that_is_spread_speaks_and_goes_on_learning(runs: Path, corpus: 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(runs: Path, corpus: str, parallel: str) -> None:
-    """Criterion: both say the same, with the exit code of the signal and the command that continues on as many; one
-    process continues and ends at the weights of a run that was never stopped."""
+    """Criterion: both report the same exit code of the signal and the same command, which continues on as many
+    processes. One process can continue, too, and ends at the weights of an uninterrupted run."""
     path = runs / parallel / "interrupted"
     said = [json.loads((runs / f"{parallel}-{rank}.json").read_text())["interrupted"] for rank in range(N_PROCESSES)]
     command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {path}"
@@ -237,26 +237,28 @@ def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(runs: Path, cor
 
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all(tmp_path: Path, corpus: str) -> None:
-    """Criterion: torchrun ends by itself, and not well. Before, one process has warned of torchrun's open store."""
+    """Criterion: torchrun ends by itself with an error. Before that, one process has warned of torchrun's open
+    store."""
     done = torchrun(str(Path(__file__)), str(tmp_path), corpus, "break", timeout=120)
     assert done.returncode != 0
     assert "MemoryError" in done.stderr
     assert done.stdout.splitlines() == [OPEN_RENDEZVOUS]
 
 
-def test_only_a_rendezvous_that_others_can_reach_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: torchrun's store is, also at a loopback address, since it listens on all interfaces; a file is not."""
+def test_only_a_rendezvous_that_others_can_reach_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: torchrun's store causes a warning even at a loopback address, since it listens on all interfaces; a
+    file store does not."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert World(0, 2).warning == OPEN_RENDEZVOUS
     assert World(0, 2, store="/tmp/private/store").warning is None
     assert World().warning is None
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused(
+def test_a_batch_that_does_not_divide_among_processes_is_refused(
     corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Criterion: one line, exit code 2; it is seen before the processes look for one another."""
-    from in_process import command_in_process  # not above: the ranks run this file, without the folder of tests
+    """Criterion: the error is one line with exit code 2, before the processes connect to each other."""
+    from in_process import command_in_process  # the ranks run this file without the folder of tests
 
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
@@ -270,8 +272,8 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(
     )
 
 
-def test_one_process_is_a_world_in_which_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: a batch in one part is that batch with weight 1, and no random state changes."""
+def test_a_world_of_one_process_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: a batch in one part is the whole batch with weight 1, and no random state changes."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", STORE):
         monkeypatch.delenv(name, raising=False)
     world = World.from_environment()
@@ -289,8 +291,8 @@ def test_one_process_is_a_world_in_which_nothing_happens(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("size", "accumulation"), [(2, 1), (2, 2), (4, 2), (8, 1)])
 def test_the_parts_of_all_processes_are_the_batch(size: int, accumulation: int) -> None:
-    """Criterion: every row once; the weights of what is scored, averaged over processes, sum to one; what a process
-    without scored targets is given has a mean loss, at weight 0."""
+    """Criterion: every row occurs once, and the weights of scored parts, averaged over processes, sum to one. A process
+    without scored targets gets other rows at weight 0, so that its mean loss exists."""
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 9, (8, 5))
     targets = np.where(rng.random((8, 5)) < 0.3, inputs, IGNORED)
@@ -319,13 +321,13 @@ def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() 
     torch.set_rng_state(before)
 
 
-def test_what_is_no_way_of_sharing_is_refused() -> None:
+def test_an_unknown_parallel_mode_is_refused() -> None:
     with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
         Runtime(parallel="fdsp")
 
 
 def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) -> None:
-    """Inside a process that torchrun has started."""
+    """Run all cases inside a process that torchrun has started."""
     world = World.from_environment()
     if what == "break":
         take_step = Run.take_step

@@ -1,4 +1,4 @@
-"""Validation against its definition, token by token."""
+"""Validation equals its definition, computed token by token."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from attractor.train.evaluate import Evaluation, evaluate
 
 
 class Batches:
-    """A task that consists of given validation batches."""
+    """A task that consists of the given validation batches."""
 
     def __init__(self, *batches: Batch) -> None:
         self.batches = batches
@@ -33,7 +33,7 @@ def numbers(seed: int, rows: int, length: int) -> Batch:
 
 @pytest.fixture
 def model(config: TrainConfig) -> Transformer:
-    """With sharp predictions, so that losses differ by much between tokens."""
+    """Return a model with confident predictions, so that losses differ widely between tokens."""
     built = config.model.build(3)
     with torch.no_grad():
         built.embedding.weight.mul_(20)
@@ -41,7 +41,7 @@ def model(config: TrainConfig) -> Transformer:
 
 
 def directly(model: Transformer, *batches: Batch) -> tuple[Tensor, Tensor]:
-    """Losses (NaN where not scored) and hits of every token, from the logits."""
+    """Compute the loss (NaN where not scored) and the correctness of every token from the logits."""
     model.eval()
     losses, hits = [], []
     for tokens, targets, _ in batches:
@@ -58,15 +58,15 @@ def measure(model: Transformer, *batches: Batch) -> Evaluation:
     return evaluate(model, Batches(*batches), 4, None)  # type: ignore[arg-type]
 
 
-def test_loss_accuracy_and_gain_are_what_their_definitions_say(model: Transformer) -> None:
-    """Criterion: mean negative log-likelihood over scored tokens, share of them where the likeliest is right, and loss
-    on the first 16 positions minus loss on the last half; batches of unequal size and targets that are not scored
-    weigh what they hold."""
+def test_loss_accuracy_and_gain_follow_their_definitions(model: Transformer) -> None:
+    """Criterion: loss is the mean negative log-likelihood over scored tokens, accuracy the share of them where the
+    likeliest is right. The gain is the loss on the first 16 positions minus that on the last half. Batches of unequal
+    size and with unscored targets count by their scored tokens."""
     batches = [numbers(seed, rows, 40) for seed, rows in ((0, 4), (1, 4), (2, 1))]
     batches[1][1][:, 5:30] = IGNORED
     batches[0][1][1] = IGNORED
     model.eval()
-    with torch.no_grad():  # some right answers, so that the accuracy is not 0
+    with torch.no_grad():  # makes some answers right, so that the accuracy is not 0
         right = model(torch.from_numpy(batches[0][0]))[0].argmax(-1).numpy()
     batches[0][1][2:, ::3] = right[2:, ::3]
     losses, hits = directly(model, *batches)
@@ -78,7 +78,7 @@ def test_loss_accuracy_and_gain_are_what_their_definitions_say(model: Transforme
     assert result.context_gain == pytest.approx(float(gain), abs=1e-5)
 
 
-def test_no_gain_is_claimed_where_the_two_stretches_overlap_or_hold_nothing(model: Transformer) -> None:
+def test_no_gain_is_reported_where_the_two_ranges_overlap_or_are_empty(model: Transformer) -> None:
     assert measure(model, numbers(0, 4, 31)).context_gain is None
     assert measure(model, numbers(0, 4, 32)).context_gain is not None
     for stretch in (slice(0, 16), slice(16, None)):
@@ -96,7 +96,7 @@ def test_the_size_of_batches_changes_nothing(config: TrainConfig, model: Transfo
     assert [r.loss for r in results] == pytest.approx([results[0].loss] * 3, rel=1e-6)
 
 
-def test_dropout_is_off_and_the_mode_is_put_back(model: Transformer) -> None:
+def test_dropout_is_off_and_the_mode_is_restored(model: Transformer) -> None:
     batch = numbers(0, 4, 32)
     for training in (True, False):
         model.train(training)

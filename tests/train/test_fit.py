@@ -1,4 +1,4 @@
-"""What is refused for want of memory, in which words, and which micro-batch is found to fit."""
+"""A run that does not fit into memory is refused with a clear message, and `auto` finds the micro-batch that fits."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def room(free: int | None, processes: ProcessLayout | None = None) -> Room:
     return Room(CPU, processes or ProcessLayout(), free, free)
 
 
-def test_what_fits_to_the_byte_is_not_refused() -> None:
+def test_a_run_that_fits_to_the_byte_is_not_refused() -> None:
     needed = planned_memory(CONFIG).total
     assert room(needed).refuse_oversized(CONFIG).total == needed
     assert room(None).refuse_oversized(CONFIG).total == needed
@@ -55,7 +55,7 @@ def test_what_fits_to_the_byte_is_not_refused() -> None:
 def test_the_field_that_takes_most_is_named_with_what_to_do(
     changes: dict[str, Any], free: int, parts: list[str]
 ) -> None:
-    """Criterion: one line with field, value, what is needed, what is free, and a next step."""
+    """Criterion: one line names the field, its value, the needed and the free memory, and a next step."""
     with pytest.raises(InputError) as refused:
         room(free).refuse_oversized(CONFIG.replace(**changes))
     text = str(refused.value)
@@ -64,7 +64,7 @@ def test_the_field_that_takes_most_is_named_with_what_to_do(
         assert part in text
 
 
-def test_the_remedy_that_is_named_is_one() -> None:
+def test_the_suggested_remedy_makes_the_run_fit() -> None:
     config, free = CONFIG.replace(batch_size=64), 2**23
     smaller = room(free).smaller_micro_batch(config)
     assert smaller is not None
@@ -74,7 +74,7 @@ def test_the_remedy_that_is_named_is_one() -> None:
         room(free).refuse_oversized(config)
 
 
-def test_what_is_plenty_is_more_than_is_planned() -> None:
+def test_plenty_of_memory_is_more_than_the_plan_needs() -> None:
     for config in (CONFIG, CONFIG.replace(attention="coupled-euler"), CONFIG.replace(softcap=9.0, batch_size=2)):
         needed = planned_memory(config).total
         assert not room(needed).is_plenty([config]), "the answer that takes no time is on the safe side"
@@ -88,9 +88,6 @@ def test_runs_side_by_side_are_added_up() -> None:
     refuse_side_by_side([small, large], 2, None)
     with pytest.raises(InputError, match=r"workers must be few enough .* got 2: .* give --workers 1, or smaller runs"):
         refuse_side_by_side([small, large], 2, small.total + large.total - 1)
-
-
-# --- what is free -------------------------------------------------------------------------------------------------
 
 
 def write(path: Path, text: str) -> None:
@@ -113,7 +110,7 @@ def write(path: Path, text: str) -> None:
     ],
 )
 def test_a_limit_of_a_control_group_counts(group: str, files: dict[str, str], expected: int, tmp_path: Path) -> None:
-    """Pages of files are given back when they are needed, so they count as free."""
+    """The system takes pages of files back when it needs them, so they count as free."""
     write(tmp_path / "proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
     write(tmp_path / "proc/self/cgroup", group + "\n")
     for name, text in files.items():
@@ -121,12 +118,9 @@ def test_a_limit_of_a_control_group_counts(group: str, files: dict[str, str], ex
     assert min(fit._free_by_limit(tmp_path / "proc", tmp_path / "groups")) == expected
 
 
-def test_where_nobody_knows_nothing_is_refused(tmp_path: Path) -> None:
+def test_unknown_free_memory_refuses_nothing(tmp_path: Path) -> None:
     assert list(fit._free_by_limit(tmp_path, tmp_path)) == []
     assert free_memory(torch.device("meta")) is None
-
-
-# --- batch_size=auto ----------------------------------------------------------------------------------------------
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -135,7 +129,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 @pytest.mark.parametrize("factor", [100.0, 0.9, 0.5, 0.2])
 def test_auto_finds_the_largest_micro_batch_and_keeps_the_batch(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: the least accumulation that fits with the margin, and none before it does."""
+    """Criterion: `auto` takes the least accumulation that fits with the margin."""
     config = CONFIG.replace(accumulation=3)
     margin = fit.MARGINS["cpu"]
     needed = margin * planned_memory(CONFIG).total
@@ -161,7 +155,7 @@ def test_auto_trains_as_the_same_numbers_given_by_hand(monkeypatch: pytest.Monke
     assert (tmp_path / "auto/config.json").read_text() == (tmp_path / "given/config.json").read_text()
 
 
-def test_auto_refuses_what_does_not_fit_one_sequence_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_refuses_a_run_that_does_not_fit_with_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 2**16)
     with pytest.raises(InputError, match="must leave the run within the memory that is free"):
         auto_batch(CONFIG, Runtime("cpu"), ProcessLayout())

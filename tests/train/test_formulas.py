@@ -1,4 +1,4 @@
-"""The identity of a run says which version of a computation it used, from the second version on."""
+"""The identity of a run contains the version of a computation that it uses, from the second version on."""
 
 from dataclasses import replace
 

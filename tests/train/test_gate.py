@@ -1,4 +1,4 @@
-"""FastSlow's gate learns at a rate of its own, on the schedule of the run, and never decays."""
+"""FastSlow's gate has its own learning rate on the schedule of the run, and no weight decay."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def test_the_gate_alone_is_in_a_group_with_its_own_rate(fast_slow: TrainConfig, 
     config = fast_slow.replace(optimizer=optimizer, gate_lr=0.05)
     model = config.model.build(0)
     built = build_optimizer(model, config)
-    set_rate(built, 0.5e-3)  # half way through a warm-up
+    set_rate(built, 0.5e-3)  # the rate half way through a warm-up
     of_the_gate = [group for group in built.param_groups if group["params"][0] is model.get_parameter("injection.gate")]
     assert len(of_the_gate) == 1
     assert of_the_gate[0]["lr"] == pytest.approx(0.025)
@@ -42,8 +42,8 @@ def test_the_gate_alone_is_in_a_group_with_its_own_rate(fast_slow: TrainConfig, 
 
 @pytest.mark.slow
 def test_a_gate_cannot_pass_the_sum_of_its_rates(fast_slow: TrainConfig, tmp_path: Path) -> None:
-    """AdamW moves a parameter by about its rate at most: with the run's rate a gate stays shut, whatever it would
-    learn. The first step has a gradient for the gate alone, which is never zero."""
+    """AdamW moves a parameter by at most about its rate in a step, so at the run's rate the gate stays almost closed.
+    In the first step only the gate has a gradient, which is never zero."""
     gates = {}
     for name, rate in {"own": 0.5, "the run's": None}.items():
         config = fast_slow.replace(gate_lr=rate, schedule="constant", warmup_steps=0)
@@ -68,7 +68,7 @@ def test_a_gate_cannot_pass_the_sum_of_its_rates(fast_slow: TrainConfig, tmp_pat
         ({"pool_factor": 20}, "pool_factor must be below seq_len=16, got 20"),
     ],
 )
-def test_bad_input(fast_slow: TrainConfig, changes: dict[str, Any], named: str) -> None:
+def test_an_invalid_gate_rate_is_refused(fast_slow: TrainConfig, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         fast_slow.replace(**changes)
 
@@ -85,7 +85,7 @@ def test_a_model_without_a_gate_has_no_rate_for_one(config: TrainConfig) -> None
         config.replace(gate_lr=0.1)
 
 
-def test_what_is_stacked_and_what_not(fast_slow: TrainConfig) -> None:
+def test_runs_with_a_gate_rate_frozen_or_deq_models_are_not_stacked(fast_slow: TrainConfig) -> None:
     assert stackable(fast_slow) is None
     assert "rate of their own" in (stackable(fast_slow.replace(gate_lr=0.1)) or "")
     assert "not trained" in (stackable(fast_slow.replace(frozen=True)) or "")
@@ -102,11 +102,11 @@ def test_the_gate_of_a_frozen_model_stays_shut(fast_slow: TrainConfig, tmp_path:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_weights_that_mix_streams_learn_at_the_rate_of_the_gate(fast_slow: TrainConfig, optimizer: str) -> None:
-    """At the rate of matrices they hardly leave their start, so that no study of them could find anything."""
+    """At the rate of matrices they would hardly leave their starting values, and a study would find no effect."""
     config = fast_slow.replace(streams=4, optimizer=optimizer, gate_lr=0.05)
     model = config.model.build(0)
     mixing = {id(p) for name, p in model.named_parameters() if "_mixing." in name}
-    assert len(mixing) == 3 * 2 * 4  # kinds of weights, branches, blocks
+    assert len(mixing) == 3 * 2 * 4  # numbers of kinds of weights, branches and blocks
     built = build_optimizer(model, config)
     set_rate(built, 1e-3)
     own = {id(p): group["lr"] for group in built.param_groups for p in group["params"] if group["lr"] != 1e-3}

@@ -1,4 +1,4 @@
-"""What is said of the machine: devices, memory, the share of the peak."""
+"""The description of the machine: devices, memory, and the share of peak FLOPs."""
 
 import os
 
@@ -17,12 +17,12 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_try(name: str) -> No
     assert str(caught.value) == f"device must be one that torch can use here, got '{name}'; try cpu, cuda or auto"
 
 
-def test_auto_is_a_device_that_works() -> None:
+def test_auto_selects_a_device_that_works() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def test_mfu_is_known_only_for_hardware_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mfu_is_reported_only_for_known_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_flops_utilisation(1e12, torch.device("cpu")) is None
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     assert model_flops_utilisation(98.9e12, torch.device("cuda")) == pytest.approx(0.1)
@@ -49,8 +49,8 @@ def test_peak_memory_never_falls() -> None:
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system forgets no peak")
-def test_an_earlier_and_higher_peak_hides_nothing() -> None:
-    """Criterion: 120 MB are seen in a process that held 400 before."""
+def test_an_earlier_and_higher_peak_does_not_hide_a_later_one() -> None:
+    """Criterion: a peak of 120 MB is measured in a process that held 400 MB before."""
     torch.ones(100_000_000).sum()
     memory = PeakMemory(torch.device("cpu"))
     held = torch.ones(30_000_000)

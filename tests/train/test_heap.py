@@ -1,4 +1,4 @@
-"""Memory that was freed is not asked of the system again, until it is given back."""
+"""The allocator keeps freed memory instead of returning it to the system."""
 
 import ctypes
 import json
@@ -34,8 +34,8 @@ print(json.dumps(found | {"left": held(), "after": faults()}))
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library keeps what it likes")
 def test_a_second_step_meets_no_page_faults() -> None:
-    """Criterion: of 51 MB that are taken twice, less than 1% of the pages; without asking, glibc gives most of them
-    away, as it does again afterwards."""
+    """Criterion: allocating 51 MB a second time faults on less than 1% of the pages. Before and after the request,
+    glibc returns the memory, so that most pages fault."""
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, timeout=60)
     found, pages = json.loads(done.stdout), (51 << 20) // 4096
     assert found["can"]
@@ -43,7 +43,7 @@ def test_a_second_step_meets_no_page_faults() -> None:
     assert found["left"] < found["held"] - 45
 
 
-def test_a_library_without_the_wish_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_this_option_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     with freed_memory_kept() as kept:
         assert not kept

@@ -1,4 +1,4 @@
-"""Which signals ask a run to stop, and what a repeated one does."""
+"""The signals that ask a run to stop, and the effect of a repeated signal."""
 
 import os
 import signal
@@ -16,19 +16,19 @@ REPEATABLE = [number for number in SIGNALS if number != signal.SIGINT]
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_as_at_a_terminal() -> Iterator[None]:
-    """A shell starts what runs in its background with SIGINT ignored."""
+    """Restore the default handler of SIGINT, since a shell starts background processes with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_signals_that_end_jobs_are_heard() -> None:
+def test_signals_that_end_jobs_are_handled() -> None:
     assert set(SIGNALS) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
 
 
 @pytest.mark.parametrize("number", REPEATABLE)
 def test_a_repeated_signal_changes_nothing(number: signal.Signals) -> None:
-    """Criterion: whatever follows the first signal, other than Ctrl-C, is not raised; the first one is told of."""
+    """Criterion: signals after the first, other than Ctrl-C, raise nothing, and the first one is reported."""
     before = [signal.getsignal(number) for number in SIGNALS]
     with StopRequest() as stop:
         for following in (number, number, *REPEATABLE):
@@ -47,7 +47,7 @@ def test_ctrl_c_after_a_first_signal_ends_at_once(first: signal.Signals) -> None
 
 
 def test_a_process_that_was_started_to_survive_its_terminal_does() -> None:
-    """Criterion: under nohup, SIGHUP is not noted, and the other signals are."""
+    """Criterion: under nohup, SIGHUP is ignored, and the other signals are handled."""
     script = (
         "import os, signal\n"
         "from attractor.train.interrupt import StopRequest\n"
@@ -60,8 +60,6 @@ def test_a_process_that_was_started_to_survive_its_terminal_does() -> None:
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=dict(os.environ))
 
-
-# --- a step that does not end -------------------------------------------------------------------------------------
 
 LONG_STEP = """
 import sys
@@ -89,7 +87,7 @@ cli.main()
     ("steps_before", "number", "saved"),
     [(0, signal.SIGTERM, "there is no checkpoint yet"), (2, signal.SIGINT, "the newest checkpoint is 'step-00000002'")],
 )
-def test_a_step_that_does_not_end_is_ended_and_what_is_saved_is_said(
+def test_a_step_that_does_not_end_is_ended_with_a_note_of_the_last_checkpoint(
     steps_before: int, number: signal.Signals, saved: str, tmp_path: Path
 ) -> None:
     """Criterion: although Python cannot act on the signal, the process ends with its exit code and one line."""
@@ -153,8 +151,9 @@ def test_other_stages_end_at_once(stage: str, number: signal.Signals, tmp_path: 
     assert "Traceback" not in said
 
 
-def test_a_deadline_that_is_met_ends_nothing() -> None:
-    """Criterion: after `saving`, and after the `with`, the process goes on; the file descriptor is as it was before."""
+def test_a_deadline_that_is_met_ends_no_process() -> None:
+    """Criterion: the process continues after `saving` and after the `with` block, and the wake-up file descriptor is
+    restored."""
     script = (
         "import signal, time\n"
         "from attractor.train import interrupt\n"
@@ -175,7 +174,7 @@ def test_a_deadline_that_is_met_ends_nothing() -> None:
 
 
 def started(script: str, folder: Path) -> "subprocess.Popen[str]":
-    """A process with Ctrl-C as at a terminal."""
+    """Start a process in which Ctrl-C works as at a terminal."""
     how = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-c", how + script], cwd=folder, env=dict(os.environ), **pipes)

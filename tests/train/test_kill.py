@@ -1,4 +1,4 @@
-"""Real processes: SIGKILL loses nothing but steps, and a run has one process. `make stress` kills far more often."""
+"""SIGKILL of real processes loses only steps, and a run has one process. `make stress` kills far more often."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from stress.kill_resume import kill_and_compare, start
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_bit_for_bit_as_an_untouched_one(tmp_path: Path) -> None:
+def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
     kill_and_compare(tmp_path, n_kills=2, seed=5, n_steps=40)
 
 
 @pytest.mark.slow
 def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp_path: Path, files) -> None:
-    """Criterion: `train` ends with one line and exit code 2; `launch` reports the run as failed; neither touches a file
-    of the run, which is stopped meanwhile so that it cannot touch them itself; it then goes on to its end."""
+    """Criterion: `train` ends with one line and exit code 2, and `launch` reports the run as failed. Neither changes a
+    file of the run, whose process is paused meanwhile and then continues to its end."""
     folder = tmp_path / "run"
     first = start(folder, 60)
     while not (folder / "metrics.jsonl").exists():

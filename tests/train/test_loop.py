@@ -1,4 +1,4 @@
-"""The loop: what a run computes does not depend on how often it was stopped, nor on what was not finite."""
+"""The result of a run does not depend on interruptions or on non-finite steps."""
 
 import json
 import math
@@ -56,15 +56,15 @@ VARIANTS = {
 def test_an_interrupted_run_ends_bit_for_bit_as_an_uninterrupted_one(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt, variant: str
 ) -> None:
-    """Criterion: with dropout on and Ctrl-C at steps that are neither logged, evaluated nor saved, weights, optimizer
-    state, random state, metrics, best checkpoint and summary are equal in every bit."""
+    """Criterion: weights, optimizer state, random state, metrics, best checkpoint and summary are equal in every bit.
+    Dropout is on, and Ctrl-C comes at steps that are neither logged, evaluated nor saved."""
     config = config.replace(**VARIANTS[variant])
     train(config, tmp_path / "whole", runtime)
     interrupt_during([2, 7])
     for after in (3, 8):
         with pytest.raises(RunInterrupted, match=f"interrupted after step {after}, saved"):
             train(config, tmp_path / "parts", runtime)
-        torch.manual_seed(after)  # another process has another random state
+        torch.manual_seed(after)  # a new process has another random state
     train(config, tmp_path / "parts", runtime)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
@@ -76,11 +76,11 @@ def test_dropout_draws_new_numbers_at_every_step(config: TrainConfig, runtime: R
     assert float(run.gradients(batch, 1.0)) != float(run.gradients(batch, 1.0))
 
 
-def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
+def test_a_run_repeats_the_steps_that_a_crash_lost(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: what was recorded after the last checkpoint is dropped, so that no step stands twice in the metrics,
-    and the outcome is that of a run without a crash."""
+    """Criterion: records after the last checkpoint are dropped, so that no step is twice in the metrics. The outcome
+    equals that of a run without a crash."""
     runtime = Runtime(device="cpu", log_every=1, save_every=4)
     train(config, tmp_path / "whole", runtime)
     take_step = Run.take_step
@@ -102,8 +102,8 @@ def test_a_crash_leaves_a_run_that_lives_through_the_lost_steps_again(
 def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: whenever a checkpoint gets its name, the metrics up to its step have been flushed, so that a power cut
-    leaves both or neither."""
+    """Criterion: whenever a checkpoint gets its final name, the metrics up to its step have been flushed, so that a
+    power cut leaves both or neither."""
     flushed: list[tuple[str, int]] = []
 
     def note(path: Path) -> None:
@@ -119,7 +119,7 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
     assert order == ["metrics.jsonl", "checkpoints"] * len(named)
 
 
-def test_a_run_whose_metrics_end_before_its_checkpoint_says_so(
+def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = Runtime(device="cpu", log_every=1, save_every=4)
@@ -154,7 +154,7 @@ def test_metrics_hold_step_and_tokens_everywhere_and_each_kind_once(
     assert max(Counter((r["step"], "loss" in r, "valid_loss" in r) for r in records).values()) == 1
 
 
-def test_the_folder_says_what_was_trained_on_what(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+def test_the_folder_records_the_config_and_the_data(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     summary = train(config.replace(attention="gated"), tmp_path, runtime)
     stored = RunFolder.open(tmp_path).config
     assert stored["label"] == summary["label"] == "gated"
@@ -204,7 +204,7 @@ def test_a_vocabulary_smaller_than_the_tasks_is_refused_before_a_folder_is_made(
 
 
 def test_a_predictable_text_is_learned(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
-    """Criterion: from ln 320 = 5.8 nats at the start to below 0.1 on a text that repeats seven letters."""
+    """Criterion: the loss falls from ln 320 = 5.8 nats to below 0.1 on a text that repeats seven letters."""
     (tmp_path / "text.txt").write_text("abcdefg" * 400)
     config = config.replace(corpus=str(tmp_path / "text.txt"), n_steps=80, lr=2e-2, dropout=0.0, eval_every=80)
     summary = train(config, tmp_path / "run", Runtime(device="cpu", log_every=1))
@@ -213,11 +213,8 @@ def test_a_predictable_text_is_learned(config: TrainConfig, runtime: Runtime, tm
     assert summary["metric"]["value"] == pytest.approx(math.exp(summary["valid_loss"]))
 
 
-# --- gradients ----------------------------------------------------------------------------------------------------
-
-
 def gradients_of_a_step(run: Run) -> dict[str, Tensor]:
-    """What the optimizer is given."""
+    """Return the gradients that the optimizer gets."""
     seen: dict[str, Tensor] = {}
 
     def look(*_: object) -> None:
@@ -231,7 +228,7 @@ def gradients_of_a_step(run: Run) -> dict[str, Tensor]:
 
 
 class Masked:
-    """A text task of which some targets are not scored, the more the later the sequence in its batch."""
+    """A text task in which later sequences of a batch have fewer scored targets."""
 
     def __init__(self, run: Run) -> None:
         self.task = run.task
@@ -247,8 +244,8 @@ class Masked:
 def test_accumulated_micro_batches_give_the_gradient_of_the_whole_batch(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, masked: bool
 ) -> None:
-    """Criterion: 2 or 4 micro-batches differ from one batch by rounding alone, also where they hold unequally many
-    scored positions. (The loss is taken in fp32, so fp64 weights leave an error of about 1e-7.)"""
+    """Criterion: 2 or 4 micro-batches differ from one batch by rounding alone, also with unequal numbers of scored
+    positions. (The loss is computed in fp32, so fp64 weights leave an error of about 1e-7.)"""
     gradients = {}
     for n in (1, 2, 4):
         run = build_run(config.replace(accumulation=n, dropout=0.0, clip=None), tmp_path / str(n), runtime)
@@ -265,7 +262,8 @@ def test_accumulated_micro_batches_give_the_gradient_of_the_whole_batch(
 def test_activation_checkpointing_changes_memory_and_no_gradient(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, attention: str
 ) -> None:
-    """Criterion: equal bits, with dropout on; and blocks really run twice as often, once more for the gradients."""
+    """Criterion: gradients are equal in every bit with dropout on, and blocks run twice, the second time in the
+    backward pass."""
     gradients, calls = [], []
     for checkpointing in (False, True):
         changed = config.replace(activation_checkpointing=checkpointing, attention=attention)
@@ -292,8 +290,8 @@ def test_clipping_bounds_the_norm_and_none_leaves_it(config: TrainConfig, runtim
 def test_half_precision_learns_and_keeps_fp32_master_weights(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, precision: str
 ) -> None:
-    """Criterion: products run in half precision, the loss falls as in fp32, weights and optimizer state stay fp32, and
-    the checkpoint holds the scaler's state exactly where there is a scaler."""
+    """Criterion: products run in half precision, the loss falls as in fp32, and weights and optimizer state stay fp32.
+    The checkpoint holds the scaler's state if and only if there is a scaler."""
     config = config.replace(precision=precision, n_steps=40, dropout=0.0, eval_every=40)
     run = build_run(config, tmp_path / "probe", runtime)
     seen = []
@@ -310,7 +308,7 @@ def test_half_precision_learns_and_keeps_fp32_master_weights(
     assert ("scale" in tensors["scaler"]) == (precision == "fp16")
 
 
-def test_the_scaler_goes_on_where_it_was(
+def test_the_scaler_resumes_from_its_state(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt
 ) -> None:
     config = config.replace(precision="fp16")
@@ -324,12 +322,9 @@ def test_the_scaler_goes_on_where_it_was(
     assert before["_growth_tracker"] == 7
 
 
-# --- what is not finite -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Weights and optimizer state before and after every step."""
+    """Return the weights and optimizer state before and after every step."""
     taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
     take_step = Run.take_step
 
@@ -348,7 +343,7 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dic
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_a_step_that_is_not_finite_touches_nothing_and_is_counted(
+def test_a_non_finite_step_changes_nothing_and_is_counted(
     config: TrainConfig,
     runtime: Runtime,
     tmp_path: Path,
@@ -357,8 +352,8 @@ def test_a_step_that_is_not_finite_touches_nothing_and_is_counted(
     what: str,
     precision: str,
 ) -> None:
-    """Criterion: over steps 4 and 7 weights and optimizer state keep every bit, over all others they change; both are
-    in the metrics, at steps that are otherwise not logged, and in the summary; the run goes on to a finite end."""
+    """Criterion: steps 4 and 7 keep every bit of weights and optimizer state, and all other steps change them. Both are
+    in the summary and, although not logged otherwise, in the metrics. The run continues to a finite end."""
     spoil([3, 6], what)
     summary = train(config.replace(precision=precision), tmp_path, runtime)
     for step, (before, after) in enumerate(snapshots):
@@ -371,15 +366,15 @@ def test_a_step_that_is_not_finite_touches_nothing_and_is_counted(
     assert records[4]["loss" if what == "loss" else "grad_norm"] is None
 
 
-def test_too_many_in_a_row_stop_the_run_with_its_last_good_weights(
+def test_too_many_non_finite_steps_stop_the_run_with_its_last_good_weights(
     config: TrainConfig,
     runtime: Runtime,
     tmp_path: Path,
     spoil: Callable[[Iterable[int], str], None],
     snapshots: list[tuple[dict[str, Any], dict[str, Any]]],
 ) -> None:
-    """Criterion: stopped after the third in a row, with exit code 1, the count, the field to change and the place of
-    the weights, which are those of before."""
+    """Criterion: the run stops after the third in a row with exit code 1. The message has the count, the field to
+    change and the path of the weights, which are those before the first of them."""
     spoil(range(4, 12), "loss")
     with pytest.raises(RunStopped) as caught:
         train(config.replace(max_bad_steps=3), tmp_path, runtime)
@@ -393,7 +388,7 @@ def test_too_many_in_a_row_stop_the_run_with_its_last_good_weights(
     assert same(newest_tensors(tmp_path)["weights"], dict(snapshots[4][0]["weights"]))
 
 
-def test_a_good_step_starts_the_count_anew(
+def test_a_finite_step_resets_the_count(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Callable[[Iterable[int], str], None]
 ) -> None:
     spoil([2, 3, 5, 6, 8, 9], "gradient")
@@ -415,9 +410,6 @@ def test_the_count_in_a_row_survives_an_interruption(
         train(config.replace(max_bad_steps=3), tmp_path, runtime)
 
 
-# --- the command line, by real signals ----------------------------------------------------------------------------
-
-
 def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -428,7 +420,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Start a command whose standard error can be read, and leave none behind."""
+    """Start a command with readable standard error, and end it when the test ends."""
     started = []
 
     def run(command: list[str]) -> subprocess.Popen:
@@ -446,10 +438,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 def test_signals_save_and_the_printed_command_resumes(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, start: Callable[..., subprocess.Popen]
 ) -> None:
-    """Criterion: a run that a signal stops exits with 128 and its number, and leaves a checkpoint of its very step and
-    one line whose command continues; carried to the end by it, the weights are those of a run that was never
-    stopped."""
-    folder = tmp_path / "a run"  # the printed command must quote it
+    """Criterion: a run stopped by a signal exits with 128 plus its number. It leaves a checkpoint of the current step
+    and prints one line with a command, which continues the run to the weights of an uninterrupted run."""
+    folder = tmp_path / "a run"  # the printed command must quote the blank
     config = config.replace(n_steps=500, warmup_steps=50, eval_every=250)
     model = [
         f"--{name}={getattr(config.model, name)}" for name in ("d_model", "n_heads", "n_layers", "d_ff", "dropout")

@@ -1,4 +1,4 @@
-"""MuonAdamW is torch's Muon and torch's AdamW where they say what to do, and head by head its own."""
+"""MuonAdamW equals torch's Muon and AdamW where these define the update, and orthogonalises head by head."""
 
 import copy
 import io
@@ -48,8 +48,8 @@ def with_rule(model: nn.Module, rule: str) -> list[Tensor]:
 def test_whole_matrices_move_as_under_muon_of_torch_and_all_else_as_under_adamw(
     attention: str, adjust: str, dtype: torch.dtype
 ) -> None:
-    """Criterion: five steps under a changing rate. AdamW's parameters agree to the bit; so do Muon's in bf16, in which
-    torch's Muon always iterates, and in fp32 each step differs by its rounding, 4% of the update's norm."""
+    """Criterion: over five steps with a changing rate, AdamW's parameters agree to the bit, as do Muon's in bf16, in
+    which torch's Muon always iterates. In fp32 each step differs by the rounding of bf16, 4% of the update's norm."""
     model = model_of(attention, tied_embeddings=False).to(dtype)
     twin = copy.deepcopy(model)
     ours = muon_of(model, per_head=False, adjust=adjust)
@@ -78,8 +78,8 @@ def test_whole_matrices_move_as_under_muon_of_torch_and_all_else_as_under_adamw(
 
 @pytest.mark.parametrize("attention", PRESETS)
 def test_every_parameter_has_one_rule_and_decays_as_under_adamw(attention: str) -> None:
-    """Criterion: the decay of every name is that of `parameter_groups`; Muon's are the matrices inside blocks, so
-    neither tables nor the readout."""
+    """Criterion: decay follows `parameter_groups` by name. Muon moves the matrices inside blocks, not embeddings or the
+    readout."""
     for tied in (True, False):
         model = model_of(attention, tied_embeddings=tied)
         groups = muon_groups(model, DECAY)
@@ -93,8 +93,8 @@ def test_every_parameter_has_one_rule_and_decays_as_under_adamw(attention: str) 
 
 @pytest.mark.parametrize("attention", ["standard", "gqa", "mla", "differential", "psiqrh", "coupled-mla"])
 def test_every_head_is_orthogonalised_alone(attention: str) -> None:
-    """Criterion: one step from zero weights; the singular values of each head's rows are those of its gradient under
-    the iteration as a polynomial, so within its band unless the gradient's were nearly 0."""
+    """Criterion: after one step from zero weights, the singular values of each head's rows are the iteration's
+    polynomial of those of its gradient. They lie within its band unless those of the gradient were nearly 0."""
     model = model_of(attention)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -118,7 +118,7 @@ def test_every_head_is_orthogonalised_alone(attention: str) -> None:
 
 
 def test_heads_and_whole_matrices_are_different_updates() -> None:
-    """Criterion: as METHODS says, orthogonal heads make a matrix whose largest singular value is far from 1."""
+    """Criterion: orthogonal heads form a matrix whose largest singular value is far from 1."""
     norms = []
     for per_head in (True, False):
         model = model_of()
@@ -132,7 +132,7 @@ def test_heads_and_whole_matrices_are_different_updates() -> None:
 
 
 def test_permuting_heads_permutes_the_update() -> None:
-    """Criterion: to the bit."""
+    """Criterion: the updates are equal to the bit."""
     order = torch.tensor([2, 0, 3, 1])
 
     def moved(permute: bool) -> Tensor:
@@ -151,8 +151,8 @@ def test_permuting_heads_permutes_the_update() -> None:
     assert torch.equal(moved(permute=True), moved(permute=False)[order])
 
 
-def test_fused_matrix_is_cut_into_its_heads_and_the_rest() -> None:
-    """Criterion: rows that are no head's are one block; stored transposed, it moves as the transpose does."""
+def test_a_fused_matrix_is_split_into_its_heads_and_the_rest() -> None:
+    """Criterion: rows of no head form one block, and a transposed matrix moves as the transpose does."""
     weight = nn.Parameter(torch.zeros(12, 10))
     fused = [Rows(weight, (0, 6), 2), Rows(weight, (2, 8), 2)]
     cuts = muon.blocks(fused)
@@ -173,7 +173,8 @@ def test_fused_matrix_is_cut_into_its_heads_and_the_rest() -> None:
 
 
 def test_orthogonalised_shapes_and_zero() -> None:
-    """Criterion: wide, tall and batched; the singular vectors stay; zero gives zero; the scale does not matter."""
+    """Criterion: for wide, tall and batched matrices the singular vectors stay, zero gives zero, and the scale does not
+    matter."""
     x = torch.randn(3, 6, 20, generator=torch.Generator().manual_seed(0))
     for update in (x, x.mT, x[0], x[0].T):
         found = orthogonalized(update).float()
@@ -205,7 +206,8 @@ def test_parameter_without_gradient_stays_and_keeps_no_state() -> None:
 
 @pytest.mark.parametrize("attention", ["standard", "mla"])
 def test_resumed_is_uninterrupted(attention: str) -> None:
-    """Criterion: to the bit, through a file that is read without unpickling, in the form `load_optimizer` takes."""
+    """Criterion: training resumes to the bit from a file that is read without unpickling, in the form of
+    `load_optimizer`."""
     model = model_of(attention)
     optimizer = muon_of(model)
     for step in range(3):
@@ -227,8 +229,9 @@ def test_resumed_is_uninterrupted(attention: str) -> None:
     assert all(torch.equal(one, two) for one, two in pairs)
 
 
-def test_loss_scaling_changes_no_bit_and_skips_what_is_not_finite() -> None:
-    """Criterion: GradScaler with a power of two; an infinite gradient leaves weights and state alone."""
+def test_loss_scaling_changes_no_bit_and_skips_non_finite_steps() -> None:
+    """Criterion: a GradScaler with a power of two changes no bit, and an infinite gradient changes neither weights nor
+    state."""
     scaled, plain = model_of(), model_of()
     optimizers = [muon_of(model) for model in (scaled, plain)]
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -266,7 +269,7 @@ def test_closure_is_evaluated_with_gradients() -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_matrices_spread_over_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharded_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muon, "is_spread", lambda parameter: True)
     with pytest.raises(InputError, match=r"^parallel must be ddp under Muon, .* choose parallel='ddp', or AdamW$"):
         muon_of(model_of())
@@ -279,8 +282,8 @@ def test_bad_options_are_refused() -> None:
         muon_of(model_of(), momentum=1.0)
 
 
-def test_a_plan_says_which_rule_moves_what() -> None:
-    """Criterion: every parameter once; heads are named where there are any and they are taken apart."""
+def test_a_plan_lists_the_rule_of_every_parameter() -> None:
+    """Criterion: every parameter occurs once, and heads are named where they are orthogonalised separately."""
     config = TrainConfig(model=MODEL, optimizer="muon", seq_len=16)
     groups = optimizer_groups(model_of(), config)
     names = [group["name"] for group in groups]

@@ -1,4 +1,4 @@
-"""What a plan says before anything runs: counts against hand and torch, groups, epochs, differences."""
+"""A plan lists FLOPs, parameters, groups, epochs and differences; counts equal those by hand and by torch."""
 
 import io
 import json
@@ -27,32 +27,30 @@ SMALL = TransformerConfig(vocab_size=10, d_model=4, n_heads=2, n_layers=1, d_ff=
 WIDE = TransformerConfig(vocab_size=20, d_model=16, n_heads=4, n_layers=2, d_ff=24, max_seq_len=8, positions="rope")
 ESTIMATE = RunCosts("cpu", 1, 5, 0.5, 0.2, 0.1, 1.0, 0.05, 12.0, 100_000_000)
 
-# --- FLOPs --------------------------------------------------------------------------------------------------------
 
-
-def test_flops_are_three_times_two_for_each_weight_and_each_causal_product() -> None:
-    """By hand, d_model 4, 2 heads of width 2, d_ff 6, vocabulary 10, 7 tokens. Weights: readout 40, q k v o 64, MLP 72.
-    A token attends to 4 on average of 1 to 7, and each costs a dot product and a weighted sum of width 4 over both
-    heads: 4 x 8 = 32."""
+def test_flops_are_six_for_each_weight_and_each_causal_product() -> None:
+    """The count by hand has d_model 4, 2 heads of width 2, d_ff 6, vocabulary 10 and 7 tokens. Its weights are: readout
+    40, q k v o 64, MLP 72. A token attends to 4 tokens on average (of 1 to 7), and each costs a dot product and a
+    weighted sum of width 4 over both heads: 4 x 8 = 32."""
     by_hand = {"project": 2 * 48, "couple": 0, "score": 2 * 32, "output": 2 * 16, "mlp": 2 * 72, "readout": 2 * 40}
     assert forward_flops(SMALL, 7) == by_hand
     assert training_flops_per_token(SMALL.build(0), seq_len=7) == 3 * sum(by_hand.values())
 
 
-def test_a_token_that_sees_both_ways_sees_all_keys() -> None:
-    """7 of 7, where a causal one sees 4 on average."""
+def test_a_token_attends_to_all_keys_without_causality() -> None:
+    """Criterion: it attends to 7 of 7 tokens, where a causal one attends to 4 on average."""
     causal = forward_flops(SMALL, 7)
     assert forward_flops(SMALL.replace(causal=False), 7) == causal | {"score": causal["score"] * 7 / 4}
 
 
-def test_two_layers_double_what_is_inside_them() -> None:
+def test_two_layers_double_the_cost_of_a_layer() -> None:
     one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
     assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
 
 
 def test_a_token_sees_at_most_its_window_in_a_layer_that_has_one() -> None:
-    """By hand: of 7 tokens with a window of 3, they see 1 + 2 + 5 x 3 = 18 keys, and the products in blocks of a long
-    sequence count as those that are seen."""
+    """Criterion: with a window of 3, the 7 tokens attend to 1 + 2 + 5 x 3 = 18 keys. Blocks over a long sequence count
+    only the keys inside the window."""
     plain = forward_flops(SMALL, 7)["score"]
     assert forward_flops(SMALL.replace(window=3), 7)["score"] == pytest.approx(plain * 18 / 28)
     both = SMALL.replace(n_layers=2, window=3, global_layers="0")
@@ -61,9 +59,9 @@ def test_a_token_sees_at_most_its_window_in_a_layer_that_has_one() -> None:
     assert forward_flops(long, 1000)["score"] == pytest.approx(16 * (1000 * 10 - 45) / 1000)
 
 
-def test_flops_of_two_timescales_are_those_of_each_part_times_how_often_it_runs() -> None:
-    """By hand, at the sizes of SMALL: a block is 96 + 32 + 144 for the weights of a token and 8 for each key that it
-    sees; 7 tokens in blocks of 3 leave 2 slow positions that are read. Post runs twice, and the slow path twice."""
+def test_flops_of_two_timescales_are_those_of_each_part_times_its_number_of_runs() -> None:
+    """By hand at the sizes of SMALL, a block costs 96 + 32 + 144 for the weights of a token and 8 for each key. The 7
+    tokens in blocks of 3 leave 2 slow positions that are read. Post and the slow path both run twice."""
     config = FastSlowConfig(
         vocab_size=10, d_model=4, n_heads=2, d_ff=6, max_seq_len=8, mlp="swiglu", qk_norm=False, pool_factor=3, n_slow=1
     ).replace(n_kv_heads=2)
@@ -79,8 +77,8 @@ def test_flops_of_two_timescales_are_those_of_each_part_times_how_often_it_runs(
     )
 
 
-def test_what_is_looked_up_is_not_multiplied() -> None:
-    """Learned positions cost nothing, and an untied embedding is paid for once, as the readout."""
+def test_table_lookups_cost_no_flops() -> None:
+    """Criterion: learned positions cost nothing, and an untied embedding costs only its readout."""
     once = forward_flops(SMALL, 7)
     assert forward_flops(SMALL.replace(positions="learned"), 7) == once
     assert forward_flops(SMALL.replace(tied_embeddings=False), 7) == once
@@ -88,8 +86,9 @@ def test_what_is_looked_up_is_not_multiplied() -> None:
 
 @pytest.mark.parametrize("name", tiered(PRESETS))
 def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: forward within 1%, and backward twice that, as torch counts a real model in plain PyTorch, without
-    kernels that it cannot look into or that recompute. Torch counts all pairs of positions, so ours are taken so."""
+    """Criterion: the forward pass agrees within 1% with torch's count of a real model, and the backward pass with twice
+    that. The model is plain PyTorch, without kernels that torch cannot count or that recompute. Torch counts all pairs
+    of positions, so ours are counted alike."""
 
     def plainly(program: Program, q: Tensor, k: Tensor, dt: Tensor, *matrices: Tensor) -> tuple[Tensor, Tensor]:
         return integrate_reference(program, q, k, dt, lambda q: apply_force(q, *matrices))
@@ -104,7 +103,7 @@ def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pyte
             logits, _ = model(torch.zeros(2, length, dtype=torch.long))
         logits.sum().backward()
     ours = forward_flops(config, length)
-    gates = 2 * config.n_layers * config.d_model * config.n_heads if name == "differential-v2" else 0  # no pairs
+    gates = 2 * config.n_layers * config.d_model * config.n_heads if name == "differential-v2" else 0  # without pairs
     halved = config.attention_config.score.over_pairs
     pairs = (ours["score"] - gates) * (2 * length / (length + 1) if halved else 1)
     total = 2 * length * (sum(ours.values()) - ours["score"] + gates + pairs)
@@ -117,14 +116,11 @@ def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pyte
     [("coupled-euler", 2, 2), ("coupled-linear", 2, 1), ("coupled-hamiltonian", 3, 2), ("mlp-only", 1, 2)],
 )
 def test_coupling_costs_its_forces_times_their_matrices(name: str, n_forces: int, n_matrices: int) -> None:
-    """Two steps: Euler takes a force in each, leapfrog one more. A force moves every head by K x K matrices."""
+    """For two steps, Euler evaluates two forces and leapfrog three. A force multiplies every head by K x K matrices."""
     attention = PRESETS[name] if name == "mlp-only" else PRESETS[name].replace(n_steps=2)
     flops = forward_flops(WIDE.replace(attention=attention), 8)
     width, heads = 4, 4
     assert flops["couple"] == WIDE.n_layers * n_forces * n_matrices * 2 * heads * width**2
-
-
-# --- parameters, tokens, groups -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -147,7 +143,7 @@ def test_parts_by_hand() -> None:
     assert normed["couple"] == 2 * 2, "norms of queries and keys, of one head's width, are the coupling's"
 
 
-def test_layers_are_folded_and_nothing_is_drawn(config: TrainConfig) -> None:
+def test_layers_are_folded_and_no_random_number_is_drawn(config: TrainConfig) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     plan = plan_run(config.replace(n_layers=3, attention="coupled-euler"), config.build_task())
@@ -157,7 +153,7 @@ def test_layers_are_folded_and_nothing_is_drawn(config: TrainConfig) -> None:
     assert "blocks.*.attention.couple.tau" in vectors.tensors
 
 
-def test_epochs_are_tokens_over_the_tasks_own_where_these_end(config: TrainConfig) -> None:
+def test_epochs_are_tokens_over_the_size_of_a_finite_task(config: TrainConfig) -> None:
     task = config.build_task()
     plan = plan_run(config, task)
     assert (plan.tokens_per_step, plan.tokens) == (64, 768)
@@ -171,7 +167,7 @@ def test_epochs_are_tokens_over_the_tasks_own_where_these_end(config: TrainConfi
     assert np.isfinite(endless.flops_per_token)
 
 
-def test_validation_is_counted_and_told_where_it_is_large(config: TrainConfig) -> None:
+def test_validation_is_counted_and_reported_where_it_is_large(config: TrainConfig) -> None:
     for eval_batches, told in ((None, True), (1, False)):
         each = config.replace(eval_batches=eval_batches, eval_every=5)
         task = each.build_task()
@@ -184,16 +180,13 @@ def test_validation_is_counted_and_told_where_it_is_large(config: TrainConfig) -
         assert (f"; 3 evaluations of {with_prefix(plan.validated_tokens)} tokens, " in plan.in_short) == told
 
 
-# --- how it is shown ----------------------------------------------------------------------------------------------
-
-
 def shown(*plans: object) -> str:
     console = Console(file=io.StringIO(), width=100)
     print_plans(console, plans)  # type: ignore[arg-type]
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_all_presets_fit_a_hundred_columns_and_say_what_differs(config: TrainConfig) -> None:
+def test_tables_of_all_presets_fit_a_hundred_columns_and_show_differences(config: TrainConfig) -> None:
     task = config.build_task()
     base = config.replace(d_model=32, n_heads=4)
     plans = [replace(plan_run(base.replace(attention=name), task), estimate=ESTIMATE) for name in PRESETS]
@@ -205,7 +198,7 @@ def test_all_presets_fit_a_hundred_columns_and_say_what_differs(config: TrainCon
     assert set(differences([plans[0], plans[1]])) == {"model.attention.project.heads_per_kv"}
 
 
-def test_a_failure_is_told_in_words_and_a_plan_is_json(config: TrainConfig) -> None:
+def test_a_failure_is_a_clear_message_and_a_plan_is_json(config: TrainConfig) -> None:
     plan = replace(plan_run(config, config.build_task()), failure="RuntimeError: no room")
     assert "standard: no estimate, since its first steps failed: RuntimeError: no room" in shown(plan)
     stored = json.loads(json.dumps(plan.to_dict()))

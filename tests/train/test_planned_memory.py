@@ -1,4 +1,4 @@
-"""What is planned of a run's memory: against exact counts, against torch on real tensors, and against runs."""
+"""The planned memory of a run equals exact counts and torch's use for real tensors, and never exceeds that of runs."""
 
 import weakref
 from dataclasses import replace
@@ -41,7 +41,7 @@ CASES = {
 
 
 def counted_for_real(config: TrainConfig) -> tuple[int, int]:
-    """Bytes after the forward pass, and at most, of a micro-batch of real tensors."""
+    """Return the bytes after the forward pass and the peak bytes of a micro-batch of real tensors."""
     model = config.model.build(0)
     model.train()
     model.activation_checkpointing = config.activation_checkpointing
@@ -61,7 +61,7 @@ def counted_for_real(config: TrainConfig) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", fast_alone(CASES, "standard", "fast-slow"))
 def test_activations_are_those_of_real_tensors(name: str) -> None:
-    """Criterion: what is counted without data is what is counted on real tensors, within 1%."""
+    """Criterion: the count without data equals that on real tensors within 1%."""
     config = CASES[name]
     after_forward, at_most = counted_for_real(config)
     memory = planned_memory(config)
@@ -88,7 +88,7 @@ def test_the_model_and_its_optimizer_are_counted_exactly(optimizer: str) -> None
 
 
 def test_layers_beyond_the_third_are_like_it() -> None:
-    """Criterion: eight layers are counted as torch counts all eight."""
+    """Criterion: the count for eight layers equals torch's count of all eight."""
     deep = CONFIG.replace(n_layers=8)
     after_forward, at_most = counted_for_real(deep)
     memory = planned_memory(deep)
@@ -106,35 +106,35 @@ def test_accumulation_needs_less_and_holds_gradients_beside_activations() -> Non
 
 
 def test_every_layer_is_counted_where_some_have_a_window() -> None:
-    """Criterion: a single global layer, which is not among the first three, is counted."""
+    """Criterion: a single global layer that is not among the first three is counted."""
     config = CONFIG.replace(n_layers=5, softcap=20.0, seq_len=256, max_seq_len=256, window=4)
     some, none = (planned_memory(config.replace(global_layers=layers)).activations for layers in ("4", "every:9"))
-    assert some - none > 8 * 4 * 256 * 256 * 4  # a map of logits of every head
+    assert some - none > 8 * 4 * 256 * 256 * 4  # the size of one map of logits for every head
 
 
 @pytest.mark.slow
-def test_what_depends_on_data_is_planned_by_its_embeddings() -> None:
-    """An equilibrium's iterations end by what they find, so they cannot be counted: the plan is a lower bound still."""
+def test_a_model_whose_cost_depends_on_data_is_planned_by_its_embeddings() -> None:
+    """The number of iterations of an equilibrium depends on the data, so the plan is only a lower bound."""
     model = FastSlowConfig(d_model=32, n_heads=4, d_ff=64, max_seq_len=64, equilibrium="deq")
     memory = planned_memory(CONFIG.replace(model=model))
     assert memory.activations >= 8 * 64 * 32 * 4
 
 
-def test_absurd_sizes_are_planned_in_numbers_of_python() -> None:
+def test_enormous_sizes_are_planned_in_python_integers() -> None:
     for changes in ({"d_model": 2**28, "n_heads": 2**20}, {"batch_size": 10**30}, {"vocab_size": 2**28}):
         assert planned_memory(CONFIG.replace(**changes)).total > 2**36, changes
     endless = CONFIG.replace(n_layers=10**8)
     assert planned_memory(endless).parameters > 10**8 * planned_memory(CONFIG).parameters / 10
 
 
-def test_nothing_is_drawn_and_nothing_stays() -> None:
+def test_planning_draws_no_random_number() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     planned_memory(CONFIG.replace(d_ff=72, dropout=0.1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_storage_counts_once_and_until_nobody_refers_to_it() -> None:
+def test_a_storage_counts_once_and_until_its_last_reference_ends() -> None:
     with LiveStorages() as live:
         x = torch.zeros(100)
         view = x.view(10, 10)
@@ -148,7 +148,8 @@ def test_a_storage_counts_once_and_until_nobody_refers_to_it() -> None:
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_process_of_several_holds_its_share(parallel: str) -> None:
-    """By hand: under fsdp a quarter of each tensor, rounded up by rows, and one layer and the rest whole."""
+    """Criterion: under fsdp a process holds a quarter of each tensor, rounded up to whole rows, and one layer and the
+    rest in full."""
     config = CONFIG.replace(batch_size=8)
     alone = planned_memory(config.replace(batch_size=2))
     each = planned_memory(config, ProcessLayout(4, parallel))
@@ -166,7 +167,7 @@ def test_a_process_of_several_holds_its_share(parallel: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["standard", "coupled", "large vocabulary", "activation checkpointing"])
 def test_a_run_needs_at_least_what_is_planned(name: str, tmp_path: Path) -> None:
-    """Criterion: the measured peak of a run's first steps is no smaller, so that nothing that fits is refused."""
+    """Criterion: the measured peak of a run's first steps is at least the plan, so that no run that fits is refused."""
     config = replace(CASES[name], batch_size=32)
     run = Run(config, RunFolder.create(tmp_path, config.to_dict()), config.build_task(), Runtime("cpu", 1), Display())
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Batches made ahead: the same ones in the same order, few at a time, and nothing left behind when a run ends."""
+"""Prefetched batches are the same in the same order, few at a time, and none remains when a run ends."""
 
 import signal
 import threading
@@ -21,7 +21,7 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_they_come_in_order_and_are_made_a_few_at_a_time() -> None:
+def test_batches_come_in_order_and_are_prepared_a_few_at_a_time() -> None:
     made: list[int] = []
 
     def make(step: int) -> int:
@@ -37,7 +37,7 @@ def test_they_come_in_order_and_are_made_a_few_at_a_time() -> None:
 
 
 def test_an_error_is_raised_as_itself_where_its_batch_is_taken() -> None:
-    """Criterion: the object that was raised, at the step that it belongs to, and none of the earlier ones is lost."""
+    """Criterion: the same exception object is raised at its own step, and no earlier batch is lost."""
     error = MemoryError("no room")
 
     def make(step: int) -> int:
@@ -53,7 +53,7 @@ def test_an_error_is_raised_as_itself_where_its_batch_is_taken() -> None:
     assert not batch_threads()
 
 
-def test_leaving_waits_for_the_one_being_made_and_makes_no_other() -> None:
+def test_leaving_waits_for_the_batch_in_preparation_and_prepares_no_other() -> None:
     made: list[int] = []
     begun, may_end = threading.Event(), threading.Event()
 
@@ -77,14 +77,14 @@ def test_leaving_waits_for_the_one_being_made_and_makes_no_other() -> None:
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From here on batches are made ahead, as for an accelerator."""
+    """Prefetch batches in all further runs, as for an accelerator."""
     return lambda: monkeypatch.setattr(loop, "WITHOUT_PREFETCHING", ())
 
 
-def test_a_run_is_the_same_whoever_makes_its_batches(
+def test_a_run_is_the_same_with_and_without_prefetching(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, ahead: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: to the bit, interrupted and resumed too; and it is another thread that makes them."""
+    """Criterion: runs agree to the bit, also when interrupted and resumed, and another thread prepares the batches."""
     train(config, tmp_path / "own", runtime)
     ahead()
     makers = set()

@@ -1,4 +1,4 @@
-"""What a process does whose parent was killed."""
+"""A process ends when its parent was killed."""
 
 import multiprocessing
 import multiprocessing.forkserver
@@ -15,7 +15,7 @@ import pytest
 from attractor.train.interrupt import SIGNALS
 from attractor.train.process import begin, end_at_once, fresh_processes, save_and_end
 
-CONTEXT = multiprocessing.get_context("fork")  # quick, and nothing is computed in these
+CONTEXT = multiprocessing.get_context("fork")  # forking is quick, and these processes compute nothing
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
@@ -40,14 +40,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def has_ended(process: int) -> bool:
-    """One that nobody waits for stays in the table of processes."""
+    """Return whether the process has ended; until its parent waits for it, it stays in the process table."""
     status = Path(f"/proc/{process}/stat")
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
 @pytest.mark.parametrize(("act", "saves"), [(save_and_end, True), (end_at_once, False)])
-def test_without_its_parent_it_ends(tmp_path: Path, act: Callable[[], Any], saves: bool) -> None:
+def test_a_process_ends_without_its_parent(tmp_path: Path, act: Callable[[], Any], saves: bool) -> None:
     path = tmp_path / "child"
     process = CONTEXT.Process(target=parent, args=(act, path))
     process.start()
@@ -61,7 +61,7 @@ def test_without_its_parent_it_ends(tmp_path: Path, act: Callable[[], Any], save
 
 
 def end_when_asked(folder: Path) -> None:
-    """Ends with the number of the first of these signals, once another process has let it."""
+    """End with the number of the first of these signals, once the test permits it."""
     begin(end_at_once)
     for number in SIGNALS:
         signal.signal(number, lambda number, _: (folder / "asked").write_text(str(number)))
@@ -71,11 +71,11 @@ def end_when_asked(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_to_all_processes_reaches_the_fresh_ones_and_spares_what_forks_them(
+def test_a_signal_to_all_processes_reaches_fresh_processes_and_spares_the_fork_server(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Criterion: while the fresh process lives, its parent knows it, and then learns its exit code; both are told by
-    the server that forked it."""
+    """Criterion: the parent knows that the fresh process is alive and later learns its exit code; the fork server
+    reports both."""
     process = fresh_processes().Process(target=end_when_asked, args=(tmp_path,))
     process.start()
     until((tmp_path / "listens").exists)

@@ -1,5 +1,4 @@
-"""What activation checkpointing keeps: the same gradients to the bit, memory between all and nothing, little computed
-again."""
+"""Activation checkpointing keeps gradients to the bit, saves memory, and recomputes little."""
 
 from collections import Counter
 from pathlib import Path
@@ -29,7 +28,7 @@ WIDE = TransformerConfig(
 
 
 def gradients(model: LanguageModel, seed: int = 0) -> list[Tensor]:
-    torch.manual_seed(seed)  # dropout
+    torch.manual_seed(seed)  # seeds dropout
     tokens = torch.randint(0, 320, (2, 33), generator=torch.Generator().manual_seed(0))
     loss, aux_loss = model.loss(tokens[:, :-1], tokens[:, 1:])
     return list(torch.autograd.grad(loss + aux_loss, list(model.parameters())))
@@ -62,7 +61,7 @@ def test_gradients_are_the_same_to_the_bit(config: Any, precision: torch.dtype |
 
 
 class Seen(TorchDispatchMode):
-    """Counts operations by name, and remembers what they made without keeping it."""
+    """Count operations by name, and track the memory of their results without keeping it alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +83,7 @@ class Seen(TorchDispatchMode):
 
 
 def passes(model: LanguageModel) -> tuple[Seen, Seen]:
-    """What was seen of a forward and of a backward pass; what is held is that after the forward one."""
+    """Return the operations of a forward and of a backward pass, with the bytes held after the forward pass."""
     tokens = torch.randint(0, 320, (2, 65), generator=torch.Generator().manual_seed(0))
     with Seen() as forward:
         loss, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
@@ -95,8 +94,8 @@ def passes(model: LanguageModel) -> tuple[Seen, Seen]:
 
 
 def test_cheap_computes_activations_again_and_neither_products_nor_attention() -> None:
-    """Criterion: in the backward pass no product and no attention more than without checkpointing, but
-    activations; `blocks` computes them all. What is held lies between the two."""
+    """Criterion: the backward pass recomputes activations but no product and no attention, while `blocks` recomputes
+    all. The memory of `cheap` lies between that of `blocks` and that without checkpointing."""
     found = {name: passes(asked(WIDE.replace(dropout=0.0).build(0), how)) for name, how in WAYS.items()}
     calls = {name: backward.calls for name, (_, backward) in found.items()}
     held = {name: forward.calls["bytes"] for name, (forward, _) in found.items()}
@@ -109,7 +108,7 @@ def test_cheap_computes_activations_again_and_neither_products_nor_attention() -
     assert held["blocks"] < held["cheap"] < held["nothing"]
 
 
-def test_what_is_expensive_sums_over_many_numbers_or_attends() -> None:
+def test_expensive_operations_sum_over_many_numbers_or_attend() -> None:
     aten = torch.ops.aten
     x = torch.zeros(1)
     many, few = torch.zeros(2, 3, MANY), torch.zeros(2, 3, MANY - 1)
@@ -121,8 +120,8 @@ def test_what_is_expensive_sums_over_many_numbers_or_attends() -> None:
     assert not is_expensive(aten.silu.default, many)
 
 
-def test_a_run_does_as_its_config_says(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
-    """Criterion: one step of each way, to the bit, and the config of a run that does not ask is stored as before."""
+def test_a_run_checkpoints_as_its_config_says(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    """Criterion: one step agrees to the bit under each setting, and a config with the default is stored as before."""
     weights = []
     for name, how in WAYS.items():
         run = build_run(config.replace(model=WIDE, **how), tmp_path / name, runtime)
@@ -135,7 +134,7 @@ def test_a_run_does_as_its_config_says(config: TrainConfig, runtime: Runtime, tm
     assert config.replace(**WAYS["cheap"]).to_dict()["recompute"] == "cheap"
 
 
-def test_it_is_refused_where_nothing_is_computed_again(config: TrainConfig) -> None:
+def test_a_setting_without_effect_is_refused(config: TrainConfig) -> None:
     with pytest.raises(InputError, match="recompute must be 'blocks' without activation_checkpointing, got 'cheap'"):
         config.replace(recompute="cheap")
     with pytest.raises(InputError, match="unknown choice of what to recompute 'cheep'; did you mean 'cheap'"):

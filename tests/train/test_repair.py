@@ -1,4 +1,4 @@
-"""Repair keeps what is intact, sets aside what is damaged, and the run then goes on to the end it would have had."""
+"""Repair keeps intact files and sets damaged ones aside, and the run then continues to the end of an undamaged run."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_an_intact_run_is_left_as_it_is(config, tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
-def test_a_damaged_run_is_repaired_and_ends_as_it_would_have(config, tmp_path):
+def test_a_damaged_run_is_repaired_and_ends_as_an_undamaged_one(config, tmp_path):
     whole = train(config, tmp_path / "whole", RUNTIME)
     train(config, tmp_path / "run", RUNTIME)
     folder = tmp_path / "run"
@@ -71,7 +71,7 @@ def test_a_run_without_its_configuration_or_in_use_is_refused(config, tmp_path):
         repair_run(tmp_path / "run")
 
 
-def test_what_is_set_aside_never_replaces_what_was_set_aside_before(config, tmp_path):
+def test_files_set_aside_never_replace_those_set_aside_before(config, tmp_path):
     train(config, tmp_path / "run", RUNTIME)
     for number in range(3):
         (tmp_path / "run" / "summary.json").write_text(f"damaged {number}")
@@ -80,7 +80,7 @@ def test_what_is_set_aside_never_replaces_what_was_set_aside_before(config, tmp_
     assert [path.read_text() for path in kept] == ["damaged 0", "damaged 1", "damaged 2"]
 
 
-def test_a_result_that_is_another_one_is_named_although_no_part_of_it_looks_damaged(config, tmp_path):
+def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config, tmp_path):
     train(config, tmp_path / "run", RUNTIME)
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 2', '"step": 1', 1))

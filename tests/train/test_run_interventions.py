@@ -1,4 +1,4 @@
-"""Interventions on attention's logits as fields of a run: each does what it says, resumes exactly, or is refused."""
+"""Interventions on attention's logits as fields of a run take effect, resume exactly, or are refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,8 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 def test_each_changes_the_run_and_resumes_exactly(
     config: TrainConfig, tmp_path: Path, interrupt_during: Callable, case: str, attention: str
 ) -> None:
-    """Criterion: interrupted at steps 3 and 8 the weights are the same to the bit, and other ones than without it."""
+    """Criterion: after interruptions at steps 3 and 8 the weights are the same to the bit, and differ from a run
+    without the intervention."""
     config = config.replace(attention=attention)
     changed = config.replace(**CASES[case])
     train(config, tmp_path / "without", RUNTIME)
@@ -58,8 +59,8 @@ def test_each_changes_the_run_and_resumes_exactly(
     assert RunFolder.open(tmp_path / "whole").config == changed.identity(changed.build_task())
 
 
-def test_the_records_say_what_was_done(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: rates head by head under QuacK, and how often a head was clipped, which only grows."""
+def test_metrics_record_the_effect_of_interventions(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the records have rates head by head under QuacK, and a count of clips per head, which never falls."""
     train(config.replace(quack=1.0, qk_clip=1e-3), tmp_path, RUNTIME)
     looks = [record for record in RunFolder.open(tmp_path).metrics() if "max_logit" in record]
     assert all(len(look["query_rate"][0]) == config.model.n_heads for look in looks)
@@ -68,8 +69,8 @@ def test_the_records_say_what_was_done(config: TrainConfig, tmp_path: Path) -> N
     assert clips[-1] > clips[0] > 0
 
 
-def test_a_model_that_scores_nothing_trains_as_without(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the control of a study, to the bit."""
+def test_a_model_without_scores_trains_as_without_the_intervention(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the control of a study has the same weights to the bit."""
     config = config.replace(attention="uniform")
     train(config, tmp_path / "without", RUNTIME)
     train(config.replace(quack=0.1, qk_clip=1.0), tmp_path / "with", RUNTIME)
@@ -77,8 +78,8 @@ def test_a_model_that_scores_nothing_trains_as_without(config: TrainConfig, tmp_
     assert all(torch.equal(value, changed[name]) for name, value in without.items())
 
 
-def test_a_run_without_them_is_named_as_it_always_was(config: TrainConfig) -> None:
-    """Criterion: none of the fields is stored at its default; each of them is where it is not, and comes back."""
+def test_a_run_without_interventions_keeps_its_name(config: TrainConfig) -> None:
+    """Criterion: no field is stored at its default; any other value is stored and restored."""
     stored = config.to_dict()
     for case, changes in CASES.items():
         for name in changes:
@@ -107,7 +108,7 @@ def test_a_run_without_them_is_named_as_it_always_was(config: TrainConfig) -> No
         ({"z_loss": -1.0}, "z_loss must be"),
     ],
 )
-def test_what_cannot_be_combined_is_refused_before_anything_runs(
+def test_incompatible_interventions_are_refused_before_a_run_starts(
     config: TrainConfig, changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
@@ -124,5 +125,5 @@ def test_what_cannot_be_combined_is_refused_before_anything_runs(
         ("sigmaReparam", "a state beside its parameters"),
     ],
 )
-def test_what_acts_on_one_model_or_optimizer_is_not_stacked(config: TrainConfig, case: str, says: str) -> None:
+def test_runs_with_such_interventions_are_not_stacked(config: TrainConfig, case: str, says: str) -> None:
     assert says in str(stackable(config.replace(dropout=0.0, **CASES[case])))

@@ -1,6 +1,6 @@
-"""Regularizers as fields of a run: what they add, on how many processes ever, resumed exactly, watched or refused.
+"""Regularizers as fields of a run take effect on any number of processes, resume exactly, and are recorded or refused.
 
-One torchrun carries out all cases on two processes, this process carries out their counterparts alone.
+One torchrun runs all cases on two processes, and this process runs their counterparts alone.
 """
 
 import os
@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "single": {"regularizer": "energy-single", "n_heads": 1},
     "multi": {"regularizer": "energy-multi", "regularizer_weight": 0.1},
 }
-SPREAD = ("spectral", "single")  # over two processes
+SPREAD = ("spectral", "single")  # regularizers that run on two processes
 
 
 def newest(path: Path) -> Path:
@@ -57,8 +57,8 @@ def penalties(path: Path) -> list[float]:
 def test_each_changes_the_run_and_resumes_exactly(
     config: TrainConfig, tmp_path: Path, interrupt_during: Callable, case: str
 ) -> None:
-    """Criterion: interrupted at steps 3 and 8 the weights and every record of the penalty are the same to the bit, and
-    the weights are others than without."""
+    """Criterion: after interruptions at steps 3 and 8 the weights and every record of the penalty are the same to the
+    bit, and the weights differ from a run without a penalty."""
     changed = config.replace(**CASES[case])
     without = changed.replace(regularizer=None, regularizer_weight=None)
     train(without, tmp_path / "without", RUNTIME)
@@ -77,8 +77,10 @@ def test_each_changes_the_run_and_resumes_exactly(
 
 
 @pytest.mark.parametrize("regularizer", ["spectral", "energy-multi"])
-def test_at_weight_0_it_watches_and_changes_nothing(config: TrainConfig, tmp_path: Path, regularizer: str) -> None:
-    """Criterion: weights and optimizer to the bit, and the penalty in the records."""
+def test_a_penalty_of_weight_0_is_recorded_and_changes_nothing(
+    config: TrainConfig, tmp_path: Path, regularizer: str
+) -> None:
+    """Criterion: weights and optimizer are the same to the bit."""
     train(config, tmp_path / "without", RUNTIME)
     train(config.replace(regularizer=regularizer, regularizer_weight=0.0), tmp_path / "watched", RUNTIME)
     bare, watched = (weights(tmp_path / run) for run in ("without", "watched"))
@@ -90,7 +92,7 @@ def test_at_weight_0_it_watches_and_changes_nothing(config: TrainConfig, tmp_pat
 
 @pytest.mark.parametrize("case", ["spectral", "single", "multi"])
 def test_gradients_are_those_of_the_loss_with_the_penalty_added(config: TrainConfig, case: str) -> None:
-    """Criterion: to rounding, for all parameters; what is frozen stays without."""
+    """Criterion: gradients agree to rounding for all parameters, and frozen parameters have none."""
     changed = config.replace(**CASES[case], dropout=0.0)
     tokens = torch.randint(320, (2, 17), generator=torch.Generator().manual_seed(0))
     models = [changed.model.build(seed=0) for _ in range(2)]
@@ -111,7 +113,7 @@ def test_gradients_are_those_of_the_loss_with_the_penalty_added(config: TrainCon
 
 
 def test_a_step_does_not_depend_on_its_micro_batches(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the first penalties and losses are the same to rounding with 1, 2 and 4 of them."""
+    """Criterion: the first penalties and losses are the same to rounding with 1, 2 and 4 micro-batches."""
     found = []
     for accumulation in (1, 2, 4):
         changed = config.replace(**CASES["spectral"], dropout=0.0, accumulation=accumulation, optimizer="adamw")
@@ -122,8 +124,8 @@ def test_a_step_does_not_depend_on_its_micro_batches(config: TrainConfig, tmp_pa
 
 
 def test_singular_values_move_towards_1(config: TrainConfig, tmp_path: Path) -> None:
-    """60 steps on a toy. Criterion: under the penalty all four are within 0.02 of 1; without it one is
-    further away than 0.2."""
+    """Criterion: after 60 steps on a toy, all four singular values are within 0.02 of 1 with the penalty; without it at
+    least one is more than 0.2 away."""
     toy = config.replace(n_steps=60, lr=1e-2, eval_every=60, regularizer="spectral")
     distances = {}
     for weight in (0.0, 10.0):
@@ -141,7 +143,7 @@ def test_singular_values_move_towards_1(config: TrainConfig, tmp_path: Path) -> 
     assert penalties(tmp_path / "10.0")[-1] < 1e-2 * penalties(tmp_path / "10.0")[0]
 
 
-def test_published_weights_where_none_is_given(config: TrainConfig) -> None:
+def test_the_default_weights_are_the_published_ones(config: TrainConfig) -> None:
     models = {"itrsa": ItrSAConfig, "akorn": AKOrNConfig}
     shape = {"vocab_size": 320, "d_model": 16, "max_seq_len": 16, "n_heads": 1}
     found = {
@@ -160,8 +162,8 @@ def test_published_weights_where_none_is_given(config: TrainConfig) -> None:
     assert regularizer_weight(config.replace(regularizer="energy-multi", regularizer_weight=0.0)) == 0.0
 
 
-def test_a_run_without_is_named_as_it_always_was(config: TrainConfig) -> None:
-    """Criterion: neither field is stored at its default; both are where they are not, and come back."""
+def test_a_run_without_a_regularizer_keeps_its_name(config: TrainConfig) -> None:
+    """Criterion: neither field is stored at its default; other values are stored and restored."""
     stored = config.to_dict()
     assert not {"regularizer", "regularizer_weight"} & stored.keys()
     changed = config.replace(**CASES["multi"])
@@ -192,24 +194,21 @@ RECURRENT = {"vocab_size": 320, "d_model": 16, "max_seq_len": 16, "n_heads": 2}
         ),
     ],
 )
-def test_what_has_no_meaning_is_refused_before_anything_runs(
+def test_a_meaningless_regularizer_is_refused_before_a_run_starts(
     config: TrainConfig, changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
         config.replace(**changes)
 
 
-def test_the_control_of_a_comparison_trains_without(config: TrainConfig) -> None:
+def test_the_control_of_a_comparison_trains_without_a_penalty(config: TrainConfig) -> None:
     control = config.replace(regularizer="spectral", attention="uniform")
     model = control.model.build(0)
     assert Interventions(control, model, build_optimizer(model, control)).penalty is None
 
 
-def test_it_acts_on_the_gradients_of_one_model_and_is_not_stacked(config: TrainConfig) -> None:
+def test_a_run_with_a_regularizer_is_not_stacked(config: TrainConfig) -> None:
     assert "the gradients of one model" in str(stackable(config.replace(dropout=0.0, regularizer="spectral")))
-
-
-# --- two processes --------------------------------------------------------------------------------------------------
 
 
 def spread_config(case: str, corpus: str) -> TrainConfig:
@@ -247,8 +246,8 @@ def spread(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("case", SPREAD)
 def test_two_processes_compute_what_one_computes(spread: Path, case: str, parallel: str) -> None:
-    """Criterion: weights as vectors to 1e-4, penalties to 1e-5; Adam magnifies the rounding of single entries. Both
-    processes find the same penalties to the bit."""
+    """Criterion: weights agree as vectors to 1e-4 and penalties to 1e-5, since Adam magnifies the rounding of single
+    entries. Both processes record the same penalties to the bit."""
     one, two = weights(spread / "one" / case), weights(spread / parallel / case)
     assert one.keys() == two.keys()
     for name, wanted in one.items():
@@ -260,7 +259,7 @@ def test_two_processes_compute_what_one_computes(spread: Path, case: str, parall
 
 
 def main(root: Path, corpus: str) -> None:
-    """Inside a process that torchrun has started."""
+    """Run all cases inside a process that torchrun has started."""
     rank, add_gradients = World.from_environment().rank, Penalty.add_gradients
     found: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A finished run on text keeps samples of what it writes, and they change nothing about the run."""
+"""A finished run on text stores samples of its model, and they change nothing else in the run."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def finished(config: TrainConfig, path: Path) -> RunFolder:
     return RunFolder.open(path)
 
 
-def test_samples_are_the_same_for_the_same_run_and_touch_no_other_file(tmp_path: Path) -> None:
+def test_samples_are_the_same_for_the_same_run_and_change_no_other_file(tmp_path: Path) -> None:
     run = finished(RECIPES["laptop"].replace(d_model=16, n_heads=2, n_layers=1, d_ff=32), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     state = torch.get_rng_state()
@@ -34,11 +34,11 @@ def test_samples_are_the_same_for_the_same_run_and_touch_no_other_file(tmp_path:
     run.write_samples([])
     run.write_samples(samples[:1])
     keep_samples(run, CPU)
-    assert run.samples == samples[:1]  # kept as they are
+    assert run.samples == samples[:1]  # existing samples are kept
 
 
 def test_a_run_of_another_task_has_no_samples(tmp_path: Path) -> None:
-    """Neither the checkpoint nor a tokenizer is asked for: this run has none."""
+    """This run has neither a checkpoint nor a tokenizer, so neither may be read."""
     run = RunFolder.create(tmp_path, {"task": {"kind": "sudoku"}})
     keep_samples(run, CPU)
     assert run.samples == []

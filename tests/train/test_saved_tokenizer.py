@@ -1,4 +1,4 @@
-"""A run carries the tokenizer of its text with it, and needs its corpus no more to be read."""
+"""A run stores the tokenizer of its text, so reading its text does not need the corpus."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ TEXT = "the same words come again and again in a text of the same few words\n" *
 SHORT = TrainConfig(n_steps=1, warmup_steps=0, batch_size=2, seq_len=16, eval_batches=1)
 
 
-def test_a_run_on_prepared_tokens_spells_where_the_corpus_is_gone(tmp_path: Path) -> None:
+def test_a_run_on_prepared_tokens_decodes_without_the_corpus(tmp_path: Path) -> None:
     from attractor.corpus.prepare import Preparation, prepare
 
     (tmp_path / "text.txt").write_text(TEXT)
@@ -32,20 +32,20 @@ def test_a_run_on_prepared_tokens_spells_where_the_corpus_is_gone(tmp_path: Path
     assert tokenizer.decode(tokenizer.encode("the same words")) == "the same words"
 
 
-def test_a_run_from_before_is_read_by_its_corpus(tmp_path: Path) -> None:
+def test_an_older_run_takes_the_tokenizer_of_its_corpus(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", SHORT.to_dict())
     assert not (folder.path / TOKENIZER_FILE).exists()
     assert tokenizer_of_run(folder).name == "bytes"
 
 
-def test_boards_spell_nothing(tmp_path: Path) -> None:
+def test_a_run_on_boards_has_no_tokenizer(tmp_path: Path) -> None:
     task = Sudoku(board_size=4)
     config = SHORT.replace(task=task, seq_len=task.seq_len, vocab_size=5, causal=False)
     with pytest.raises(InputError, match="task 'text'"):
         tokenizer_of_run(RunFolder.create(tmp_path / "run", config.to_dict()))
 
 
-def test_a_run_on_glue_keeps_its_tokenizer_for_its_export_and_is_no_text(tmp_path: Path) -> None:
+def test_a_run_on_glue_stores_its_tokenizer_for_export_and_is_not_a_text_run(tmp_path: Path) -> None:
     from attractor.corpus.prepare import Preparation, prepare
 
     (tmp_path / "text.txt").write_text(TEXT)

@@ -1,4 +1,4 @@
-"""Fine-tuning: a run that starts from the weights of another."""
+"""Fine-tuning starts a run from the weights of another run."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def weights(path: Path, model: Transformer) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters())
 
 
-def test_all_but_the_readout_is_taken_over(config: TrainConfig, pretrained: Path) -> None:
+def test_all_weights_but_the_readout_are_loaded(config: TrainConfig, pretrained: Path) -> None:
     source = weights(pretrained, config.model.build(5))
     model = config.model.replace(n_classes=2).build(1)
     drawn = model.readout.detach().clone()
@@ -51,8 +51,8 @@ def test_all_but_the_readout_is_taken_over(config: TrainConfig, pretrained: Path
 def test_a_language_model_learns_labels(
     config: TrainConfig, runtime: Runtime, pretrained: Path, glue: str, tmp_path: Path
 ) -> None:
-    """Criterion: after 60 steps nearly every sentence, which one word decides, is told apart; and the run is another
-    one when it starts from other weights, or from none."""
+    """Criterion: after 60 steps nearly every sentence, whose label depends on one word, is classified correctly. Other
+    starting weights, or none, make it another run."""
     start = str(pretrained.parent / "{attention}-seed{seed}")
     tuned = config.replace(
         task=Glue("sst2", glue), start=start, n_classes=2, n_steps=60, lr=5e-3, warmup_steps=5, eval_every=60
@@ -78,7 +78,7 @@ def test_another_model_is_refused_by_name(config: TrainConfig, pretrained: Path)
         load_start(pretrained, deeper)
 
 
-def test_a_run_that_is_not_there_and_a_stray_brace_are_refused(config: TrainConfig, tmp_path: Path) -> None:
+def test_a_missing_run_and_a_stray_brace_are_refused(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         load_start(tmp_path / "nowhere", config.model.build(0))
     with pytest.raises(InputError, match="start must be a path in which only"):

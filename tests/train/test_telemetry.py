@@ -1,4 +1,4 @@
-"""Telemetry: the probe of the logits, spikes that are spikes, and a run that is the same to the bit whoever watches."""
+"""Telemetry probes the logits and records loss spikes, and leaves the run the same to the bit."""
 
 import math
 import random
@@ -29,8 +29,8 @@ TELEMETRY = Runtime(device="cpu", log_every=5, telemetry_every=4)
 def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
     config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Criterion: with dropout; the weights as a file, optimizer and random state, and all records of losses; looks at
-    the probe stand at steps 4, 8 and 12, a number for each layer and head, and the summary has their mean change."""
+    """Criterion: with dropout, the weights file, optimizer, random state and all losses are equal. The probe records a
+    number for each layer and head at steps 4, 8 and 12, and the summary has their mean change."""
     config = config.replace(**changes)
     train(config, tmp_path / "with", TELEMETRY)
     train(config, tmp_path / "without", replace(TELEMETRY, telemetry_every=None))
@@ -66,10 +66,10 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
-def test_the_looks_of_a_resumed_run_are_those_of_an_uninterrupted_one(
+def test_the_probe_records_of_a_resumed_run_are_those_of_an_uninterrupted_one(
     config: TrainConfig, tmp_path: Path, interrupt_during: Callable
 ) -> None:
-    """Criterion: interrupted between two looks, at steps 5 and 9, every record of the probe is the same."""
+    """Criterion: every record is the same after interruptions at steps 5 and 9, between two records."""
     train(config, tmp_path / "whole", TELEMETRY)
     interrupt_during([5, 9])
     for _ in range(2):
@@ -84,7 +84,8 @@ def test_the_looks_of_a_resumed_run_are_those_of_an_uninterrupted_one(
 
 
 def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: what is compiled never runs while taps listen or hooks watch, and finds the model in training mode."""
+    """Criterion: a compiled step never runs while taps or hooks are active, and always with the model in training
+    mode."""
     seen = []
     run_step = Run.gradients
 
@@ -107,17 +108,15 @@ def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig,
     assert seen == [(False, True)] * 3
 
 
-def test_the_norm_of_the_parameters_is_theirs_as_one_vector(config: TrainConfig) -> None:
+def test_the_norm_of_the_parameters_is_that_of_one_vector(config: TrainConfig) -> None:
     model = config.model.build(0)
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert float(parameter_norm(model)) == pytest.approx(float(flat.norm()))
 
 
-# --- spikes -------------------------------------------------------------------------------------------------------
-
-
 def test_the_rule_of_a_spike_at_its_edge() -> None:
-    """Criterion: for losses 1, 2 .. 50 the median is 25.5 and the MAD 12.5, so 150.5 is none and anything above is."""
+    """Criterion: losses 1, 2 .. 50 have the median 25.5 and the MAD 12.5, so 150.5 is no spike and anything above
+    is."""
     losses = [float(i) for i in range(1, WINDOW + 1)]
     random.Random(0).shuffle(losses)
     assert not is_spike(150.5, losses)
@@ -126,15 +125,16 @@ def test_the_rule_of_a_spike_at_its_edge() -> None:
     assert not is_spike(math.nan, losses)
 
 
-def test_a_loss_that_is_almost_nothing_has_no_spikes() -> None:
-    """Criterion: losses of 0 to 0.09, all but one in ten of them 0, as where a task is solved."""
+def test_a_loss_close_to_zero_has_no_spikes() -> None:
+    """Criterion: this holds for losses from 0 to 0.09, of which nine in ten are 0, as on a solved task."""
     losses = [0.09 if i % 10 == 9 else 0.0 for i in range(WINDOW)]
     assert not is_spike(0.09, losses)
     assert is_spike(0.11, losses)
 
 
-def test_noise_is_no_spike_and_a_jump_is_one_until_it_is_usual() -> None:
-    """Criterion: none in 5,000 normal losses that slowly fall; a lasting jump by 20 deviations for at most 25 steps."""
+def test_noise_is_no_spike_and_a_jump_is_one_until_it_persists() -> None:
+    """Criterion: 5,000 normal, slowly falling losses have no spike; a lasting jump by 20 deviations counts for at most
+    25 steps."""
     generator = random.Random(0)
     losses = [generator.gauss(4 - step / 2000, 0.1) for step in range(5000)]
     assert not [step for step in range(WINDOW, 5000) if is_spike(losses[step], losses[step - WINDOW : step])]
@@ -144,10 +144,11 @@ def test_noise_is_no_spike_and_a_jump_is_one_until_it_is_usual() -> None:
     assert found[-1] < 100 + WINDOW // 2
 
 
-def test_a_spike_is_recorded_at_its_step_shown_and_survives_an_interruption(
+def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt_during: Callable
 ) -> None:
-    """Criterion: a loss of 50 at step 58, which is not logged otherwise, interrupted on both sides of it."""
+    """Criterion: this holds for a loss of 50 at step 58, which is not logged otherwise, with interruptions before and
+    after it."""
     notes: list[str] = []
 
     class Listening(Display):
@@ -175,9 +176,6 @@ def test_a_spike_is_recorded_at_its_step_shown_and_survives_an_interruption(
     assert note.startswith("loss spike at step 58: 50.000, where ")
 
 
-# --- TensorBoard ----------------------------------------------------------------------------------------------------
-
-
 def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.train.config.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"tensorboard must be installed .* pip install 'attractor\[tensorboard\]'"):
@@ -186,7 +184,7 @@ def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest
 
 
 def test_tensorboard_holds_the_numbers_of_the_metrics(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: read back, every number of every record stands under its name at its step, and nothing else."""
+    """Criterion: TensorBoard has every number of every record under its name at its step, and nothing else."""
     train(config, tmp_path, replace(TELEMETRY, tensorboard=True))
     expected = {}
     for record in RunFolder.open(tmp_path).metrics():

@@ -1,4 +1,4 @@
-"""Configs, recipes, schedules and the optimizer's groups."""
+"""Configs, recipes, schedules and the optimizer's parameter groups."""
 
 import json
 import math
@@ -16,13 +16,12 @@ from attractor.parameters import parameter_groups
 from attractor.train.config import RECIPES, SCHEDULES, Runtime, TrainConfig
 from attractor.train.optimizer import build_optimizer
 
-# --- schedules ----------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warmup_steps", [0, 1, 10])
 def test_warm_up_rises_in_equal_steps_and_reaches_the_rate_when_it_ends(schedule: str, warmup_steps: int) -> None:
-    """Criterion: step i of n has (i + 1) / n of the rate, so that no step is wasted at 0, and step n all of it."""
+    """Criterion: step i of n has (i + 1) / n of the rate, so that no step is wasted at 0 and step n has the full
+    rate."""
     config = TrainConfig(lr=0.3, schedule=schedule, warmup_steps=warmup_steps, n_steps=100)
     rates = [config.learning_rate(step) for step in range(warmup_steps + 1)]
     expected = [0.3 * (step + 1) / warmup_steps for step in range(warmup_steps)] + [0.3]
@@ -42,9 +41,6 @@ def test_constant_stays() -> None:
     assert {config.learning_rate(step) for step in range(10, 111)} == {2.0}
 
 
-# --- recipes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_survives_json(name: str) -> None:
     recipe = RECIPES[name]
@@ -61,7 +57,8 @@ def test_a_config_with_a_mechanism_spelled_out_survives_json(name: str) -> None:
 
 
 def test_coupled_qk_is_trained_as_published() -> None:
-    """Appendix B of the paper: 30,000 steps of 32 x 512 tokens, AdamW, cosine after 2,000 steps of warm-up."""
+    """Appendix B of the paper has 30,000 steps of 32 x 512 tokens, AdamW, and cosine decay after 2,000 steps of
+    warm-up."""
     rates = {"small": 6e-4, "medium": 3e-4, "large": 2e-4}
     for name, lr in rates.items():
         recipe = RECIPES[name]
@@ -74,16 +71,13 @@ def test_coupled_qk_is_trained_as_published() -> None:
 
 
 def test_psiqrh_is_trained_as_published() -> None:
-    """Its training protocol: AdamW at a constant 1e-4, weight decay 0.01, no clipping, 32 x 512 tokens, 4 layers of 8
-    heads with d_ff 512."""
+    """Its training protocol is AdamW at a constant 1e-4, weight decay 0.01, no clipping, 32 x 512 tokens, and 4 layers
+    of 8 heads with d_ff 512."""
     recipe = RECIPES["psiqrh"]
     assert (recipe.lr, recipe.schedule, recipe.warmup_steps, recipe.weight_decay) == (1e-4, "constant", 0, 0.01)
     assert (recipe.clip, recipe.betas, recipe.batch_size, recipe.seq_len) == (None, (0.9, 0.999), 32, 512)
     model = recipe.model
     assert (model.n_layers, model.n_heads, model.d_ff, model.attention) == (4, 8, 512, "psiqrh")
-
-
-# --- replace ------------------------------------------------------------------------------------------------------
 
 
 def test_replace_reaches_the_model_and_leaves_the_original() -> None:
@@ -99,7 +93,7 @@ def test_replacing_the_model_and_one_of_its_fields_changes_the_new_model() -> No
     assert changed.model == SIZES["tiny"].replace(n_layers=1)
 
 
-def test_an_unknown_field_is_answered_with_the_nearest() -> None:
+def test_an_unknown_field_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown training field 'n_stpes'; did you mean 'n_steps'"):
         TrainConfig().replace(n_stpes=3)
     with pytest.raises(InputError, match="unknown training field 'd_modle'; did you mean 'd_model'"):
@@ -110,8 +104,6 @@ def test_an_unknown_field_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown model field 'heads'; did you mean 'n_heads'"):
         TrainConfig.from_dict(stored | {"model": stored["model"] | {"heads": 2}})
 
-
-# --- values that are refused --------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, Any]] = [
     *((name, value) for name in ("n_steps", "batch_size", "accumulation", "seq_len") for value in (0, -1, 1.5)),
@@ -155,12 +147,12 @@ def test_a_bad_value_is_refused_by_field_and_value(field: str, value: Any) -> No
         ("attention", "eular", "unknown attention 'eular'"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(field: str, value: str, message: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(field: str, value: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TrainConfig().replace(**{field: value})
 
 
-def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_such_end() -> None:
+def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_limit() -> None:
     learned = TrainConfig().replace(positions="learned", max_seq_len=32, seq_len=32)
     with pytest.raises(InputError, match="seq_len must be at most max_seq_len=32, got 33; or raise max_seq_len"):
         learned.replace(seq_len=33)
@@ -168,18 +160,15 @@ def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no
 
 
 @pytest.mark.parametrize("field", ["threads", "log_every", "save_every", "keep"])
-def test_how_a_run_is_carried_out_is_checked_too(field: str) -> None:
+def test_the_fields_of_a_runtime_are_checked_too(field: str) -> None:
     with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
         Runtime(**{field: 0})
 
 
-def test_a_rule_is_said_in_one_line() -> None:
+def test_a_rule_is_stated_in_one_line() -> None:
     with pytest.raises(InputError, match=r"^x must be even, got 3; give 4$"):
         require(False, "x", "even", 3, "give 4")
     require(True, "x", "even", 4)
-
-
-# --- the optimizer ------------------------------------------------------------------------------------------------
 
 
 KINDS = (nn.Linear, nn.Embedding, LearnedPositions)
@@ -194,8 +183,8 @@ def model(attention: str) -> nn.Module:
 
 @pytest.mark.parametrize("attention", PRESETS)
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(attention: str) -> None:
-    """Criterion: the groups partition the parameters; the decaying ones are exactly the weights of linear maps and of
-    embeddings, so neither norms, biases, step sizes nor lambda vectors, in whatever shape they are kept."""
+    """Criterion: the groups partition the parameters. Exactly the weights of linear maps and embeddings decay, and no
+    norms, biases, step sizes or lambda vectors, whatever their shape."""
     built = model(attention)
     decaying, others = parameter_groups(built, 0.1)
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
@@ -214,7 +203,7 @@ def test_the_optimizer_is_adamw_with_the_recipes_numbers() -> None:
 
 
 def test_decay_shrinks_matrices_alone() -> None:
-    """Criterion: where every gradient is zero, AdamW's step is its decay: matrices times 1 - lr decay, vectors kept."""
+    """Criterion: with zero gradients, a step of AdamW multiplies matrices by 1 - lr decay and keeps vectors."""
     built = model("coupled-euler")
     optimizer = build_optimizer(built, TrainConfig().replace(lr=0.5, weight_decay=0.1))
     before = {name: p.detach().clone() for name, p in built.named_parameters()}

@@ -1,4 +1,4 @@
-"""Vitals of a FastSlow: models whose numbers are known, and runs that are the same to the bit whoever looks."""
+"""Vitals of FastSlow models have known values, and recording them leaves runs the same to the bit."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from attractor.train.stacked_loop import StackedRun, train_stack
 from attractor.train.telemetry import MOST_LOOKS, trajectories
 
 SMALL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64, pool_factor=3)
-LENGTH = 26  # nine blocks, of which eight are read
+LENGTH = 26  # the tokens form nine blocks, of which eight are read
 LOOKING = Runtime(device="cpu", log_every=5, telemetry_every=4)
 
 
 def vitals_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False) -> Vitals:
-    """Of a model with its gate open, whose Post does nothing under `identity`."""
+    """Return the vitals of a model with an open gate, whose Post layers change nothing under `identity`."""
     model = config.build(seed=0)
     assert isinstance(model, FastSlow)
     with torch.no_grad():
@@ -41,8 +41,9 @@ def vitals_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False)
 
 
 @pytest.mark.parametrize(("method", "n_evaluations"), [("single", 1), ("passes", 3), ("anderson", 3), ("deq", 3)])
-def test_every_call_is_told_and_the_first_residual_is_what_post_changes(method: str, n_evaluations: int) -> None:
-    """Criterion: Pre, then Post at each evaluation of each round; a round's first residual is what Post made of u."""
+def test_every_call_is_recorded_and_the_first_residual_is_the_change_by_post(method: str, n_evaluations: int) -> None:
+    """Criterion: the record has Pre, then Post at each evaluation of each round. The first residual of a round is the
+    change that Post makes to u."""
     config = SMALL.replace(equilibrium=method, n_iterations=3, n_rounds=2, n_pre=2, n_slow=3)
     look = vitals_of(config).look()
     assert look["gate"] == pytest.approx(0.5)
@@ -55,7 +56,7 @@ def test_every_call_is_told_and_the_first_residual_is_what_post_changes(method: 
 
 
 def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
-    """Criterion: log(t + 1) nats over t >= 1, and t / 2 positions back, in blocks of three tokens."""
+    """Criterion: entropy is log(t + 1) nats over t >= 1, and memory is t / 2 positions, in blocks of three tokens."""
     look = vitals_of(SMALL.replace(attention="uniform")).look()
     n_blocks = (LENGTH - 1) // 3
     for name, length in (("fast_entropy", LENGTH), ("slow_entropy", n_blocks)):
@@ -64,18 +65,19 @@ def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
     assert look["slow_memory"] == pytest.approx([3 * (1 + (n_blocks - 1) / 4)] * 4, rel=1e-5)
 
 
-def test_a_slow_state_that_decays_holds_what_it_starts_with() -> None:
-    """Criterion: 256 positions of three tokens, in every call: the decay starts as the same for every input."""
+def test_a_decaying_slow_state_starts_with_its_initial_memory() -> None:
+    """Criterion: memory is 256 positions of three tokens in every call, since the initial decay is the same for every
+    input."""
     look = vitals_of(SMALL.replace(slow_attention="decay")).look()
     assert look["slow_memory"] == pytest.approx([3 * 256.0] * 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("streams", [1, 4])
-def test_a_post_that_does_nothing_is_at_its_equilibrium(streams: int) -> None:
-    """Criterion: all of its distances are 0, and iteration forgets at once; Pre's are not."""
+def test_a_post_that_changes_nothing_is_at_its_equilibrium(streams: int) -> None:
+    """Criterion: all distances of Post are 0 and iteration forgets at once, while the distances of Pre are not 0."""
     vitals = vitals_of(SMALL.replace(equilibrium="deq", n_iterations=3, streams=streams), identity=True)
     look = vitals.look()
-    if streams == 1:  # several streams are mixed even where nothing is added
+    if streams == 1:  # several streams are mixed even where Post adds nothing
         assert look["residual"] == [[0.0] * 3] * 2
         assert look["fast_change"][1:] == [0.0] * 6
     assert look["fast_change"][0] > 0.01
@@ -86,8 +88,9 @@ def test_a_post_that_does_nothing_is_at_its_equilibrium(streams: int) -> None:
         assert found.warning is None
 
 
-def test_a_post_that_stretches_is_told_with_a_count_under_deq_alone() -> None:
-    """Criterion: branches made ten times as large: no token is solved, and what is said has count and residual."""
+def test_an_expanding_post_is_reported_under_deq_alone() -> None:
+    """Criterion: with branches ten times as large no token converges, and the warning has the count and the
+    residual."""
     for method in ("single", "deq"):
         vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=2))
         with torch.no_grad():
@@ -97,13 +100,13 @@ def test_a_post_that_stretches_is_told_with_a_count_under_deq_alone() -> None:
         assert found is not None
         assert found.growth > 1
         assert (found.warning is None) == (method == "single")
-    assert (found.n_unsolved, found.n_tokens) == (4 * LENGTH, 4 * LENGTH)  # two sequences, two rounds
+    assert (found.n_unsolved, found.n_tokens) == (4 * LENGTH, 4 * LENGTH)  # for two sequences and two rounds
     assert found.record["deq_unsolved"] == 1
     assert f"{4 * LENGTH} of {4 * LENGTH} tokens" in (found.warning or "")
     assert f"{found.largest_residual:.2g}" in (found.warning or "")
 
 
-def test_what_is_not_there_is_not_told() -> None:
+def test_missing_parts_are_not_recorded() -> None:
     frozen = vitals_of(SMALL.replace(frozen=True)).look()
     assert frozen.keys() == {"gate", "fast_change", "fast_entropy", "residual"}
     without_post = vitals_of(SMALL.replace(n_post=0))
@@ -112,13 +115,13 @@ def test_what_is_not_there_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("method", ["single", "deq"])
-def test_looking_leaves_no_trace(method: str) -> None:
-    """Criterion: random state, modes, hooks and gradients as before; the same numbers when looked at again."""
+def test_vitals_do_not_change_the_model(method: str) -> None:
+    """Criterion: random state, modes, hooks and gradients stay as before, and a second record has the same numbers."""
     vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=4 if method == "deq" else 1))
     model = vitals.model
     model.activation_checkpointing = True
     model.train()
-    model.pre.eval()  # a mode of its own
+    model.pre.eval()  # this block has another mode than the rest
     random, modes = torch.get_rng_state(), [module.training for module in model.modules()]
     seen = [(vitals.look(), vitals.convergence()) for _ in range(2)]
     assert seen[0] == seen[1]
@@ -126,9 +129,6 @@ def test_looking_leaves_no_trace(method: str) -> None:
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-# --- in a run -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -144,7 +144,8 @@ def vital(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
     fast_slow: TrainConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Criterion: weights as a file, and every loss; looks at steps 4, 8 and 12, convergence at the evaluations."""
+    """Criterion: the weights file and every loss agree. Vitals are recorded at steps 4, 8 and 12, convergence at
+    evaluations."""
     config = fast_slow.replace(**changes)
     summary = train(config, tmp_path / "with", LOOKING)
     train(config, tmp_path / "without", replace(LOOKING, telemetry_every=None))
@@ -165,7 +166,7 @@ def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
     assert summary["trajectories"].keys() >= {"slow_memory", "fast_entropy", "slow_entropy", "residual", "max_logit"}
 
 
-def test_the_looks_of_a_resumed_run_are_those_of_an_uninterrupted_one(
+def test_the_vitals_of_a_resumed_run_are_those_of_an_uninterrupted_one(
     fast_slow: TrainConfig, tmp_path: Path, interrupt_during: Callable
 ) -> None:
     fast_slow = fast_slow.replace(dropout=0.1)
@@ -181,8 +182,8 @@ def test_the_looks_of_a_resumed_run_are_those_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_stacked_runs_see_what_each_would_see_alone(config: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the same records at the same steps, to the rounding that weights of a stack differ by."""
+def test_stacked_runs_have_the_vitals_of_each_run_alone(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: they have the same records at the same steps, up to the rounding by which stacked weights differ."""
     configs = [config.replace(model=SMALL, seed=seed) for seed in (0, 1)]
     tasks = [each.build_task() for each in configs]
     together = [
@@ -207,8 +208,8 @@ def flat(value: Any) -> Iterator[float]:
         yield from flat(part) if isinstance(part, Sequence) else [part]
 
 
-def test_a_deq_that_does_not_converge_is_said_once_and_training_goes_on(fast_slow: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: three evaluations, one note; it names the first of them and the next step."""
+def test_a_deq_that_does_not_converge_is_reported_once(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: three evaluations give one note, which names the first of them and the next step."""
     notes: list[str] = []
 
     class Listening(Display):
@@ -224,13 +225,13 @@ def test_a_deq_that_does_not_converge_is_said_once_and_training_goes_on(fast_slo
     assert summary["timescales"]["deq_unsolved"] > 0
 
 
-def test_a_run_without_looks_has_nothing_to_tell() -> None:
+def test_a_run_without_vitals_has_no_trajectories() -> None:
     assert summary_of_vitals([{"step": 1, "loss": 2.0}]) == {}
     assert trajectories([{"step": 1, "loss": 2.0}]) == {}
 
 
-def test_what_was_not_finite_is_left_out_and_hides_nothing_else() -> None:
-    """Criterion: null is what a record holds of an infinite number; the other numbers of the look stay."""
+def test_non_finite_numbers_are_left_out_and_the_others_stay() -> None:
+    """Criterion: a record has null for an infinite number, and keeps the other numbers."""
     look = {"step": 4, "gate": -0.25, "slow_memory": [8.0, None], "residual": [[3.0, 0.5], [1.0, 0.25]]}
     expected = {"gate": -0.25, "gate_largest": 0.5, "residual": 0.375}
     assert summary_of_vitals([{"step": 2, "gate": 0.5}, look]) == expected
@@ -253,8 +254,8 @@ def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_them(fast_slow: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: of a call its number, of a round the largest of its evaluations."""
+def test_tensorboard_shows_the_vitals(fast_slow: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: each call has its number, and each round the largest residual of its evaluations."""
     train(fast_slow.replace(equilibrium="anderson"), tmp_path, replace(LOOKING, tensorboard=True))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     for look in (r for r in vital(tmp_path) if "gate" in r):
