@@ -458,7 +458,7 @@ def first_layer(config: TransformerConfig) -> Attention:
 def described_shape(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of config.json that all architectures have: the inverse of `shape`."""
     layer = first_layer(config)
-    biases = layer.config.project, layer.config.output
+    project, output = layer.config.project, layer.config.output
     is_usual_width = layer.layout.free * config.n_heads == config.d_model
     return {
         "vocab_size": config.vocab_size,
@@ -471,19 +471,16 @@ def described_shape(config: TransformerConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_embeddings,
         "rms_norm_eps": config.norm_eps,
         "rope_parameters": described_rotation(config),
-        "attention_bias": all(getattr(stage, name, False) for stage, name in zip(biases, BIASES, strict=True)),
+        "attention_bias": getattr(project, "qkv_bias", False) and getattr(output, "out_bias", False),
         "mlp_bias": config.mlp_bias,
     } | ({} if is_usual_width else {"head_dim": layer.layout.free})
-
-
-BIASES = ("qkv_bias", "out_bias")
 
 
 def described_rotation(config: TransformerConfig) -> dict[str, Any]:
     """Return the rotary parameters: the inverse of `scaling`."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_fraction != 1:
-        rope["partial_rotary_factor"] = layer_fraction(config)
+    if (fraction := config.attention_config.couple.rope_fraction) != 1:
+        rope["partial_rotary_factor"] = fraction
     if config.rope_scaling is None:
         return rope
     kind, numbers, short, long = parse_scaling(config.rope_scaling)
@@ -544,10 +541,6 @@ def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
 
 def described_gemma3(config: TransformerConfig) -> dict[str, Any]:
     return described_gemma2(config) | described_olmo3(config)
-
-
-def layer_fraction(config: TransformerConfig) -> float:
-    return config.attention_config.couple.rope_fraction
 
 
 def described_phi3(config: TransformerConfig) -> dict[str, Any]:
