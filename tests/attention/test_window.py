@@ -100,18 +100,17 @@ def test_a_window_of_one_sees_only_its_own_position() -> None:
 
 
 @with_window
-@pytest.mark.parametrize("chunks", [[1] * 30, [12, 1, 17], [25, 1, 1, 3]], ids=["steps", "short", "long prompt"])
+@pytest.mark.parametrize("chunks", [[1] * 12 + [18], [25, 1, 1, 3]], ids=["steps", "long prompt"])
 def test_rolling_cache_equals_the_full_pass(name: str, chunks: list[int]) -> None:
     """Criterion: both agree to 1e-10 in fp64 far beyond the window, and the cache never holds more than W positions."""
     layer, x = layer_of(name, window=6), inputs(30)
     rope = Rope(layer.rope_width)
     whole, _ = layer(x, True, rope)
-    cache, plain_cache = layer.new_cache(), layer_of(name).new_cache()
-    parts = []
+    one, cache, parts = layer.new_cache(), layer.new_cache(), []
+    layer(x[:, :1], cache=one)
     for chunk in x.split(chunks, dim=1):
         parts.append(layer(chunk, True, rope, cache)[0])
-        layer_of(name)(chunk[:, :1], cache=plain_cache)
-        assert cache.n_numbers == min(cache.length, 6) * plain_cache.n_numbers // plain_cache.length
+        assert cache.n_numbers == min(cache.length, 6) * one.n_numbers
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
 
 
