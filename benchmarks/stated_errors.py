@@ -46,7 +46,7 @@ class Outcome:
     quantity: str
     ratio: float  # (1)
     truthful: bool  # a warning was given exactly where the stated error exceeds the tolerance
-    n_passes: int  # products with the Jacobian and its transpose
+    n_passes: int  # products with Jacobians and their transposes, of a vector or a whole frame
 
 
 # --- maps -----------------------------------------------------------------------------------------------------------
@@ -110,7 +110,14 @@ def trained_models() -> Iterator[tuple[str, nn.Module]]:
     for preset in PRESETS:
         yield preset, trained(TransformerConfig(d_model=16, n_heads=2, n_layers=3, attention=preset, **sizes).build(0))
     tiny = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
-    tiny |= {"intermediate_size": 32, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    tiny |= {
+        "intermediate_size": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     for name in ("Llama", "GPTNeoX", "Phi3", "Qwen3", "Gemma2", "Olmo2"):
         torch.manual_seed(0)
         config = getattr(transformers, f"{name}Config")(**tiny)
