@@ -1,4 +1,5 @@
-"""The command: a run as it was validated, any model on texts or tasks, two models against each other."""
+"""`attractor evaluate` measures a run as it was validated, any model on texts or tasks, and two models in
+comparison."""
 
 import json
 from pathlib import Path
@@ -12,7 +13,7 @@ from tiny_causal import TEXTS, write_llama, write_run, write_task
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `run`, another run, a model of others, and texts lie side by side."""
+    """Make a folder with `run`, another run, a foreign model, and texts."""
     place = tmp_path_factory.mktemp("place")
     write_run(place / "run", n_steps=6)
     write_run(place / "elsewhere" / "run", seed=1)
@@ -30,7 +31,7 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return command_in_process(monkeypatch, capsys)
 
 
-def test_a_run_alone_is_measured_as_it_was_validated(attractor: Command, place: Path) -> None:
+def test_a_single_run_is_measured_as_it_was_validated(attractor: Command, place: Path) -> None:
     code, _, err = attractor("evaluate", "run", "--out", "alone")
     assert (code, err) == (0, "")
     (row,) = json.loads((place / "alone" / "evaluation.json").read_text())["rows"]
@@ -39,7 +40,7 @@ def test_a_run_alone_is_measured_as_it_was_validated(attractor: Command, place: 
     assert row["loss"] == pytest.approx(summary["best_loss"], rel=1e-6)
 
 
-def test_two_models_of_different_tokens_are_held_against_each_other(attractor: Command, place: Path) -> None:
+def test_two_models_with_different_tokenizers_are_compared(attractor: Command, place: Path) -> None:
     code, out, err = attractor("evaluate", "run", "--against", "llama", "--on", "fresh.txt", "--window=32", "--out=two")
     assert (code, err) == (0, "")
     assert "8 documents" in out
@@ -57,13 +58,13 @@ def test_two_models_of_different_tokens_are_held_against_each_other(attractor: C
     assert kept["difference"]["mean"] == pytest.approx(sum(differences) / 8)
 
 
-def test_models_of_one_name_are_told_apart(attractor: Command) -> None:
+def test_models_with_one_name_get_different_labels(attractor: Command) -> None:
     code, out, _ = attractor("evaluate", "run", "--against", "elsewhere/run", "--on", "fresh.txt")
     assert code == 0
     assert "elsewhere/run" in out
 
 
-def test_tasks_are_run_and_kept(attractor: Command, place: Path) -> None:
+def test_tasks_are_run_and_stored(attractor: Command, place: Path) -> None:
     write_task(place)
     code, out, _ = attractor("evaluate", "run", "--tasks", "squares", "--include-path=.", "--limit=6", "--out=tasks")
     assert code == 0
@@ -89,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(attractor: Command, name: str) -> None:
+def test_impossible_requests_are_refused_in_one_line(attractor: Command, name: str) -> None:
     arguments, said = REFUSED[name]
     code, _, err = attractor("evaluate", *arguments)
     assert code == 2

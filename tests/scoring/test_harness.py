@@ -1,4 +1,4 @@
-"""lm-eval asks our adapter, and gets what the model itself says."""
+"""Our adapter for lm-eval answers its requests as the model itself does."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -64,8 +64,8 @@ def test_log_likelihoods_are_those_of_a_direct_computation(kind: str, request: p
 
 
 @pytest.mark.parametrize("kind", ["causal", "llama"])
-def test_a_rolling_log_likelihood_is_that_of_windows_side_by_side(kind: str, request: pytest.FixtureRequest) -> None:
-    """The last window reaches back as far as it can."""
+def test_a_rolling_log_likelihood_is_that_of_adjacent_windows(kind: str, request: pytest.FixtureRequest) -> None:
+    """The last window takes as much context as fits."""
     causal = request.getfixturevalue(kind)
     texts = ["".join(TEXTS[:5]), TEXTS[5]]
     found = AttractorLM(causal).loglikelihood_rolling(asked("loglikelihood_rolling", *((text,) for text in texts)))
@@ -106,7 +106,7 @@ def test_a_prompt_that_is_too_long_keeps_its_end(causal: Causal) -> None:
         lm.loglikelihood(asked("loglikelihood", ("a", long)))
 
 
-def test_settings_that_cannot_be_kept_are_refused(causal: Causal) -> None:
+def test_unsupported_settings_are_refused(causal: Causal) -> None:
     for window, settings, said in (
         (None, {"max_gen_toks": N_POSITIONS}, "max_gen_toks must be .* less than 64, .* got 64; give a smaller number"),
         (16, {"max_gen_toks": 16}, "less than 16, .* got 16; give a longer --window or a smaller number"),
@@ -117,12 +117,9 @@ def test_settings_that_cannot_be_kept_are_refused(causal: Causal) -> None:
             lm.generate_until(asked("generate_until", ("3 squared", settings)))
 
 
-# --- against lm-eval's own adapter of Hugging Face's models ---------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on bytes and an instruct model that was imported, each with its export."""
+    """Make a run on bytes and an imported instruct model, each with its export."""
     from attractor.hf.export import export_model
     from attractor.hf.import_runs import import_run
     from attractor.train.finished import finished_run
@@ -139,7 +136,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-PAIRED: dict[str, tuple[str, str]] = {  # what our adapter reads, and what lm-eval's own adapter reads
+PAIRED: dict[str, tuple[str, str]] = {  # the folders for our adapter and for lm-eval's own
     "run": ("bytes", "bytes-exported"),
     "export": ("bytes-exported", "bytes-exported"),
     "imported": ("imported", "chat"),
@@ -171,7 +168,8 @@ Adapters = Callable[[int], tuple[AttractorLM, Any]]
 
 
 def test_log_likelihoods_are_those_of_the_other_adapter(both: Adapters) -> None:
-    """Rolling windows of several lengths, texts that name special tokens, and pairs with and without a context."""
+    """The requests are rolling windows of several lengths, texts that name special tokens, and pairs with and without a
+    context."""
     for window in (17, 48):
         ours, theirs = both(window)
         requests = asked("loglikelihood_rolling", *((text,) for text in SAID))
@@ -186,7 +184,7 @@ def test_log_likelihoods_are_those_of_the_other_adapter(both: Adapters) -> None:
 
 
 def test_continuations_are_those_of_the_other_adapter(both: Adapters) -> None:
-    """A long prompt loses its beginning, so that all 30 tokens come; stops may begin and end within tokens."""
+    """A long prompt loses its beginning, so that 30 new tokens fit; stop strings may begin and end within tokens."""
     ours, theirs = both(48)
     for prompt in ("".join(TEXTS[:2]), "3 squared", SAID[2]):
         settings = {"until": [], "max_gen_toks": 30}
@@ -198,8 +196,8 @@ def test_continuations_are_those_of_the_other_adapter(both: Adapters) -> None:
         assert ours.generate_until(requests) == theirs.generate_until(copies, disable_tqdm=True)
 
 
-def test_all_new_tokens_come_unless_a_stop_ends_them(causal: Causal) -> None:
-    """The prompt fills the window, of which 30 tokens are more than a half."""
+def test_all_new_tokens_are_generated_unless_a_stop_ends_them(causal: Causal) -> None:
+    """The prompt fills the window of 48 tokens, of which the 30 new ones are more than a half."""
     settings = {"until": [], "max_gen_toks": 30}
     lm = AttractorLM(causal, window=48)
     prompt = "".join(TEXTS[:3])
@@ -213,7 +211,7 @@ def test_all_new_tokens_come_unless_a_stop_ends_them(causal: Causal) -> None:
     with causal.model.embedding.register_forward_hook(lambda *_: n_calls.update(["tokens"])):
         (short,) = lm.generate_until(asked("generate_until", (prompt, settings | {"until": [stop]})))
     assert short == text[: text.index(stop)]
-    assert n_calls["tokens"] == end  # generation ends with the stop, which spans several tokens
+    assert n_calls["tokens"] == end  # generation ends with the stop, although it spans several tokens
     special = replace(causal, specials=frozenset(expected[3:5]))
     (rest,) = AttractorLM(special, window=48).generate_until(asked("generate_until", (prompt, settings)))
     assert rest == causal.decode([token for token in expected if token not in expected[3:5]])
@@ -241,7 +239,7 @@ def test_chats_are_rendered_as_by_the_other_adapter(place: Path, name: str) -> N
 
 
 @pytest.mark.slow
-def test_a_task_is_asked_in_the_chat_template(place: Path, tmp_path: Path, causal: Causal) -> None:
+def test_a_task_is_presented_in_the_chat_template(place: Path, tmp_path: Path, causal: Causal) -> None:
     lm = AttractorLM(load_causal(place / "imported", CPU))
     seen: list[str] = []
     spelled = lm.tok_encode
@@ -252,7 +250,7 @@ def test_a_task_is_asked_in_the_chat_template(place: Path, tmp_path: Path, causa
         evaluate_tasks(AttractorLM(causal), ["squares"], tmp_path, limit=2, apply_chat_template=True)
 
 
-def test_a_task_of_ones_own_is_what_the_model_says_of_its_choices(causal: Causal, tmp_path: Path) -> None:
+def test_a_users_task_is_scored_by_the_likelihoods_of_its_choices(causal: Causal, tmp_path: Path) -> None:
     found = evaluate_tasks(AttractorLM(causal), ["squares"], write_task(tmp_path), limit=10)
     hits = 0
     for i, text in enumerate(TEXTS[:10]):

@@ -1,4 +1,4 @@
-"""Two models on the same documents: the difference is found where there is one, and nothing is said of too few."""
+"""Two models are compared on the same documents: a difference is shown where there is one, and too few are refused."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,11 @@ def scored(model: str, nats_per_byte: np.ndarray) -> TextScore:
 
 
 def hard(n: int, seed: int = 0) -> np.ndarray:
-    """Documents differ far more among themselves than models do."""
+    """Draw documents whose losses differ far more among themselves than between models."""
     return np.random.default_rng(seed).normal(2.0, 1.0, n)
 
 
-def test_a_small_difference_shows_beneath_a_large_spread() -> None:
+def test_a_small_difference_is_shown_despite_a_large_spread() -> None:
     documents, noise = hard(20), np.random.default_rng(1).normal(0, 0.02, 20)
     test = paired(scored("new", documents), scored("old", documents + 0.05 + noise))
     assert test.difference.estimate == pytest.approx(-0.05 - noise.mean())
@@ -31,7 +31,7 @@ def test_a_small_difference_shows_beneath_a_large_spread() -> None:
     assert turned.verdict.startswith("new is better than old by 0.0")
 
 
-def test_no_difference_comes_with_what_would_have_shown() -> None:
+def test_no_difference_is_reported_with_the_smallest_detectable_one() -> None:
     documents, noise = hard(12), np.random.default_rng(2).normal(0, 0.02, 12)
     test = paired(scored("new", documents), scored("old", documents + noise - noise.mean()))
     assert test.verdict.startswith("no difference shown between new and old over 12 documents")
@@ -39,8 +39,8 @@ def test_no_difference_comes_with_what_would_have_shown() -> None:
     assert "alike" in paired(scored("new", documents), scored("old", documents)).verdict
 
 
-def test_chance_seldom_makes_a_difference() -> None:
-    """Of models that differ by noise alone, one in twenty is called better or worse."""
+def test_chance_seldom_shows_a_difference() -> None:
+    """Criterion: of models that differ by noise alone, about one in twenty is called better or worse."""
     rng, documents, n_called = np.random.default_rng(3), hard(FEWEST), 0
     for _ in range(400):
         one, other = rng.normal(0, 0.02, (2, FEWEST))

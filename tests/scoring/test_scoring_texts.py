@@ -1,4 +1,4 @@
-"""Likelihoods are what the model's own logits say, whatever they are computed with."""
+"""Likelihoods of texts equal those from the model's own logits, whatever batches and windows compute them."""
 
 import json
 import math
@@ -30,13 +30,13 @@ def causal() -> Causal:
 
 @torch.no_grad()
 def nats_of(causal: Causal, given: list[int], n_scored: int) -> float:
-    """Of the last so many tokens, by themselves."""
+    """Return the negative log-likelihood of the last `n_scored` tokens, computed alone."""
     x = torch.tensor([given])
     logits = causal.model(x[:, :-1])[0][0, -n_scored:].double()
     return float(F.cross_entropy(logits, x[0, -n_scored:], reduction="sum"))
 
 
-def test_a_text_that_fits_is_predicted_in_one_piece(causal: Causal) -> None:
+def test_a_text_that_fits_is_predicted_in_one_window(causal: Causal) -> None:
     found = score_texts(causal, SHORT)
     for (_, text), document in zip(SHORT, found.documents, strict=True):
         wanted = nats_of(causal, [END_OF_TEXT, *text], len(text))
@@ -44,7 +44,7 @@ def test_a_text_that_fits_is_predicted_in_one_piece(causal: Causal) -> None:
         assert document.n_tokens == document.n_bytes == len(text)
     n_bytes = sum(len(text) for _, text in SHORT)
     assert found.bits_per_byte == pytest.approx(found.nats / n_bytes / math.log(2))
-    assert found.perplexity == pytest.approx(2**found.bits_per_byte)  # one token is one byte here
+    assert found.perplexity == pytest.approx(2**found.bits_per_byte)  # here a token is a byte
 
 
 @pytest.mark.parametrize(("window", "stride"), [(16, 16), (16, 5), (N_POSITIONS, 1)])
@@ -64,17 +64,14 @@ def test_scores_do_not_depend_on_the_batch(causal: Causal) -> None:
         score_texts(causal, SHORT, batch_size=0)
 
 
-def test_where_nothing_stands_before_a_text_its_first_token_is_a_guess(causal: Causal) -> None:
+def test_without_a_start_token_the_first_token_counts_as_a_uniform_guess(causal: Causal) -> None:
     found = score_texts(replace(causal, start=None), SHORT)
     for (_, text), document in zip(SHORT, found.documents, strict=True):
         wanted = math.log(causal.vocab_size) + nats_of(causal, list(text), len(text) - 1)
         assert document.nats == pytest.approx(wanted, rel=1e-5)
 
 
-# --- which texts ----------------------------------------------------------------------------------------------------
-
-
-def test_of_its_own_corpus_a_model_sees_what_it_was_validated_on(tmp_path: Path) -> None:
+def test_a_model_is_scored_on_the_held_out_part_of_its_own_corpus(tmp_path: Path) -> None:
     several, one = tmp_path / "several.txt", tmp_path / "one.txt"
     several.write_text("<|endoftext|>\n".join(TEXTS))
     one.write_text("".join(TEXTS))
@@ -100,7 +97,7 @@ def test_a_prepared_corpus_gives_back_its_texts(tmp_path: Path) -> None:
     assert {text.decode() for _, text in found.documents} < {*TEXTS, "".join(TEXTS)}
 
 
-def test_texts_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_missing_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text(" \n")
     for name, said in (
         ("stdlib-dosc", "did you mean 'stdlib-docs'"),
@@ -111,7 +108,7 @@ def test_texts_that_are_not_there_are_refused(tmp_path: Path) -> None:
             texts_on(name)
 
 
-def test_of_a_table_the_column_is_that_of_the_training(tmp_path: Path) -> None:
+def test_the_column_of_a_table_is_that_of_the_training(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,4 +1,4 @@
-"""Windows over a long text: nothing is predicted twice, nothing without the context that is promised."""
+"""Windows over a long text predict no token twice, and each token with at least the promised context."""
 
 from itertools import pairwise
 
@@ -14,26 +14,26 @@ CUTS = st.integers(1, 12).flatmap(lambda window: st.tuples(st.just(window), st.i
 
 
 @given(st.integers(1, 60), CUTS)
-def test_every_token_is_predicted_once_from_at_least_the_context_that_is_promised(n: int, cut: tuple[int, int]) -> None:
+def test_every_token_is_predicted_once_with_at_least_the_promised_context(n: int, cut: tuple[int, int]) -> None:
     window, stride = cut
     found = list(windows(n, window, stride))
     predicted = [i for w in found for i in range(w.end - w.n_scored, w.end)]
     assert predicted == list(range(n))
     for w in found:
         assert 1 <= w.n_scored <= w.end - w.begin <= window
-        before = w.end - w.n_scored - w.begin  # the first that is predicted is also given the token at its own place
+        before = w.end - w.n_scored - w.begin  # the first target also has its own input token
         assert before + 1 > min(window - stride, w.end - w.n_scored)
 
 
 @given(st.integers(1, 60), st.integers(1, 12))
-def test_a_stride_of_a_window_cuts_side_by_side_and_a_long_window_cuts_nothing(n: int, window: int) -> None:
+def test_a_stride_of_a_window_gives_adjacent_windows_and_a_long_window_a_single_one(n: int, window: int) -> None:
     found = list(windows(n, window, window))
     assert all(w.n_scored == w.end - w.begin for w in found)
     assert all(one.end == other.begin for one, other in pairwise(found))
     assert list(windows(n, n + window, window)) == [(0, n, n)]
 
 
-def test_a_window_is_within_what_the_model_takes() -> None:
+def test_a_window_is_within_the_limits_of_the_model() -> None:
     ends, endless = bytes_causal(), bytes_causal(positions="rope")
     assert window_of(ends, None) == N_POSITIONS
     assert window_of(endless, 10 * N_POSITIONS) == 10 * N_POSITIONS

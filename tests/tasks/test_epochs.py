@@ -1,4 +1,4 @@
-"""The order of a fixed set: an epoch is a permutation, and a sample needs nothing before it."""
+"""The order of a fixed set: an epoch is a permutation, and a sample needs no earlier sample."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_an_epoch_visits_every_example_once(n_examples: int, seed: int, epoch: i
 
 
 @given(st.integers(1, 20), st.integers(0, 70), st.integers(1, 50), st.integers(0, 50))
-def test_samples_are_their_parts_in_a_row(n_examples: int, first: int, count: int, cut: int) -> None:
+def test_a_sample_is_the_concatenation_of_its_parts(n_examples: int, first: int, count: int, cut: int) -> None:
     cut = min(cut, count - 1)
     whole = Epochs(n_examples, seed=3).examples(first, count)
     parts = [(first + cut, count - cut), (first, cut)]
@@ -30,7 +30,8 @@ def test_seeds_and_epochs_differ_in_order() -> None:
 
 
 def test_the_order_never_changes_between_versions() -> None:
-    """Golden numbers: a run that resumes under another NumPy, or another attractor, sees the same data."""
+    """These are golden numbers: a run that resumes under another version of NumPy or attractor must see the same
+    data."""
     assert Epochs(10, seed=7).examples(8, 6).tolist() == [9, 0, 3, 9, 1, 6]
 
 

@@ -1,4 +1,5 @@
-"""GLUE: every layout of every task reads the same, metrics keep their definitions, padding is where it should be."""
+"""GLUE tasks read the same from every file format, metrics keep their definitions, and batches have the right
+padding."""
 
 import csv
 import json
@@ -27,13 +28,13 @@ from attractor.tasks.glue.table import file_names
 from attractor.tasks.glue.task import TokenizedSplit, shares
 
 OFFICIAL_FOLDERS = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"]
-NAMED_LABELS = {"mnli", "qnli", "rte"}  # those whose tsv files spell labels out
+NAMED_LABELS = {"mnli", "qnli", "rte"}  # tasks whose tsv files have the names of labels
 TEXTS = ['A "quoted, text', "naïve \u2028 line", "x\x85y", "plain words", "it 's 日本"]
 Row = dict[str, Any]
 
 
 def rows_of(task: str, n_rows: int = 6) -> list[Row]:
-    """Rows in the columns of the Hub."""
+    """Return rows with the column names of the Hub."""
     entry = TABLE[task]
     columns = [names[0] for names in entry.texts]
     rows: list[Row] = []
@@ -44,7 +45,8 @@ def rows_of(task: str, n_rows: int = 6) -> list[Row]:
 
 
 def write_official_tsv(path: Path, task: str, rows: list[Row]) -> None:
-    """With the benchmark's own column names, and a carriage return and a byte order mark, which some copies have."""
+    """Write a file with the benchmark's own column names, and a carriage return and byte order mark, which some copies
+    have."""
     entry = TABLE[task]
     texts, label = [names[-1] for names in entry.texts], entry.label_columns[-1]
     if task == "sst2":
@@ -100,9 +102,6 @@ def build(folder: Path, task: str = "sst2", seq_len: int = 64, seed: int = 0) ->
     return Glue(glue_task=task, glue_data=str(folder)).build(seq_len, seed)
 
 
-# --- what is read ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize("folder", OFFICIAL_FOLDERS)
 def test_every_task_reads_the_same_from_every_format(tmp_path: Path, folder: str, suffix: str) -> None:
@@ -125,11 +124,12 @@ def test_the_table_has_all_nine_tasks() -> None:
 
 @pytest.mark.parametrize(("task", "number"), [("mnli", 0), ("qnli", 0), ("rte", 0), ("wnli", 1)])
 def test_entailment_has_the_number_that_the_hub_gives_it(task: str, number: int) -> None:
-    """The two benchmarks of one family disagree, and a file with numbers alone does not show it."""
+    """GLUE and SuperGLUE number the labels differently, and a file that has only numbers does not show which
+    applies."""
     assert TABLE[task].labels.index("entailment") == number
 
 
-def test_the_two_validation_sets_of_mnli_are_apart(tmp_path: Path) -> None:
+def test_the_two_validation_sets_of_mnli_are_separate(tmp_path: Path) -> None:
     rows = rows_of("mnli", 9)
     write_task(tmp_path, "mnli", rows[:3], parts=("train",))
     write_task(tmp_path, "mnli", rows[3:5], parts=("matched",))
@@ -180,8 +180,10 @@ def test_the_hub_is_asked_for_the_part(tmp_path: Path, monkeypatch: pytest.Monke
     assert asked == [("nyu-mll/glue", "mnli", "validation_mismatched")]
 
 
-def test_without_network_the_library_is_told_so_and_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left to itself it would try again for half a minute."""
+def test_without_network_the_library_works_offline_and_the_error_names_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the library would retry for half a minute."""
     datasets = pytest.importorskip("datasets")
     was_offline = []
 
@@ -214,9 +216,6 @@ def test_a_package_that_is_missing_is_named(
         read_examples("sst2", data, "train")
 
 
-# --- what cannot be read --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("line", "flaw"),
     [
@@ -228,7 +227,7 @@ def test_a_package_that_is_missing_is_named(
         (b"caf\xe9\t1", r"'sentence' is not UTF-8"),
     ],
 )
-def test_a_malformed_line_is_told_and_skipped_and_many_are_an_error(tmp_path: Path, line: bytes, flaw: str) -> None:
+def test_a_malformed_line_is_reported_and_skipped_and_many_are_an_error(tmp_path: Path, line: bytes, flaw: str) -> None:
     good = b"".join(b"text %d\t%d\n" % (i, i % 2) for i in range(199))
     (tmp_path / "train.tsv").write_bytes(b"sentence\tlabel\n" + line + b"\n" + good)
     with pytest.warns(UserWarning, match=rf"skipped 1 malformed line\(s\) of '.*train.tsv': line 2 \({flaw}.*\)"):
@@ -270,7 +269,7 @@ def test_malformed_lines_are_counted_in_the_description(tmp_path: Path) -> None:
         ("train.txt", b"x", r"must hold a file 'train' \(.tsv, .* for 'sst2', but '.*' has train.txt; add it"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_an_unusable_file_is_refused_with_the_reason(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     for suffix, package in (("parquet", "pyarrow"), ("dict.json", "datasets")):
         if name.endswith(suffix):
             pytest.importorskip(package)
@@ -297,7 +296,7 @@ def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
         read_examples("sst2", str(tmp_path), "train")
 
 
-def test_a_folder_or_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_or_task_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"glue_data must be a folder, or 'huggingface', but '.*nowhere' is not"):
         read_examples("sst2", str(tmp_path / "nowhere"), "train")
     with pytest.raises(InputError, match="unknown glue_task 'sst'; did you mean 'sst2'"):
@@ -305,8 +304,6 @@ def test_a_folder_or_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="seq_len must be at least 3 for 'rte', got 2; give"):
         build(write_task(tmp_path, "rte", rows_of("rte")), "rte", seq_len=2)
 
-
-# --- metrics --------------------------------------------------------------------------------------------------------
 
 binary = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 1), min_size=n, max_size=n)] * 2))
 grades = st.integers(2, 30).flatmap(
@@ -328,7 +325,7 @@ def test_classes_are_measured_as_defined(given_labels: tuple[list[int], list[int
     recall = tp / sum(targets) if sum(targets) else 0
     f1 = 2 * precision * recall / (precision + recall) if tp else 0
     assert measured("f1", targets, predictions) == pytest.approx(f1)
-    # Matthews' coefficient is the correlation of the two indicators (Matthews 1975).
+    # Matthews' coefficient (1975) is the correlation of the two indicators.
     constant = len(set(targets)) == 1 or len(set(predictions)) == 1
     matthews = 0 if constant else np.corrcoef(targets, predictions)[0, 1]
     assert measured("matthews", targets, predictions) == pytest.approx(matthews)
@@ -341,7 +338,7 @@ def test_counts_too_large_for_64_bits_do_not_overflow() -> None:
 
 
 @given(grades)
-def test_numbers_are_measured_as_scipy_does(given_numbers: tuple[list[float], list[float]]) -> None:
+def test_correlations_equal_those_of_scipy(given_numbers: tuple[list[float], list[float]]) -> None:
     targets, predictions = given_numbers
     constant = len(set(targets)) == 1 or len(set(predictions)) == 1
     for name, truth in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
@@ -357,11 +354,11 @@ def test_only_the_order_counts_for_spearman(given_numbers: tuple[list[float], li
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
-def test_a_prediction_that_is_no_number_is_not_measured(name: str) -> None:
+def test_a_prediction_that_is_nan_is_not_measured(name: str) -> None:
     assert math.isnan(measured(name, [0.0, 1.0, 2.0], [0.0, math.nan, 1.0]))
 
 
-def test_equal_numbers_that_rounding_spreads_are_constant() -> None:
+def test_numbers_that_differ_by_rounding_alone_are_constant() -> None:
     assert measured("pearson", [0.0, 1.0, 2.0], [0.1, 0.1, 0.1]) == 0.0
 
 
@@ -376,11 +373,8 @@ def test_a_task_gives_its_official_metrics(tmp_path: Path, task: str) -> None:
     assert built.demands == {"vocab_size": 320, "n_classes": TABLE[task].n_classes}
 
 
-# --- batches --------------------------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(2, 20))
-def test_too_long_a_pair_loses_the_end_of_its_longer_text(n_first: int, n_second: int, room: int) -> None:
+def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_text(n_first: int, n_second: int, room: int) -> None:
     kept = [n_first, n_second]
     while sum(kept) > room:
         kept[1 if kept[1] >= kept[0] else 0] -= 1
@@ -391,7 +385,7 @@ def test_too_long_a_pair_loses_the_end_of_its_longer_text(n_first: int, n_second
 
 
 def expected(task: str, row: Row, seq_len: int) -> list[int]:
-    """The sequence of a row that is not cut."""
+    """Return the sequence of a row that fits without truncation."""
     texts = [list(row[names[0]].encode()) for names in TABLE[task].texts]
     joined = texts[0] + (([END_OF_TEXT] + texts[1]) if len(texts) == 2 else [])
     assert len(joined) <= seq_len
@@ -426,7 +420,7 @@ def test_a_width_never_passes_seq_len(tmp_path: Path) -> None:
     assert "50.0% cut to 21" in built.describe()
 
 
-def test_a_text_of_which_the_tokenizer_makes_nothing_still_has_a_last_token() -> None:
+def test_a_text_without_tokens_still_has_a_last_token() -> None:
     part = TokenizedSplit(
         ids=np.array([7, 8]), bounds=np.array([[0, 2], [2, 2]]), labels=np.array([0, 1]), n_malformed=0
     )
@@ -466,7 +460,7 @@ def test_a_share_of_validation_is_spread_evenly_and_the_same_for_every_seed(tmp_
     assert sum(len(batch.inputs) for batch in build(folder).valid_batches(7)) == 100
 
 
-def test_epochs_are_steps_over_tokens_counted_alike(tmp_path: Path) -> None:
+def test_epochs_count_tokens_with_their_padding(tmp_path: Path) -> None:
     built = build(write_task(tmp_path, "sst2", rows_of("sst2", 30)), seq_len=32)
     n_steps, batch_size = 6, 10
     assert n_steps * batch_size * 32 / built.n_tokens == 2
@@ -499,8 +493,6 @@ def test_the_config_survives_storage() -> None:
     assert config.seq_len is None
 
 
-# --- without GLUE ---------------------------------------------------------------------------------------------------
-
 STDLIB_PARTS = [(task, part) for task in SHAPES for part in ("train", *TABLE[task].valid_sets)]
 
 
@@ -514,7 +506,7 @@ def test_labels_of_the_standard_library_are_equally_frequent(task: str, part: st
 
 
 @pytest.mark.parametrize(("task", "positions"), [("qnli", (0, 1)), ("mnli", (0,))])
-def test_one_text_of_a_pair_does_not_tell_its_label(task: str, positions: tuple[int, ...]) -> None:
+def test_one_text_of_a_pair_does_not_reveal_its_label(task: str, positions: tuple[int, ...]) -> None:
     texts, labels, _ = stdlib_examples(task, "train")
     for position in positions:
         counts: dict[str, list[int]] = {}
@@ -524,7 +516,7 @@ def test_one_text_of_a_pair_does_not_tell_its_label(task: str, positions: tuple[
 
 
 @pytest.mark.parametrize("task", SHAPES)
-def test_no_example_and_no_file_is_there_twice(task: str) -> None:
+def test_no_example_and_no_file_occurs_twice(task: str) -> None:
     parts = ("train", *TABLE[task].valid_sets)
     texts = [stdlib_examples(task, part).texts for part in parts]
     names = [{source.name for source in sources(part)} for part in parts]
@@ -535,14 +527,14 @@ def test_no_example_and_no_file_is_there_twice(task: str) -> None:
     )
 
 
-def test_the_mismatched_set_is_from_packages_and_all_else_from_modules() -> None:
+def test_the_mismatched_set_is_from_packages_and_all_others_from_modules() -> None:
     assert all("/" in source.name for source in sources("mismatched"))
     assert not any("/" in source.name for part in ("train", "valid", "matched") for source in sources(part))
 
 
 @pytest.fixture
 def spelled_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A standard library in which every line says whose it is."""
+    """Replace the standard library by one in which every line names its file and function."""
 
     def function(file: int, number: int) -> str:
         name = f"file_{file}_function_{number}"
@@ -560,7 +552,7 @@ def spelled_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def owners(texts: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """File, function and statement (nothing in a function's first line) of each text."""
+    """Return the file, function and statement of each text; the first line of a function has no statement."""
     return [re.search(r"file_(\d+)_function_(\d+)(?:_statement_(\d+))?", text).groups("-1") for text in texts]
 
 
@@ -581,7 +573,7 @@ def test_labels_of_the_standard_library_are_true() -> None:
 
 @pytest.mark.slow
 def test_examples_of_the_standard_library_are_the_same_in_every_process() -> None:
-    """Hashes of strings differ between processes."""
+    """Hashes of strings differ between processes, so the examples must not depend on them."""
     script = (
         "from attractor.tasks.glue.stdlib import stdlib_examples; print(ascii(stdlib_examples('qnli', 'valid').texts))"
     )

@@ -1,4 +1,4 @@
-"""Data order: everything follows from (seed, step)."""
+"""The order of data is a function of (seed, step) alone."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_an_epoch_visits_every_window_of_its_grid_once(size: tuple[int, int], se
 
 
 @given(st.integers(0, 60), st.integers(1, 40), st.integers(0, 40))
-def test_a_batch_is_its_micro_batches_in_a_row(step: int, batch_size: int, cut: int) -> None:
+def test_a_batch_is_the_concatenation_of_its_micro_batches(step: int, batch_size: int, cut: int) -> None:
     windows = Windows(np.arange(100), 7, seed=3)
     cut = min(cut, batch_size - 1)
     whole = windows.batch(step, batch_size)
@@ -63,7 +63,8 @@ def test_a_fresh_process_gives_the_same_batch_without_the_steps_before_it() -> N
 
 
 def test_the_order_never_changes_between_versions() -> None:
-    """Golden numbers: a run that resumes under another NumPy, or another attractor, sees the same data."""
+    """These are golden numbers: a run that resumes under another version of NumPy or attractor must see the same
+    data."""
     starts = Windows(np.arange(100), 8, seed=7).samples(0, 5)[0][:, 0]
     assert starts.tolist() == [60, 28, 4, 44, 20]
 

@@ -1,4 +1,4 @@
-"""MQAR: what every sequence holds, from which distributions, and that example i needs no other."""
+"""MQAR: the structure of every sequence, its distributions, and the independence of examples."""
 
 import itertools
 import math
@@ -16,15 +16,12 @@ from attractor.tasks.recall import LEVELS, N_VALID, NOT_SCORED, PLACES_APART, Re
 
 @st.composite
 def arguments(draw: st.DrawFn) -> dict[str, object]:
-    """Down to the shortest sequences and smallest vocabularies that the number of pairs allows."""
+    """Draw arguments down to the shortest sequences and smallest vocabularies that the number of pairs allows."""
     n_pairs, gap = draw(st.integers(1, 12)), draw(st.sampled_from(sorted(PLACES_APART)))
     length = (2 + PLACES_APART[gap]) * n_pairs + draw(st.integers(0, 30))
     vocab_size = 2 * n_pairs + draw(st.integers(0, 40))
     own = {"seed": draw(st.integers(0, 2**64 - 1)), "power_a": draw(st.floats(-5, 5))}
     return own | {"length": length, "n_pairs": n_pairs, "vocab_size": vocab_size, "gap": gap}
-
-
-# --- what a sequence holds ------------------------------------------------------------------------------------------
 
 
 @given(arguments())
@@ -46,17 +43,15 @@ def test_a_sequence_is_pairs_then_queries_among_fillers(given_arguments: dict) -
 
 
 @given(arguments())
-def test_power_gaps_are_even_as_in_the_literature(given_arguments: dict) -> None:
+def test_power_gaps_are_even_numbers_as_in_the_literature(given_arguments: dict) -> None:
     _, labels = mqar(5, **given_arguments | {"gap": "power", "length": 4 * given_arguments["n_pairs"] + 9})
     assert not ((np.nonzero(labels != NOT_SCORED)[1] - 2 * given_arguments["n_pairs"]) % 2).any()
 
 
-# --- from which distributions ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("n_symbols", "n_taken", "n_after"), [(5, 3, 1), (4, 4, 0), (6, 2, 2)])
 def test_ranks_and_draws_without_replacement_are_one_to_one(n_symbols: int, n_taken: int, n_after: int) -> None:
-    """Even ranks therefore give even draws, exactly. Columns after the taken avoid them, and may repeat one another."""
+    """Criterion: uniform ranks give exactly uniform draws. Columns after the taken ones avoid their symbols and may
+    repeat one another."""
     bounds = [n_symbols - j for j in range(n_taken)] + [n_symbols - n_taken] * n_after
     ranks = np.array(list(itertools.product(*map(range, bounds))))
     draws = {tuple(row) for row in _unrank(ranks.copy(), n_taken).tolist()}
@@ -70,26 +65,27 @@ def test_ranks_and_draws_without_replacement_are_one_to_one(n_symbols: int, n_ta
 
 
 def worst_z(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """The largest distance of a count from its expectation, in standard deviations."""
+    """Return the largest distance of a count from its expectation, in standard deviations."""
     n = counts.sum()
     return float(np.abs((counts - n * probabilities) / np.sqrt(n * probabilities * (1 - probabilities))).max())
 
 
 @pytest.mark.parametrize("column", [0, 1, 6, 7])
-def test_keys_and_values_are_even_at_every_pair(column: int) -> None:
+def test_keys_and_values_are_uniform_at_every_pair(column: int) -> None:
     tokens, _ = mqar(20_000, 20, 4, 20, seed=1)
     counts = np.bincount(tokens[:, column], minlength=20)
     assert worst_z(counts[10:] if column % 2 else counts[:10], np.full(10, 0.1)) < 4.5
 
 
-def test_keys_do_not_tell_their_values() -> None:
+def test_keys_and_values_are_independent() -> None:
     tokens, _ = mqar(20_000, 20, 4, 20, seed=2)
     counts = np.bincount(10 * tokens[:, 4] + tokens[:, 5] - 10, minlength=100)
     assert worst_z(counts, np.full(100, 0.01)) < 4.5
 
 
-def test_fillers_are_even_over_all_symbols_but_the_keys() -> None:
-    """With two pairs of ten symbols, fillers are three keys that are not in the sequence, or one of five values."""
+def test_fillers_are_uniform_over_all_symbols_but_the_keys() -> None:
+    """With two pairs of ten symbols, a filler is one of the three keys outside the sequence or one of the five
+    values."""
     tokens, labels = mqar(20_000, 12, 2, 10, seed=3)
     fillers = tokens[:, 4:][labels[:, 4:] == NOT_SCORED]
     counts = np.bincount(fillers, minlength=10)
@@ -98,7 +94,7 @@ def test_fillers_are_even_over_all_symbols_but_the_keys() -> None:
 
 
 def first_two_places(gap: str, power_a: float, length: int) -> np.ndarray:
-    """Where the first and the second key are asked for, counted from the end of the pairs, in places."""
+    """Return where the queries of the first and second key are, counted in places from the end of the pairs."""
     tokens, labels = mqar(30_000, length, 2, 40, seed=4, gap=gap, power_a=power_a)
     asked = [np.argmax((tokens == tokens[:, [2 * i]]) & (labels != NOT_SCORED), axis=1) for i in (0, 1)]
     return (np.stack(asked) - 4) // PLACES_APART[gap]
@@ -108,7 +104,8 @@ def first_two_places(gap: str, power_a: float, length: int) -> np.ndarray:
     ("gap", "power_a", "length"), [("uniform", 0.01, 8), ("power", 0.01, 12), ("power", 1.0, 12), ("power", 2.5, 12)]
 )
 def test_gaps_follow_successive_draws_by_weight(gap: str, power_a: float, length: int) -> None:
-    """The chance of each ordered pair of places, from the definition: one is drawn by weight, then one of the rest."""
+    """Criterion: the probability of each ordered pair of places follows the definition. One place is drawn by weight,
+    and then one of the others."""
     weights = np.arange(1.0, 5.0) ** (power_a - 1) if gap == "power" else np.ones(4)
     weights /= weights.sum()
     chances = weights[:, None] * weights[None, :] / (1 - weights[:, None])
@@ -126,9 +123,6 @@ def test_extreme_powers_stay_finite() -> None:
         assert (np.nonzero(labels != NOT_SCORED)[1] == 2 + 2 * place).all()
 
 
-# --- example i depends on the seed and i alone ----------------------------------------------------------------------
-
-
 @settings(max_examples=30)
 @given(arguments(), st.integers(0, 2**40), st.integers(1, 20))
 def test_any_slice_can_be_drawn(given_arguments: dict, first: int, count: int) -> None:
@@ -138,8 +132,8 @@ def test_any_slice_can_be_drawn(given_arguments: dict, first: int, count: int) -
         assert np.array_equal(whole[side][3:], part[side])
 
 
-def test_chunks_leave_no_trace() -> None:
-    """More examples than are drawn at once."""
+def test_drawing_in_chunks_changes_no_example() -> None:
+    """The test draws more examples than fit into one chunk."""
     tokens, labels = mqar(1200, 64, 4, 64, seed=5)
     for first in (0, 990, 1199):
         alone = mqar(1, 64, 4, 64, seed=5, first=first)
@@ -184,9 +178,6 @@ def test_a_fresh_process_draws_the_same() -> None:
     assert fresh.strip() == str(mqar(80, 64, 4, 8192, 11, gap="power")[0][70:72].tolist())
 
 
-# --- the task -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_builds_what_it_names(level: str) -> None:
     config = Recall(level=level)
@@ -220,7 +211,7 @@ def test_training_draws_the_examples_of_its_seed() -> None:
     assert np.array_equal(batch.targets, labels)
 
 
-def test_validation_is_the_same_for_every_seed_and_batch_size_and_apart_from_training() -> None:
+def test_validation_is_the_same_for_every_seed_and_batch_size_and_separate_from_training() -> None:
     tasks = [Recall().build(64, seed) for seed in (0, 1)]
     held_out = [
         np.concatenate([batch.inputs for batch in task.valid_batches(size, n)])
@@ -282,13 +273,13 @@ def test_measures_are_exact_answers_and_whole_sequences(seed: int, n_rows: int, 
         ({"n_examples": -1}, "n_examples must be at least 0, got -1; 0 draws examples without end"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_in_one_line(fields: dict, message: str) -> None:
+def test_impossible_settings_are_refused_in_one_line(fields: dict, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Recall(**fields)
     assert "\n" not in str(caught.value)
 
 
-def test_a_length_that_is_not_the_tasks_and_a_bad_seed_are_refused() -> None:
+def test_a_length_other_than_the_tasks_and_a_bad_seed_are_refused() -> None:
     with pytest.raises(InputError, match="seq_len must be 128, the length of this mqar, got 64; change length"):
         Recall(level="medium").build(64, 0)
     with pytest.raises(InputError, match=r"seed must be between 0 and .* but is -1"):

@@ -1,4 +1,4 @@
-"""Conflicts: nothing where a board is solved, and what counting cell by cell finds elsewhere."""
+"""A solved board has no conflicts, and other boards have those that a count cell by cell finds."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from attractor.tasks.sudoku.board import BOXES, SIZES
 
 
 def units_of(size: int) -> list[list[tuple[int, int]]]:
-    """The cells of every row, column and box, written out."""
+    """Return the cells of every row, column and box."""
     height, width = BOXES[size]
     rows = [[(r, c) for c in range(size)] for r in range(size)]
     columns = [[(r, c) for r in range(size)] for c in range(size)]
@@ -20,7 +20,7 @@ def units_of(size: int) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_conflicts_are_what_counting_cell_by_cell_finds(size: int) -> None:
+def test_conflicts_equal_a_count_cell_by_cell(size: int) -> None:
     boards = np.random.default_rng(0).integers(0, size + 1, (6, size, size))
     cells, units = np.zeros_like(boards), np.zeros(len(boards), dtype=int)
     for n, board in enumerate(boards):
@@ -40,7 +40,7 @@ def test_solutions_and_their_boards_have_none(size: int, n_givens: int) -> None:
         assert not n_broken_units(boards).any()
 
 
-def test_one_changed_cell_is_seen_in_its_units_and_by_the_cells_it_repeats() -> None:
+def test_one_changed_cell_conflicts_in_its_units_and_with_the_cells_it_repeats() -> None:
     _, solutions = generate(1, 81, seed=1)
     wrong = solutions.copy()
     wrong[0, 4, 7] = wrong[0, 4, 7] % 9 + 1

@@ -1,4 +1,4 @@
-"""Made boards: one solution, the wanted givens, and each a function of the seed and its index."""
+"""Generated boards have one solution and the requested givens, and each is a function of the seed and its index."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def n_givens_of(boards: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (40, 10, 6), (40, 25, 9), (4, 81, 9), (4, 120, 16)])
-def test_boards_have_the_wanted_givens_and_one_solution(n: int, n_givens: int, size: int) -> None:
+def test_boards_have_the_requested_givens_and_one_solution(n: int, n_givens: int, size: int) -> None:
     boards, solutions = generate(n, n_givens, seed=0, size=size)
     assert boards.shape == solutions.shape == (n, size, size)
     assert (n_givens_of(boards) == n_givens).all()
@@ -41,14 +41,14 @@ def test_a_board_depends_on_the_seed_and_its_index_alone(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (6, 14), (9, 28), (16, 150)])
 def test_the_boards_of_a_seed_never_change(size: int, n_givens: int) -> None:
-    """A resumed run draws its data anew."""
+    """A resumed run generates its data again."""
     digest = hashlib.sha256()
     for drawn in generate(3, n_givens, seed=3, size=size):
         digest.update(drawn.astype(np.uint8).tobytes())
     assert digest.hexdigest()[:16] == DIGESTS[size]
 
 
-def test_of_a_range_every_number_of_givens_occurs() -> None:
+def test_every_number_of_givens_in_a_range_occurs() -> None:
     boards, solutions = generate(150, (31, 42), seed=1)
     assert set(n_givens_of(boards)) == set(range(31, 43))
     assert len(np.unique(solutions, axis=0)) == 150
@@ -78,11 +78,11 @@ def test_other_bad_arguments_are_refused(changes: dict[str, int], message: str) 
         generate(**({"n": 1, "n_givens": 40, "seed": 0} | changes))
 
 
-def test_no_boards_are_no_boards() -> None:
+def test_zero_boards_are_an_empty_array() -> None:
     assert generate(0, 30, seed=0)[0].shape == (0, 9, 9)
 
 
-def test_givens_are_added_from_the_solution_up_to_the_wanted_number() -> None:
+def test_givens_are_added_from_the_solution_up_to_the_requested_number() -> None:
     boards, solutions = generate(60, (24, 30), seed=3)
     fuller = add_givens(boards, solutions, (26, 34), seed=0)
     assert (fuller == boards)[boards > 0].all()

@@ -1,4 +1,4 @@
-"""Every public format gives the same boards, and what is wrong with a file is said by line."""
+"""Every public format gives the same boards, and errors name the line of a file."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def one_hot(boards: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, name: str) -> Path:
-    """The boards in one of the formats."""
+    """Write the boards in one of the formats."""
     path = folder / name
     contents = {
         "header.csv": ["puzzle,solution,givens", *(f"{p},{s},30" for p, s in ROWS)],
@@ -122,7 +122,7 @@ def test_a_board_without_a_solution_is_refused_by_its_line(tmp_path: Path) -> No
         read(path)
 
 
-def test_solutions_may_be_trusted_to_be_the_only_ones(tmp_path: Path) -> None:
+def test_the_uniqueness_of_solutions_may_be_taken_on_trust(tmp_path: Path) -> None:
     path = tmp_path / "several.csv"
     path.write_text("0" * 81 + "," + ROWS[0][1])
     assert np.array_equal(read(path, unique=False).solutions, SOLUTIONS[:1])
@@ -167,13 +167,13 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["# drawn, by hand", "quizzes", "Puzzle"])
-def test_a_comment_or_the_name_of_a_single_column_is_no_board(first: str, tmp_path: Path) -> None:
+def test_a_comment_or_the_name_of_a_single_column_is_not_a_board(first: str, tmp_path: Path) -> None:
     path = tmp_path / "boards.txt"
     path.write_text("\n".join([first, *(row for row, _ in ROWS)]))
     assert np.array_equal(read(path).boards, BOARDS)
 
 
-def test_a_file_that_is_not_there_is_refused() -> None:
+def test_a_missing_file_is_refused() -> None:
     with pytest.raises(InputError, match=r"but 'nowhere.csv' is none"):
         read("nowhere.csv")
 

@@ -1,4 +1,4 @@
-"""The solver agrees with plain backtracking, whatever stands in the batch; grades say what solving takes."""
+"""The solver agrees with plain backtracking for every batch, and grades give the techniques that a board needs."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def board_of(text: str) -> np.ndarray:
 
 
 def backtrack(board: np.ndarray) -> int:
-    """The number of solutions of a board of size 4 or 6, by trying everything; both have boxes of two rows."""
+    """Count the solutions of a board of size 4 or 6, whose boxes have two rows, by trying every digit."""
     blanks = np.argwhere(board == 0)
     if not len(blanks):
         return int(is_solved(board[None])[0])
@@ -48,9 +48,9 @@ def test_solutions_are_counted_as_backtracking_counts_them(cells: list[list[int]
 def test_boxes_of_two_rows_and_three_columns_are_counted_as_backtracking_counts_them() -> None:
     boards, _ = generate(20, 12, seed=0, size=6)
     random = np.random.default_rng(0)
-    boards = boards * (random.random(boards.shape) < 0.9)  # several solutions
+    boards = boards * (random.random(boards.shape) < 0.9)  # such boards have several solutions
     row, column, digit = random.integers(0, 6, (3, 10))
-    boards[np.arange(10), row, column] = digit + 1  # often none
+    boards[np.arange(10), row, column] = digit + 1  # such boards often have no solution
     counts = [backtrack(board.copy()) for board in boards]
     assert count_solutions(boards, limit=10_000).tolist() == counts
     assert min(counts) == 0
@@ -81,7 +81,7 @@ def test_the_solution_of_a_batch_is_that_of_each_board(size: int, n_givens: int)
     assert np.array_equal(solve(boards[2]), solutions[2])
 
 
-def test_neither_neighbours_nor_the_width_of_a_round_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_the_batch_nor_the_width_of_a_round_changes_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     boards = np.concatenate([generate(20, 25, seed=2)[0], board_of(HARD)[None]])
     together = search(candidates(boards), limit=2)
     alone = [search(candidates(board[None]), limit=2) for board in boards]
@@ -123,7 +123,7 @@ def test_several_solutions_are_refused_by_the_number_of_the_board() -> None:
 @pytest.mark.parametrize(
     "boards", [np.zeros((2, 8, 8), int), np.zeros((9, 9), int), np.full((1, 9, 9), 10), np.zeros((1, 9, 9))]
 )
-def test_what_is_no_board_is_refused(boards: np.ndarray) -> None:
+def test_invalid_boards_are_refused(boards: np.ndarray) -> None:
     with pytest.raises(InputError, match="boards must"):
         count_solutions(boards)
 
@@ -139,11 +139,8 @@ def test_no_boards_have_no_solutions() -> None:
     assert grade(nothing).levels.shape == count_solutions(nothing).shape == (0,)
 
 
-# --- grades ---------------------------------------------------------------------------------------------------------
-
-
 def naked_singles_only(board: np.ndarray) -> bool:
-    """Whether writing digits where no other is possible fills the board, one cell at a time."""
+    """Return whether filling cells with only one possible digit, one at a time, completes the board."""
     board = board.copy()
     progress = True
     while progress:
@@ -157,7 +154,7 @@ def naked_singles_only(board: np.ndarray) -> bool:
     return bool((board > 0).all())
 
 
-def test_levels_say_what_is_needed() -> None:
+def test_levels_give_the_techniques_that_are_needed() -> None:
     boards = np.concatenate([generate(30, 36, seed=5)[0], generate(30, 26, seed=5)[0], board_of(HARD)[None]])
     levels, guesses = grade(boards)
     assert set(levels) == {0, 1, 2} == set(range(len(LEVELS)))

@@ -1,4 +1,4 @@
-"""Canonical grids: the same for all disguises of a grid, and for nothing else."""
+"""Grids have equal canonical forms if and only if a symmetry maps one to the other."""
 
 from itertools import combinations, permutations, product
 from math import isqrt
@@ -12,7 +12,7 @@ from attractor.tasks.sudoku.board import BOXES, is_solved
 
 
 def disguise(grid: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The grid, or the board with blanks, under a random element of the symmetry group."""
+    """Apply a random element of the symmetry group to the grid, or to the board with blanks."""
     size = len(grid)
     height, width = BOXES[size]
 
@@ -26,7 +26,7 @@ def disguise(grid: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def cyclic(size: int) -> np.ndarray:
-    """Every row is the one above shifted by a box: a grid with many symmetries of its own."""
+    """Return a grid with many symmetries, in which every row is the one above shifted by a box."""
     box = isqrt(size)
     rows, columns = np.indices((size, size))
     return (box * (rows % box) + rows // box + columns) % size + 1
@@ -54,8 +54,9 @@ def test_a_canonical_grid_is_a_grid_and_its_own(size: int) -> None:
     assert np.array_equal(canonical(forms), forms)
 
 
-def test_all_grids_of_size_four_are_two_sudokus() -> None:
-    """Exact in both directions: an invariant that is too weak gives one, a form that is not invariant more than two."""
+def test_all_grids_of_size_four_have_two_canonical_forms() -> None:
+    """Criterion: the count is exact; a form that merges too much would give one, and one that is not invariant more
+    than two."""
     rows = list(permutations(range(1, 5)))
     candidates = np.array(list(product(rows, repeat=4)))
     grids = candidates[is_solved(candidates)]
@@ -63,15 +64,15 @@ def test_all_grids_of_size_four_are_two_sudokus() -> None:
     assert count_distinct(grids) == 2
 
 
-def test_all_grids_of_size_six_are_forty_nine_sudokus() -> None:
-    """Counted in the literature: 28,200,960 grids, 49 classes.
+def test_all_grids_of_size_six_have_forty_nine_canonical_forms() -> None:
+    """Criterion: there are 28,200,960 grids in 49 classes, as counted in the literature.
 
-    Of 6! relabellings one makes the first row 1 to 6; of 6 orders of the second stack, each with a relabelling that
-    keeps the first row, one begins the second row with 4 5 6; of 8 orders of the rows below, one is sorted by the first
-    column within bands and by bands.
+    The test enumerates one grid of 720 * 6 * 8. Of 6! relabellings one makes the first row 1 to 6. Of 6 orders of the
+    second stack, with a relabelling that keeps the first row, one begins the second row with 4 5 6. Of 8 orders of the
+    rows below, one sorts rows within bands, and bands, by the first column.
     """
     rows = np.array(list(permutations(range(1, 7))), dtype=np.int8)
-    above = {3: [2], 4: [2], 5: [4]}  # rows that begin with a lower digit
+    above = {3: [2], 4: [2], 5: [4]}  # earlier rows whose first digit must be lower
     grids = rows[None, :1]
     for r in range(1, 6):
         grids = np.concatenate([np.repeat(grids, len(rows), axis=0), np.tile(rows, (len(grids), 1))[:, None]], axis=1)
@@ -88,15 +89,15 @@ def test_all_grids_of_size_six_are_forty_nine_sudokus() -> None:
     assert count_distinct(grids) == 49
 
 
-def test_a_thousand_boards_permuted_from_a_few_are_not_a_thousand() -> None:
+def test_a_thousand_permutations_of_a_few_boards_count_as_those_few() -> None:
     _, grids = generate(5, 81, seed=4)
     random = np.random.default_rng(2)
     assert count_distinct(grids) == 5
     assert count_distinct(np.stack([disguise(grids[i % 5], random) for i in range(1000)])) == 5
 
 
-def test_grids_that_differ_in_one_cycle_of_two_digits_are_told_apart() -> None:
-    """Nearly equal grids, which share most of their rows: swap the digits in two rows where they hold the same."""
+def test_grids_that_differ_in_one_cycle_of_two_digits_have_different_forms() -> None:
+    """Two rows that hold the same pair of digits exchange them, so the grids share most of their rows."""
     _, grids = generate(200, 81, seed=5)
     pairs = []
     for grid in grids:
@@ -112,21 +113,18 @@ def test_grids_that_differ_in_one_cycle_of_two_digits_are_told_apart() -> None:
         assert count_distinct(np.stack([grid, other])) == 2
 
 
-def test_what_is_no_full_grid_is_refused() -> None:
+def test_an_incomplete_grid_is_refused() -> None:
     boards, solutions = generate(3, 40, seed=6)
     with pytest.raises(InputError, match="grid 1 is not"):
         canonical(np.stack([solutions[0], boards[1], solutions[2]]))
 
 
 def test_a_grid_with_too_many_symmetries_is_refused_at_once() -> None:
-    """In this one every pair of rows of a band, and of columns of a stack, exchanges digits in pairs."""
+    """In this grid every two rows of a band, and every two columns of a stack, exchange digits in pairs."""
     rows, columns = np.indices((16, 16))
     grid = ((4 * (rows % 4) + rows // 4) ^ columns) + 1
     with pytest.raises(InputError, match="at most 1,000,000 trials"):
         canonical(grid[None])
-
-
-# --- puzzles --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "n_givens", "n"), [(4, 6, 40), (6, 12, 60), (9, 30, 40), (16, 140, 3)])
@@ -141,7 +139,7 @@ def test_a_disguise_does_not_change_the_canonical_puzzle(size: int, n_givens: in
 
 
 def test_symmetries_of_a_grid_do_not_change_its_canonical_puzzles() -> None:
-    """A symmetric grid reaches its canonical grid in many ways; the givens decide between them."""
+    """Several symmetries map a symmetric grid to its canonical grid, and the givens must decide between them."""
     random = np.random.default_rng(3)
     grid = cyclic(9)
     board = grid * (random.random(grid.shape) < 0.6)
@@ -149,8 +147,8 @@ def test_symmetries_of_a_grid_do_not_change_its_canonical_puzzles() -> None:
     assert len(np.unique(canonical_puzzles(disguised, solve(disguised)), axis=0)) == 1
 
 
-def test_all_puzzles_of_four_givens_are_thirteen() -> None:
-    """Exact in both directions, as for grids: 25,728 boards of size 4 with four givens have one solution."""
+def test_all_puzzles_with_four_givens_have_thirteen_canonical_forms() -> None:
+    """Criterion: the count is exact, as for grids; 25,728 boards of size 4 with four givens have one solution."""
     grids = np.array(
         [
             [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]],

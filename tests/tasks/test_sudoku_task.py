@@ -1,4 +1,4 @@
-"""The task: what is scored, what is held out, and what a run's seed may change."""
+"""The Sudoku task: which cells are scored, which boards are held out, and what the seed of a run changes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_generated_sets_have_their_givens() -> None:
 def test_a_board_counts_when_every_blank_is_right() -> None:
     task = SMALL.build(81, seed=0)
     inputs, targets = cells_of(task, "valid")
-    perfect = np.where(targets == -100, 0, targets)  # what is said about givens does not matter
+    perfect = np.where(targets == -100, 0, targets)  # answers at givens do not matter
     assert task.measure(targets, perfect) == {"board_accuracy": 1.0, "cell_accuracy": 1.0}
     predictions = perfect.copy()
     wrong = [(board, np.flatnonzero(inputs[board] == 0)[board]) for board in (0, 3, 4)]
@@ -81,7 +81,7 @@ def test_a_board_counts_when_every_blank_is_right() -> None:
 
 
 def test_votes_count_like_single_answers() -> None:
-    """K starts: a board's answers stand in a row, and its only right one has the lowest energy."""
+    """With K starts, the answers to a board are consecutive, and its only right one has the lowest energy."""
     inputs, targets = cells_of(SMALL.build(81, seed=0), "valid")
     n_starts = 3
     answers = repeat_starts(np.zeros_like(targets), n_starts)
@@ -129,9 +129,6 @@ def test_validation_can_be_cut_short() -> None:
     assert [len(batch.inputs) for batch in task.valid_batches(4)] == [4, 4, 2]
 
 
-# --- other sizes ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [4, 6, 9, 16])
 def test_a_task_has_the_cells_and_digits_of_its_size(size: int) -> None:
     config = Sudoku(board_size=size, n_boards=6, n_valid_boards=2, ood_puzzles="")
@@ -162,7 +159,7 @@ def test_sizes_with_few_grids_share_no_puzzle_up_to_symmetry(size: int) -> None:
     assert n_givens["ood"].max() < n_givens["valid"].min()
 
 
-def test_disguises_in_files_are_left_out_at_size_six_by_puzzle(tmp_path: Path) -> None:
+def test_equivalent_puzzles_in_files_are_left_out_at_size_six(tmp_path: Path) -> None:
     boards, solutions = generate(20, 14, seed=17, size=6)
     twins, twin_solutions = boards[:, ::-1, ::-1], solutions[:, ::-1, ::-1]
     path = write(tmp_path / "six.csv", np.concatenate([boards, twins]), np.concatenate([solutions, twin_solutions]))
@@ -172,8 +169,8 @@ def test_disguises_in_files_are_left_out_at_size_six_by_puzzle(tmp_path: Path) -
     assert task.sets.n_left_out == 2 * held_out - 6
 
 
-def test_other_sizes_were_added_without_touching_the_first() -> None:
-    """What runs were stored before there were sizes has its name, and its data."""
+def test_the_first_size_is_unchanged_by_the_addition_of_others() -> None:
+    """Criterion: runs that were stored before other sizes existed keep their names and data."""
     config = Sudoku(n_boards=3, n_valid_boards=2, givens=(40, 50), ood_givens=(36, 39))
     assert "board_size" not in config.to_dict()
     task = config.build(81, seed=0)
@@ -183,10 +180,7 @@ def test_other_sizes_were_added_without_touching_the_first() -> None:
     assert Sudoku.from_dict({name: x for name, x in other.to_dict().items() if name != "kind"}) == other
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def test_disguises_of_held_out_boards_are_left_out_of_training(tmp_path: Path) -> None:
+def test_boards_equivalent_to_held_out_ones_are_left_out_of_training(tmp_path: Path) -> None:
     boards, solutions = generate(30, 36, seed=11)
     relabel = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(9)])
     twins, twin_solutions = relabel[boards].swapaxes(1, 2), relabel[solutions].swapaxes(1, 2)
@@ -209,9 +203,9 @@ def test_disguises_of_held_out_boards_are_left_out_of_training(tmp_path: Path) -
     assert f"{task.sets.n_left_out} left out of training" in task.describe()
 
 
-def test_what_is_held_out_does_not_depend_on_order_or_training_size(tmp_path: Path) -> None:
+def test_the_held_out_set_does_not_depend_on_order_or_training_size(tmp_path: Path) -> None:
     boards, solutions = generate(30, 36, seed=13)
-    order = np.random.default_rng(0).permutation(np.r_[:30, :5])  # five boards twice
+    order = np.random.default_rng(0).permutation(np.r_[:30, :5])  # five boards occur twice
     one = write(tmp_path / "one.csv", boards, solutions)
     other = write(tmp_path / "other.csv", boards[order], solutions[order])
     tasks = [
@@ -224,7 +218,7 @@ def test_what_is_held_out_does_not_depend_on_order_or_training_size(tmp_path: Pa
         assert np.array_equal(task.sets.valid["valid"].boards, tasks[0].sets.valid["valid"].boards)
 
 
-def test_givens_fill_up_sparse_boards_and_pass_over_full_ones(tmp_path: Path) -> None:
+def test_givens_are_added_to_sparse_boards_and_not_to_full_ones(tmp_path: Path) -> None:
     sparse, full = generate(20, 26, seed=14), generate(5, 50, seed=15)
     path = write(tmp_path / "mixed.csv", *(np.concatenate(pair) for pair in zip(sparse, full, strict=True)))
     config = Sudoku(
@@ -238,7 +232,7 @@ def test_givens_fill_up_sparse_boards_and_pass_over_full_ones(tmp_path: Path) ->
     assert ((task.sets.valid["ood"].boards > 0).sum(axis=(1, 2)) == 26).all()
 
 
-def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
+def test_unusable_files_are_refused(tmp_path: Path) -> None:
     boards, solutions = generate(4, 36, seed=16)
     few = write(tmp_path / "few.csv", boards, solutions)
     with pytest.raises(InputError, match=r"more boards than n_valid_boards=4, but .* gives 4"):
@@ -255,9 +249,6 @@ def test_files_that_cannot_serve_are_refused(tmp_path: Path) -> None:
         Sudoku(puzzles=small, n_valid_boards=1).build(81, seed=0)
     with pytest.raises(InputError, match=r"boards with at most 20 givens, but '.*few.csv' has none"):
         Sudoku(puzzles=few, ood_puzzles=few, n_valid_boards=1, ood_givens=(17, 20)).build(81, seed=0)
-
-
-# --- the config -----------------------------------------------------------------------------------------------------
 
 
 def test_a_config_survives_its_json() -> None:
@@ -289,6 +280,6 @@ def test_another_length_is_refused() -> None:
         SMALL.build(64, seed=0)
 
 
-def test_too_few_givens_to_dig_are_refused_when_built() -> None:
+def test_a_number_of_givens_below_the_minimum_is_refused_when_built() -> None:
     with pytest.raises(InputError, match="n_givens must be between 22 and 81"):
         Sudoku(givens=(17, 30)).build(81, seed=0)

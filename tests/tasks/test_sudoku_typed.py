@@ -1,4 +1,4 @@
-"""Puzzles as they are typed: every way of writing one is read, and what is wrong is said with its place."""
+"""Puzzles typed by a person are read in every notation, and errors name the place."""
 
 import functools
 import re
@@ -27,7 +27,7 @@ def text_of(board: np.ndarray, blank: str = ".") -> str:
 
 
 def with_cells(**cells: str) -> str:
-    """An empty board of 81 cells with digits at row and column, r1c4="5"."""
+    """Return an empty board of 81 cells with some digits by row and column, such as r1c4="5"."""
     found = list(BLANK)
     for place, symbol in cells.items():
         row, column = map(int, re.findall(r"\d+", place))
@@ -53,14 +53,14 @@ def test_every_way_of_writing_a_board_is_read(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_shown_is_read_again(size: int) -> None:
+def test_a_displayed_board_can_be_read_again(size: int) -> None:
     board, solution = puzzle(size)
     assert np.array_equal(parse_puzzle(show(board)), board)
     assert np.array_equal(parse_puzzle(show(solution, board)), solution)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_lines_run_between_boxes_and_digits_filled_in_are_marked(size: int) -> None:
+def test_lines_separate_boxes_and_filled_digits_are_marked(size: int) -> None:
     board, solution = puzzle(size)
     height, width = BOXES[size]
     lines = show(solution, board).splitlines()
@@ -93,7 +93,7 @@ def test_lines_run_between_boxes_and_digits_filled_in_are_marked(size: int) -> N
         ("5....." + "..5..." + "." * 24, "a box has 5 twice, at row 1, column 1 and at row 2, column 3"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_an_error_names_its_place(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_puzzle(text)
 
@@ -106,7 +106,7 @@ def test_a_puzzle_with_one_solution_has_that_answer(size: int) -> None:
     assert found.note is None
 
 
-def test_of_several_solutions_one_is_shown_with_a_note() -> None:
+def test_one_of_several_solutions_is_shown_with_a_note() -> None:
     board = parse_puzzle("21...." + "." * 30)
     solution, note = answer(board)
     assert is_solved(solution[None]).all()

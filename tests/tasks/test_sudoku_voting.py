@@ -1,4 +1,4 @@
-"""K starts for each board: the answer of the lowest energy wins."""
+"""With K starts for each board, the answer of the lowest energy wins."""
 
 import numpy as np
 import pytest
@@ -19,17 +19,17 @@ def test_every_board_gets_its_own_lowest_answer(shape: tuple[int, ...]) -> None:
     assert (energies[chosen] == energies.reshape(7, 5).min(axis=1)).all()
 
 
-def test_equal_energies_take_the_first_and_no_number_never_wins() -> None:
+def test_equal_energies_take_the_first_and_nan_never_wins() -> None:
     energies = np.array([1.0, 1.0, np.nan, np.nan, np.inf, 3.0, np.nan, np.nan, np.nan])
     assert lowest_energy(np.arange(9), energies, 3).tolist() == [0, 5, 6]
 
 
-def test_one_start_is_no_vote() -> None:
+def test_one_start_needs_no_vote() -> None:
     answers = np.arange(12).reshape(4, 3)
     assert np.array_equal(lowest_energy(repeat_starts(answers, 1), np.zeros(4), 1), answers)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_arrays_of_the_wrong_size_are_refused() -> None:
     with pytest.raises(InputError, match="n_starts must be at least 1, got 0"):
         repeat_starts(np.zeros((2, 81)), 0)
     for answers, energies, n_starts in [

@@ -1,4 +1,4 @@
-"""Corpora: what is read, what is held out, and what is said of input that cannot be used."""
+"""Text corpora: which files are read, which text is held out, and how unusable input is refused."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def texts_in(tokens: np.ndarray) -> list[str]:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=30))
-def test_no_text_stands_on_both_sides_and_none_is_lost(texts: list[bytes]) -> None:
+def test_no_text_is_on_both_sides_and_none_is_lost(texts: list[bytes]) -> None:
     train, valid = split([(str(i), text) for i, text in enumerate(texts)])
     if len(set(texts)) == 1:
         assert train[0] + valid[0] == texts[0]
@@ -34,14 +34,14 @@ def test_about_a_tenth_is_held_out() -> None:
     assert 0.08 < len(valid) / 2000 < 0.12
 
 
-def test_a_new_document_moves_no_other() -> None:
+def test_a_new_document_moves_no_other_to_the_other_side() -> None:
     documents = [(str(i), str(i).encode()) for i in range(200)]
     _, before = split(documents[:150])
     _, after = split(documents)
     assert set(before) == set(after) & {text for _, text in documents[:150]}
 
 
-def test_one_document_gives_its_last_tenth_from_a_line_break_on(tmp_path: Path) -> None:
+def test_a_single_document_holds_out_its_last_tenth_from_a_line_break_on(tmp_path: Path) -> None:
     lines = [f"line {i:03}\n" for i in range(100)]
     (tmp_path / "one.txt").write_text("".join(lines))
     corpus = load_corpus(tmp_path / "one.txt")
@@ -49,7 +49,7 @@ def test_one_document_gives_its_last_tenth_from_a_line_break_on(tmp_path: Path) 
     assert texts_in(corpus.valid) == ["".join(lines[90:])]
 
 
-def test_a_cut_without_a_line_break_keeps_characters_whole() -> None:
+def test_a_split_without_a_line_break_keeps_characters_whole() -> None:
     for n in range(10, 40):
         (head,), (tail,) = split([("one", ("é€" * n).encode())])
         assert head.decode() + tail.decode() == "é€" * n
@@ -122,12 +122,12 @@ def test_the_seed_orders_training_and_never_changes_what_is_held_out() -> None:
         assert np.array_equal(one[0], other[0])
 
 
-def test_names_that_are_not_known_are_answered_with_the_nearest() -> None:
+def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown corpus 'stdlib-dox'; did you mean 'stdlib-docs'"):
         load_corpus("stdlib-dox")
 
 
-def test_a_missing_file_is_named_with_what_would_do() -> None:
+def test_a_missing_file_is_named_with_a_remedy() -> None:
     with pytest.raises(InputError, match=r"'missing/novel.txt' does not exist; known: stdlib-code, stdlib-docs"):
         load_corpus("missing/novel.txt")
 
@@ -144,14 +144,14 @@ def test_a_missing_file_is_named_with_what_would_do() -> None:
         ),
     ],
 )
-def test_a_file_without_text_says_why(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_without_text_is_refused_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         load_corpus(tmp_path / "bad.txt")
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_text_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
         load_corpus(tmp_path)
 
