@@ -1,4 +1,4 @@
-"""FastSlow's claims come out either way: as the paper says where runs do, and against it where they do not."""
+"""FastSlow's claims hold for runs that agree with the paper, and fail for runs that contradict it."""
 
 import random
 from typing import Any
@@ -16,7 +16,7 @@ Runs = list[dict[str, Any]]
 
 
 def runs(mean: float = 1.7, row: str = "", n: int = 4, noise: float = 1.0, **summary: Any) -> Runs:
-    """Losses that share what their seeds have in common, and have a little noise of their own."""
+    """Return losses with a part shared by runs of one seed and a little noise of each run's own."""
     own = random.Random(row).sample(OWN[:n], n)
     return [{"valid_loss": mean + shared + noise * x} | summary for shared, x in zip(SHARED[:n], own, strict=True)]
 
@@ -31,8 +31,8 @@ def gated(gate: float, mean: float = 1.7, row: str = "", worth: float = 0.0) -> 
 
 
 def studied(rows: dict[str, Runs], control: bool = True, gap: float = 1.0, blind: float = 1.0) -> StudyRecord:
-    """With the baseline, and the controls by which instruments are judged: without attention, and with a slow path that
-    knows nothing."""
+    """Add the baseline and the controls that show sensitivity: one without attention, one with an uninformative slow
+    path."""
     controls: dict[str, Any] = {}
     if control:
         controls = {"standard": losses(1.7, 4, 0.0), "uninformative slow path": losses(1.7 + blind, 4, 0.5)}
@@ -49,14 +49,11 @@ def test_all_but_the_costs_are_judged() -> None:
     assert {f"F{n}" for n in range(1, 13)} <= set(RULES)
 
 
-# --- by construction ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("claim", "name", "kept", "broken"),
     [("F1", "leak", 0.0, 2e-4), ("F2", "states", 1, 2), ("F3", "apart", 0.0, 1e-9)],
 )
-def test_what_is_built_in_holds_for_every_kind_or_fails(claim: str, name: str, kept: float, broken: float) -> None:
+def test_a_structural_claim_holds_for_every_kind_or_fails(claim: str, name: str, kept: float, broken: float) -> None:
     def built(value: float, odd: float) -> StudyRecord:
         rows = {kind: [{"probes": {"structure": {name: value}}}] * 3 for kind in BUILT}
         rows[BUILT[-1]] = [*rows[BUILT[-1]][:2], {"probes": {"structure": {name: odd}}}]
@@ -69,16 +66,13 @@ def test_what_is_built_in_holds_for_every_kind_or_fails(claim: str, name: str, k
     assert f"{broken:.3g}" in found.reason
 
 
-# --- table 2, and the gate ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("lead", "gate", "status"),
     [
-        (-0.007, 0.005, "holds"),  # as published, shown to be too small to matter
-        (-0.05, 0.005, "fails"),  # it helps
-        (+0.05, 0.005, "fails"),  # it harms
-        (-0.007, 0.02, "fails"),  # the gate has opened
+        (-0.007, 0.005, "holds"),  # the published difference is shown to be too small to matter
+        (-0.05, 0.005, "fails"),  # coupling helps
+        (+0.05, 0.005, "fails"),  # coupling harms
+        (-0.007, 0.02, "fails"),  # here the gate has opened
     ],
 )
 def test_coupling_is_neutral_and_the_gate_closed(lead: float, gate: float, status: str) -> None:
@@ -86,8 +80,9 @@ def test_coupling_is_neutral_and_the_gate_closed(lead: float, gate: float, statu
     assert verdict("F5", studied(rows)).status == status
 
 
-def test_neutral_says_nothing_where_the_slow_path_knows_nothing_that_matters() -> None:
-    """Attention as a whole may matter ever so much: the control of this claim lacks the slow path's information."""
+def test_neutrality_is_unclear_where_the_slow_paths_information_does_not_matter() -> None:
+    """The control of this claim lacks only the slow path's information, so the importance of attention as a whole is no
+    substitute."""
     rows = {"frozen": runs(1.7, "frozen"), "coupled": gated(0.005, 1.7, "coupled")}
     found = verdict("F5", studied(rows, gap=1.0, blind=0.01))
     assert found.status == "unclear"
@@ -116,10 +111,10 @@ def test_the_published_table_would_hold() -> None:
 @pytest.mark.parametrize(
     ("slow", "fast", "worth", "status"),
     [
-        (0.01, 0.6, 0.1, "holds"),  # it opens where it may, and is relied upon
-        (0.01, 0.02, 0.1, "fails"),  # it stays shut all the same
-        (0.01, 0.6, 0.001, "fails"),  # noise has opened it
-        (0.2, 0.6, 0.1, "fails"),  # it was not closed at the paper's rate
+        (0.01, 0.6, 0.1, "holds"),  # the gate opens at a higher rate, and the model relies on it
+        (0.01, 0.02, 0.1, "fails"),  # the gate stays closed at a higher rate, too
+        (0.01, 0.6, 0.001, "fails"),  # noise has opened the gate
+        (0.2, 0.6, 0.1, "fails"),  # the gate was not closed at the paper's rate
     ],
 )
 def test_the_closed_gate_is_an_artefact(slow: float, fast: float, worth: float, status: str) -> None:
@@ -132,8 +127,6 @@ def test_the_closed_gate_is_an_artefact(slow: float, fast: float, worth: float, 
     assert found.status == status
     assert "validation loss of gate 1e-2 - frozen" in found.reason
 
-
-# --- equilibria -----------------------------------------------------------------------------------------------------
 
 EQUATIONS = {
     "error": 3e-15,
@@ -168,9 +161,9 @@ def test_the_equilibrium_is_the_stationary_distribution(name: str, value: float)
     ("method", "lead", "status"),
     [
         ("DEQ 8", 0.0, "holds"),
-        ("DEQ 8", 0.1, "holds"),  # doing harm is no help
+        ("DEQ 8", 0.1, "holds"),  # harm is no help
         ("4 passes", -0.1, "fails"),
-        ("projector", -0.1, "holds"),  # which may help
+        ("projector", -0.1, "holds"),  # a projector may help
     ],
 )
 def test_fidelity_alone_does_not_help(method: str, lead: float, status: str) -> None:
@@ -182,7 +175,7 @@ def test_fidelity_alone_does_not_help(method: str, lead: float, status: str) -> 
     found = verdict("F8", study(residual=0.001))
     assert found.status == status
     assert "validation loss of projector - single pass" in found.reason
-    if status == "holds":  # of solvers that did not find the equilibrium, nothing follows
+    if status == "holds":  # solvers that did not find the equilibrium prove nothing
         unsolved = verdict("F8", study(residual=0.25))
         assert (unsolved.status, "premise not shown" in unsolved.reason) == ("unclear", True)
 
@@ -198,18 +191,16 @@ def test_constraints_are_neutral(row: str, lead: float, status: str) -> None:
         return studied({name: runs(1.7 + (lead if name == row else 0), name, **probes) for name in names})
 
     assert verdict("F9", study(constrained=0.2)).status == status
-    if status == "holds":  # a constraint that changes nothing is neutral for an empty reason
+    if status == "holds":  # a constraint that changes nothing is neutral trivially
         assert verdict("F9", study(constrained=0.001)).status == "unclear"
-
-
-# --- memory, and longer sequences -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("memories", "status"), [((2.0, 2.4), "holds"), ((2.0, 16.0), "fails"), ((250.0, 2.0), "fails")]
 )
 def test_a_learned_decay_collapses(memories: tuple[float, float], status: str) -> None:
-    """One layer that remembers next to nothing is a collapse, however long another one and the mean of both are."""
+    """Criterion: one layer with almost no memory is a collapse, however long the memory of another layer and the
+    mean."""
     names = ("decay without pooling", "decay without pooling from 16")
     rows = {
         name: [{"timescales": {"slow_memory_by_head": [[memory - 0.5, memory + 0.5], [300.0, 300.0]]}}] * 3

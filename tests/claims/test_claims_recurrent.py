@@ -1,4 +1,5 @@
-"""Jacobians' claims come out either way: as the paper says where runs do, and against it where they do not."""
+"""The claims on recurrent models hold for runs that agree with the Jacobians paper, and fail for runs that contradict
+it."""
 
 from typing import Any
 
@@ -15,7 +16,7 @@ Runs = list[dict[str, Any]]
 
 
 def runs(ood: float = 0.5, exponent: float = 0.3, boards: float = 0.9, later: float = 0.0, **dynamics: Any) -> Runs:
-    """Four seeds of one row, apart by a little noise; `later` is what 64 iterations gain over 16."""
+    """Return four seeds of one row with a little noise; `later` is the gain of 64 iterations over 16."""
     found = []
     for noise in OWN[:4]:
         solved = {"16": ood, "64": ood + later}
@@ -71,7 +72,7 @@ def test_the_best_model_is_near_criticality_whatever_the_others_are(best: str, e
     assert f"{best} is best" in found.reason
 
 
-def test_the_best_is_unknown_where_a_row_was_not_run() -> None:
+def test_the_best_model_is_unknown_where_a_row_was_not_run() -> None:
     assert verdict("J3", {row: runs() for row in RECURRENT[1:]}).status == "not run"
 
 

@@ -1,4 +1,4 @@
-"""The rule of a pilot: what it may say, how often it errs, and that nothing but the losses decides it."""
+"""The rule of a pilot: its possible answers, its error rates, and its dependence on losses alone."""
 
 import math
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ import pytest
 from attractor.claims.pilot import Judgement, Pilot
 from attractor.errors import InputError
 
-SD = 0.012  # of differences between pairs, about as measured
+SD = 0.012  # standard deviation of paired differences, close to the measured one
 RIVALS = ("coupled-euler", "differential")
 
 
 def outcomes(
     pilot: Pilot, effects: Mapping[str, float], rng: np.random.Generator, control: float = 0.4
 ) -> dict[str, dict[int, float]]:
-    """All losses there could be: the seed's own part, which pairs share, and each mechanism's."""
+    """Draw the losses of all runs as the sum of a part of the seed, which pairs share, and a part of each mechanism."""
     shared = rng.normal(2.1, 0.02, pilot.n_max)
     means = dict.fromkeys(pilot.rivals, 0.0) | {pilot.baseline: 0.0, pilot.control: control} | dict(effects)
     return {
@@ -27,7 +27,7 @@ def outcomes(
 
 
 def conducted(pilot: Pilot, everything: dict[str, dict[int, float]]) -> tuple[Judgement, dict[str, dict[int, float]]]:
-    """The pilot run a seed at a time; and which losses it asked for."""
+    """Run the pilot one seed at a time; return its judgement and the losses that it requested."""
     losses: dict[str, dict[int, float]] = {}
     while (judgement := pilot.judge(losses)).wanted:
         first = judgement.wanted[0][1]
@@ -43,8 +43,9 @@ def n_runs(losses: dict[str, dict[int, float]]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_max", [3, 6])
-def test_where_nothing_differs_a_difference_is_seldom_claimed(n_max: int) -> None:
-    """Criterion: of 250 pilots without any difference at most alpha = 10% (and three binomial deviations) claim one."""
+def test_a_difference_is_seldom_claimed_where_there_is_none(n_max: int) -> None:
+    """Criterion: of 250 pilots without any difference, at most alpha = 10% (plus three binomial deviations) claim
+    one."""
     pilot, n = Pilot(RIVALS, n_max, alpha=0.1), 250
     wrong = 0
     for seed in range(n):
@@ -54,8 +55,8 @@ def test_where_nothing_differs_a_difference_is_seldom_claimed(n_max: int) -> Non
 
 
 @pytest.mark.slow
-def test_two_equal_rivals_that_are_better_are_seldom_told_apart() -> None:
-    """Criterion: the duel of two that are equally good errs at most at alpha = 10%, though it comes last."""
+def test_a_difference_between_two_equally_good_rivals_is_seldom_claimed() -> None:
+    """Criterion: the comparison of two equally good rivals errs at most at alpha = 10%, although it comes last."""
     pilot, n = Pilot(RIVALS, 5, alpha=0.1), 200
     wrong = 0
     for seed in range(n):
@@ -68,7 +69,7 @@ def test_two_equal_rivals_that_are_better_are_seldom_told_apart() -> None:
 
 @pytest.mark.slow
 def test_a_relevant_difference_is_seldom_called_irrelevant() -> None:
-    """Criterion: with a difference of just the margin, "no relevant difference" comes at most at rate alpha."""
+    """Criterion: for a difference equal to the margin, "no relevant difference" occurs at most at rate alpha."""
     pilot, n = Pilot(("gated",), 6, margin=0.02, alpha=0.1), 250
     wrong = 0
     for seed in range(n):
@@ -102,7 +103,7 @@ def test_a_closed_arm_takes_no_more_runs_while_the_others_go_on() -> None:
     assert len(losses["uniform"]) == 2
 
 
-def test_rivals_that_are_both_better_are_held_against_one_another() -> None:
+def test_rivals_that_are_both_better_are_compared_with_each_other() -> None:
     pilot = Pilot(RIVALS, 6)
     everything = outcomes(pilot, {"coupled-euler": -0.3, "differential": -0.1}, np.random.default_rng(0))
     judgement, _ = conducted(pilot, everything)
@@ -112,7 +113,7 @@ def test_rivals_that_are_both_better_are_held_against_one_another() -> None:
 
 @pytest.mark.parametrize("control", [-0.1, 0.001])
 def test_a_control_that_is_not_clearly_worse_ends_the_pilot_early(control: float) -> None:
-    """Criterion: with rivals that no number of seeds would decide, at most four seeds are run."""
+    """Criterion: at most four seeds run, with rivals that no number of seeds would decide."""
     pilot = Pilot(RIVALS, 8, margin=0.0001)
     for seed in range(10):
         everything = outcomes(pilot, {}, np.random.default_rng(seed), control)
@@ -121,7 +122,7 @@ def test_a_control_that_is_not_clearly_worse_ends_the_pilot_early(control: float
         assert n_runs(losses) <= 4 * 4
 
 
-def test_the_order_of_rivals_and_of_what_ended_first_decides_nothing() -> None:
+def test_the_order_of_rivals_and_of_finished_runs_changes_nothing() -> None:
     rng = np.random.default_rng(4)
     one, other = Pilot(RIVALS, 6), Pilot(RIVALS[::-1], 6)
     everything = outcomes(one, {"differential": 0.1}, rng)
@@ -139,7 +140,7 @@ def test_the_order_of_rivals_and_of_what_ended_first_decides_nothing() -> None:
     ), "runs beyond a decision do not change it"
 
 
-def test_a_pair_behind_a_gap_waits_for_the_one_before() -> None:
+def test_a_pair_after_a_missing_one_does_not_count_yet() -> None:
     pilot = Pilot(("gated",), 4)
     everything = outcomes(pilot, {"gated": 0.5}, np.random.default_rng(0))
     early = {label: {seed: loss for seed, loss in found.items() if seed != 1} for label, found in everything.items()}
@@ -147,7 +148,7 @@ def test_a_pair_behind_a_gap_waits_for_the_one_before() -> None:
     assert ("gated", 1) in pilot.judge(early).wanted
 
 
-def test_what_failed_or_diverged_ends_alone() -> None:
+def test_a_rival_that_failed_or_diverged_ends_alone() -> None:
     pilot = Pilot(RIVALS, 4)
     everything = outcomes(pilot, {"coupled-euler": -0.2}, np.random.default_rng(0))
     everything["differential"][0] = math.nan

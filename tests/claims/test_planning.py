@@ -1,4 +1,4 @@
-"""What the plan of a study says of its chances is what its claims' rules do with drawn runs."""
+"""The chances that a study's plan reports are those of its claims' rules on random runs."""
 
 import math
 from dataclasses import replace
@@ -16,8 +16,8 @@ from attractor.runs.quantity import INSTABILITIES
 from invented_records import record
 
 RULES = {claim.id: rule for claim in CLAIMS if claim.rule is not None and (rule := of_losses(claim.rule)) is not None}
-PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims of losses with a published effect
-OWN_SD = 0.003 / 2**0.5  # of each row, so that pairs differ by .003 nats/byte: runs of a million parameters
+PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims about losses with a published effect
+OWN_SD = 0.003 / 2**0.5  # of a row, for pairs that differ by .003 nats/byte
 
 
 @pytest.mark.slow
@@ -28,14 +28,15 @@ def test_a_plan_that_can_decide_shows_the_published_effect_and_refutes_it_rarely
     found = chances(RULES[claim], n, OWN_SD)
     assert found.claimed["holds"] >= 0.8 * 500 - 3 * math.sqrt(
         500 * 0.8 * 0.2
-    )  # that many of drawn studies, but for chance
+    )  # this share of random studies, up to chance
     assert found.claimed["fails"] <= 0.025 * 500 + 3 * math.sqrt(500 * 0.025)
     assert found.otherwise["holds"] <= 0.05 * 500 + 3 * math.sqrt(500 * 0.05)
 
 
 @pytest.mark.slow
 def test_the_published_lead_is_shown_by_eight_seeds() -> None:
-    """With margins in nats per token held against losses per byte, the rule said *fails* in 109 of 150 such studies."""
+    """When margins in nats per token were compared with losses per byte, the rule said *fails* in 109 of 150 such
+    studies."""
     found = chances(RULES["C1"], 8, OWN_SD)
     assert found.decides
     assert found.claimed["holds"] >= 0.8 * 500
@@ -45,7 +46,7 @@ def test_the_published_lead_is_shown_by_eight_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_two_seeds_of_a_noisy_setting_decide_nothing_and_the_plan_says_so() -> None:
+def test_the_plan_says_that_two_seeds_of_a_noisy_setting_decide_nothing() -> None:
     found = chances(RULES["C1"], 2, OWN_SD, 100)
     assert not found.decides
     assert seeds_to_decide(RULES["C1"], 1.0) is None
@@ -57,7 +58,7 @@ def test_more_seeds_and_less_noise_never_decide_less() -> None:
     assert chances(RULES["C5"], 4, OWN_SD / 10, 60).power >= powers[1]
 
 
-def test_what_is_not_about_losses_is_not_drawn() -> None:
+def test_parts_of_a_rule_that_are_not_about_losses_are_left_out() -> None:
     lead = Differs((Pair("a", "b", -0.1, 0.02),))
     assert of_losses(AllOf((lead, Stays(("a",), ("",), 0.0, INSTABILITIES)))) == AllOf((lead,))
     assert of_losses(Stays(("a",), ("",), 0.0, INSTABILITIES)) is None
@@ -66,8 +67,8 @@ def test_what_is_not_about_losses_is_not_drawn() -> None:
     assert of_losses(equal) == replace(equal, premises=(lead,))
 
 
-def test_the_noise_of_a_row_is_found_whatever_seeds_share_and_however_far_rows_lie_apart() -> None:
-    """Criterion: three rows with noise of .001, .004 and .016, over 200 seeds that share noise of .05."""
+def test_the_noise_of_a_row_is_estimated_without_the_noise_that_seeds_share() -> None:
+    """Criterion: three rows have noise of .001, .004 and .016, over 200 seeds that share noise of .05."""
     rng, n = np.random.default_rng(0), 200
     own, level = {"a": 0.001, "b": 0.004, "c": 0.016}, {"a": 1.0, "b": 2.0, "c": 3.0}
     shared = 0.05 * rng.standard_normal(n)
@@ -75,7 +76,9 @@ def test_the_noise_of_a_row_is_found_whatever_seeds_share_and_however_far_rows_l
     rule = Differs((Pair("a", "b", -0.1, 0.02), Pair("b", "c", -0.1, 0.02)))
     spreads = spreads_of(rule, record(rows | {"standard": rows["a"]}))
     assert spreads["c", ""] == pytest.approx(own["c"], rel=0.25)
-    assert spreads["a", ""] < spreads["b", ""] < spreads["c", ""]  # what is left of a row holds a third of the others'
+    assert (
+        spreads["a", ""] < spreads["b", ""] < spreads["c", ""]
+    )  # the residual of a row has a third of the others' noise
     assert spreads_of(rule, record({row: losses[:2] for row, losses in rows.items()})) == {}
 
 

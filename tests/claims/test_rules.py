@@ -1,4 +1,4 @@
-"""The ledger has every claim, its rules speak of what the studies have, and the largest scale decides."""
+"""The ledger has every claim, its rules use only rows of their studies, and the largest scale decides."""
 
 import itertools
 import json
@@ -42,16 +42,13 @@ IDS = [
 ]
 
 
-# --- the claims -----------------------------------------------------------------------------------------------------
-
-
-def test_every_claim_is_there_once_and_in_order() -> None:
+def test_every_claim_occurs_once_and_in_order() -> None:
     assert [claim.id for claim in CLAIMS] == IDS
     assert all(claim.statement and claim.published for claim in CLAIMS)
 
 
 def test_studies_and_claims_name_one_another() -> None:
-    """A study that comes to ask a claim is named there, and the claim has a rule by then."""
+    """Criterion: a claim names every study that addresses it, and has a rule by then."""
     asked = {claim: name for name, study in STUDIES.items() for claim in study.claims}
     assert asked == {claim.id: claim.study for claim in CLAIMS if claim.study is not None}
     without = [claim.id for claim in CLAIMS if claim.study is not None and claim.rule is None]
@@ -59,7 +56,7 @@ def test_studies_and_claims_name_one_another() -> None:
 
 
 def places(part: Any) -> Iterator[tuple[str, str]]:
-    """Every row and column that a rule speaks of."""
+    """Yield every row and column that a rule uses."""
     if isinstance(part, StableAtMore):
         yield from itertools.product((part.pair.of, part.pair.against), part.columns)
     elif isinstance(part, Control):
@@ -87,7 +84,7 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("claim", [c for c in CLAIMS if c.study], ids=lambda claim: claim.id)
-def test_a_rule_speaks_of_rows_and_columns_that_its_study_has(claim: Claim) -> None:
+def test_a_rule_uses_only_rows_and_columns_of_its_study(claim: Claim) -> None:
     assert claim.study is not None
     study = STUDIES[claim.study]
     spoken = set(places(claim.rule))
@@ -123,7 +120,7 @@ def test_claims_and_studies_print_the_same_published_figures(
             assert printed[row, column] == value[0]
 
 
-def test_published_counts_are_ours_where_they_can_be_reached() -> None:
+def test_published_counts_equal_ours_where_that_is_possible() -> None:
     printed = published(STUDIES["parameters"])
     for column, rows in COUNTS.items():
         for row, count in rows.items():
@@ -142,9 +139,6 @@ def test_margins_are_a_quarter_of_the_published_effect() -> None:
     assert all(pair.margin == pytest.approx(abs(pair.effect) / 4) for pair in pairs.values())
 
 
-# --- the ledger -----------------------------------------------------------------------------------------------------
-
-
 def ablation(lead: float, scale: str, n: int = 8, claims: tuple[str, ...] = ("C5",)) -> StudyRecord:
     rows = {"standard": losses(1.7, n, 0.0), "mlp-only": losses(1.7, n, 0.5)}
     return record(rows | {row: losses(1.7 - lead, n) for row in COUPLED}, scale=scale, claims=claims)
@@ -155,14 +149,14 @@ def judged(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
     return found
 
 
-def test_without_runs_nothing_is_run() -> None:
+def test_without_records_every_claim_is_not_run() -> None:
     entries = ledger([])
     assert [each.claim for each in entries] == list(CLAIMS)
     assert {each.verdict.status for each in entries} == {"not run"}
     assert "studies/positions.py has no stored runs" in entries[IDS.index("C16")].verdict.reason
 
 
-def test_the_largest_scale_decides_and_the_others_stand_beside_it() -> None:
+def test_the_largest_scale_decides_and_the_others_are_listed() -> None:
     leads = {"paper": -0.05, "bench": 0.05, "desk": 0.05, "laptop": 0.05, "smoke": -0.05}
     records = [ablation(lead, scale) for scale, lead in leads.items()]
     for first in range(len(records)):
@@ -185,7 +179,7 @@ def test_a_larger_scale_without_the_runs_that_a_claim_needs_does_not_decide() ->
     assert judged(BY_ID["C5"], [unfinished]).verdict.status == "not run"
 
 
-def test_only_studies_that_name_a_claim_speak_about_it() -> None:
+def test_only_studies_that_name_a_claim_count_for_it() -> None:
     assert judged(BY_ID["C5"], [ablation(0.05, "laptop", claims=("C1",))]).verdict.status == "not run"
 
 
@@ -195,13 +189,10 @@ def test_of_two_records_of_one_scale_the_fuller_one_counts() -> None:
         assert judged(BY_ID["C5"], some).verdict.seeds == 8
 
 
-def test_claims_without_a_rule_are_not_run_whatever_there_is() -> None:
+def test_claims_without_a_rule_are_not_run_whatever_the_records() -> None:
     without = replace(BY_ID["J5"], study=None, rule=None)
     found = judged(without, [ablation(0.05, "paper", claims=("J5",))])
     assert (found.verdict.status, found.others) == ("not run", ())
-
-
-# --- what is stored -------------------------------------------------------------------------------------------------
 
 
 def store(folder: Path, name: str, stored: Any) -> None:
@@ -242,10 +233,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, stored: Any) -> None:
         find_records(tmp_path)
 
 
-# --- the age of rules -----------------------------------------------------------------------------------------------
-
-
-def test_a_rule_that_is_younger_than_the_runs_it_judges_is_marked() -> None:
+def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:
     claim = BY_ID["C5"]
     assert claim.rule is not None
     stored = {"C5": {"rule": claim.rule.fingerprint, "since": "2026-03-02"}}
@@ -259,12 +247,12 @@ def test_a_rule_that_is_younger_than_the_runs_it_judges_is_marked() -> None:
     assert not younger("2026-03-02T08:00:00+00:00", stored)
     assert not younger("2026-04-01T08:00:00+00:00", stored)
     assert younger("2026-03-01T08:00:00+00:00", stored)
-    assert younger(None, stored)  # runs whose record has no time are older than records with one
+    assert younger(None, stored)  # runs without a recorded time are older than those with one
     assert younger("2026-04-01T08:00:00+00:00", {})
     assert younger("2026-04-01T08:00:00+00:00", {"C5": {"rule": "another", "since": "2026-03-02"}})
 
 
-def test_only_rules_that_changed_get_a_new_day() -> None:
+def test_only_rules_that_changed_get_a_new_date() -> None:
     dates = renewed_rule_dates({}, "2026-01-01")
     assert set(dates) == {claim.id for claim in CLAIMS if claim.rule is not None}
     changed = dates | {"C5": {"rule": "another", "since": "2026-01-01"}}
@@ -284,7 +272,7 @@ def test_the_hash_of_a_rule_follows_its_fields_and_nothing_else() -> None:
     assert replace(rule).fingerprint == rule.fingerprint  # type: ignore[type-var]
 
 
-def test_the_days_of_rules_are_stored_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_the_dates_of_rules_are_stored_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert read_rule_dates(tmp_path) == {}
     dates = renewed_rule_dates({}, "2026-01-01")
     store(tmp_path, "rules.json", dates)
@@ -295,8 +283,8 @@ def test_the_days_of_rules_are_stored_and_a_damaged_file_is_named(tmp_path: Path
             read_rule_dates(tmp_path)
 
 
-def test_every_rule_of_today_is_written_down() -> None:
-    """`attractor claims --write docs/claims.md` writes the days of rules that changed."""
+def test_every_current_rule_has_a_stored_date() -> None:
+    """`attractor claims --write docs/claims.md` writes the dates of rules that changed."""
     stored = read_rule_dates(ROOT / "results")
     changed = [c.id for c in CLAIMS if c.rule is not None and stored.get(c.id, {}).get("rule") != c.rule.fingerprint]
     assert not changed, f"the rules of {changed} are not those of results/rules.json; run attractor claims --write"

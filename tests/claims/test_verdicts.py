@@ -1,4 +1,4 @@
-"""Every rule, brought to every verdict by records of which the right one is known."""
+"""Every rule reaches every verdict on records whose right verdict is known."""
 
 import itertools
 import math
@@ -42,19 +42,17 @@ RULES = {claim.id: claim.rule for claim in CLAIMS if claim.rule is not None}
 
 
 def two_rows(difference, n=8, noise=1.0, **settings):
-    """Standard at 1.7, whose noise is its seeds'; coupled apart by `difference` and a little noise of its own."""
+    """Return a row `standard` at 1.7 with noise of its seeds, and a row `coupled` at `difference` from it with noise of
+    its own."""
     return record({"standard": losses(1.7, n, 0.0), "coupled": losses(1.7 + difference, n, noise)}, **settings)
-
-
-# --- better than, worse than ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("difference", "noise", "status", "word"),
     [
         (-0.080, 1, "holds", "shown"),
-        (-0.030, 1, "holds", "shown"),  # half of what is published, and shown
-        (-0.005, 1, "fails", "within 0.02 nats/byte"),  # shown, and too small to be what was claimed
+        (-0.030, 1, "holds", "shown"),  # half of the published difference, and shown
+        (-0.005, 1, "fails", "within 0.02 nats/byte"),  # shown, but too small for the claim
         (0.000, 1, "fails", "within 0.02 nats/byte"),
         (0.050, 1, "fails", "opposite"),
         (-0.030, 40, "unclear", "not shown"),
@@ -80,7 +78,7 @@ def test_the_sign_of_the_published_effect_is_the_direction():
     assert Differs((worse,)).judge(two_rows(-0.1)).status == "fails"
 
 
-def test_what_is_unclear_says_how_many_pairs_would_decide():
+def test_an_unclear_verdict_names_the_pairs_that_would_decide():
     verdict = Differs((LEAD,)).judge(two_rows(-0.03, noise=40))
     differences = [40 * x for x in OWN[:8]]
     sd = math.sqrt(sum((x - sum(differences) / 8) ** 2 for x in differences) / 7)
@@ -89,7 +87,7 @@ def test_what_is_unclear_says_how_many_pairs_would_decide():
 
 
 def test_one_comparison_of_many_is_held_to_holms_level():
-    """A difference that is shown when it is the only one is not when seven others are asked for as well."""
+    """Criterion: a difference that is shown as the only comparison is not shown among seven others."""
     rivals = {f"rival {n}": losses(1.7, 4, 30.0 * (1 + n)) for n in range(7)}
     cells = {"standard": losses(1.7, 4, 0.0), "coupled": losses(1.655, 4, 9.0)} | rivals
     pairs = [replace(LEAD, against="standard", of=row) for row in rivals]
@@ -108,7 +106,7 @@ def test_all_comparisons_must_hold_and_one_failure_is_enough():
     assert (open_one.status, open_one.reason) == ("unclear", "coupled below gqa: no finished run of gqa")
 
 
-def test_the_weakest_part_that_holds_stands_for_the_claim():
+def test_the_weakest_part_that_holds_represents_the_claim():
     both = Differs((LEAD, replace(LEAD, against="gqa")))
     verdict = both.judge(record({"standard": losses(1.7, 8, 0.0), "coupled": losses(1.6), "gqa": losses(1.65, 8, 5.0)}))
     assert verdict.status == "holds"
@@ -116,11 +114,8 @@ def test_the_weakest_part_that_holds_stands_for_the_claim():
     assert "coupled below gqa" in verdict.reason
 
 
-# --- what forbids a verdict -----------------------------------------------------------------------------------------
-
-
 def test_a_setting_that_is_not_sensitive_decides_nothing_whatever_the_p_value():
-    """A control that is worse by less than the margin, which is .02: attention as a whole is worth less than that."""
+    """The control is worse by less than the margin of .02, so attention as a whole is worth less than the margin."""
     for difference in (-0.08, 0.0, 0.08):
         assert Differs((LEAD,)).judge(two_rows(difference)).status != "unclear"
         verdict = Differs((LEAD,)).judge(two_rows(difference, twin_gap=0.015))
@@ -129,7 +124,7 @@ def test_a_setting_that_is_not_sensitive_decides_nothing_whatever_the_p_value():
         assert verdict.interval.mean == pytest.approx(difference)
 
 
-def test_sensitivity_is_asked_column_by_column():
+def test_sensitivity_is_tested_column_by_column():
     pairs = tuple(replace(LEAD, column=column) for column in ("near", "far"))
     cells = {(row, column): losses(m) for row, m in (("standard", 1.7), ("coupled", 1.6)) for column in ("near", "far")}
     cells[("standard", "near")] = cells[("standard", "far")] = losses(1.7, 8, 0.0)
@@ -155,7 +150,7 @@ def test_one_pair_of_seeds_decides_nothing():
     assert verdict.bounds == ""
 
 
-def test_rows_that_were_not_run():
+def test_rows_without_runs_give_the_verdict_not_run():
     assert Differs((LEAD,)).judge(record({"standard": losses(1.7)})).status == "not run"
     never = Differs((LEAD,)).judge(record({"standard": losses(1.7), "coupled": [None] * 8}))
     assert (never.status, never.ours, never.interval) == ("not run", "", None)
@@ -179,17 +174,14 @@ def test_a_run_that_diverged_is_named_and_decides_nothing(lost):
         assert verdict.ours == ""
 
 
-# --- no difference --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("difference", "noise", "status"),
     [
         (0.000, 1, "holds"),
-        (0.010, 1, "holds"),  # shown, and too small to matter
+        (0.010, 1, "holds"),  # shown, but too small to matter
         (0.050, 1, "fails"),
         (-0.050, 1, "fails"),
-        (0.025, 5, "unclear"),  # shown to be other than zero, but not to lie beyond the margin
+        (0.025, 5, "unclear"),  # shown to differ from zero, but not to exceed the margin
         (0.000, 40, "unclear"),
     ],
 )
@@ -199,7 +191,7 @@ def test_no_difference(difference, noise, status):
     assert ("would show that there is none" in verdict.reason) == (status == "unclear")
 
 
-def test_no_difference_fails_just_where_the_interval_lies_outside_the_margin():
+def test_no_difference_fails_exactly_where_the_interval_is_outside_the_margin():
     statuses = set()
     for difference in np.linspace(0.02, 0.03, 41):
         for sign in (1, -1):
@@ -218,7 +210,7 @@ def test_no_advantage_is_one_sided():
     assert rule.judge(two_rows(0.03, noise=20)).status == "unclear"
 
 
-def test_no_difference_between_parts_of_what_does_nothing_is_no_verdict():
+def test_no_difference_needs_a_premise_that_the_part_has_an_effect():
     premise = Differs((replace(LEAD, of="one step"),))
     rule = Equivalent((replace(LEAD, of="three steps", against="one step"),), premises=(premise,))
     present = {"standard": losses(1.7, 8, 0.0), "one step": losses(1.6), "three steps": losses(1.6, 8, -1.0)}
@@ -227,10 +219,7 @@ def test_no_difference_between_parts_of_what_does_nothing_is_no_verdict():
     verdict = rule.judge(record(absent))
     assert (verdict.status, "premise not shown: one step below standard" in verdict.reason) == ("unclear", True)
     beyond = absent | {"three steps": losses(1.7)}
-    assert rule.judge(record(beyond)).status == "fails"  # two rows that do differ need no premise
-
-
-# --- spread ---------------------------------------------------------------------------------------------------------
+    assert rule.judge(record(beyond)).status == "fails"  # two rows that differ need no premise
 
 
 def spread(of, against, n=10):
@@ -252,13 +241,13 @@ def test_spread():
     unclear = rule.judge(spread(1, 1.5))
     assert (unclear.status, "seeds each would show the published ratio" in unclear.reason) == ("unclear", True)
     assert rule.judge(spread(1, 8, n=1)).status == "unclear"
-    assert rule.judge(spread(1, 8, n=2)).status == "unclear"  # Brown and Forsythe's test has no answer
+    assert rule.judge(spread(1, 8, n=2)).status == "unclear"  # Brown and Forsythe's test is undefined here
     assert rule.judge(spread(math.nan, 8)).status == "unclear"
     assert rule.judge(record({"standard": losses(1.7)})).status == "not run"
 
 
 def test_equal_spread_is_a_counter_example_once_it_is_known_well_enough():
-    """With a rule that knew only the opposite, two rows of equal spread stayed unclear with any number of seeds."""
+    """Without this verdict, two rows of equal spread would stay unclear with any number of seeds."""
     rule = Steadier(("coupled",), "mlp-only", published=1 / 8)
     rng = np.random.default_rng(0)
     for n, status in ((10, "unclear"), (60, "fails")):
@@ -278,23 +267,20 @@ def test_spread_is_not_shown_by_one_outlier_nor_by_a_ratio_that_may_be_chance():
     assert (verdict.interval.high < 1, verdict.status) == (True, "unclear")
 
 
-def test_the_seeds_that_spread_asks_for_have_the_power_that_it_says():
+def test_the_recommended_number_of_seeds_has_the_stated_power():
     for published in (0.136, 0.3, 0.5):
         n = int(Steadier(("coupled",), "mlp-only", published)._seeds_needed().split()[0])
         assert power_of_f(n, published) >= 0.8 > power_of_f(n - 1, published)
 
 
 def power_of_f(n, ratio):
-    """The share of F statistics, of two groups whose deviations have that ratio, below its lower critical value."""
+    """Return the share of F statistics below the lower critical value, for two groups with this ratio of deviations."""
     draws = np.random.default_rng(n).chisquare(n - 1, (2, 1_000_000)) / (n - 1)
     return (ratio**2 * draws[0] / draws[1] < fdtri(n - 1, n - 1, 0.025)).mean()
 
 
-# --- other quantities -----------------------------------------------------------------------------------------------
-
-
 def costs(speed, n=1, memory=1.4):
-    """Timings of two rows; of several, some a little off."""
+    """Return the timings of two rows; several timings of a row vary a little."""
     return record(
         {
             "standard": [{"tokens_per_second": 1000.0 + 40 * OWN[s], "peak_memory_bytes": 100.0} for s in range(n)],
@@ -318,8 +304,8 @@ def test_costs(speed, status, word, n):
     assert ("one timing" in verdict.reason) == (n == 1 and not verdict.remark)
 
 
-def test_of_one_timing_the_rounds_are_the_pairs():
-    """A machine that slows down from round to round slows both rows: only ratios within a round count."""
+def test_the_rounds_of_a_single_timing_are_the_pairs():
+    """A machine that slows down over the rounds slows both rows, so only ratios within a round count."""
 
     def timing(speed, jitter):
         seconds = [(1 + n) / speed * (1 + jitter * (n % 3 - 1)) for n in range(9)]
@@ -357,7 +343,7 @@ def test_less_memory_holds_and_an_interval_over_the_margin_is_unclear():
         ((), "not run"),
     ],
 )
-def test_reaching_a_level(values, status):
+def test_a_claim_that_a_row_reaches_a_level(values, status):
     cells = {("standard", "easy"): [{}], ("coupled", "easy"): [{"metric": {"value": x}} for x in values]}
     rule = Reaches("coupled", ("easy",), 0.99, ACCURACY)
     assert rule.judge(record(cells, control=None)).status == status
@@ -368,14 +354,14 @@ def test_reaching_a_level(values, status):
     [((0.2, 1.0), "holds"), ((0.2,), "holds"), ((0.2, 1.01), "fails"), ((0.2, math.nan), "fails"), ((), "not run")],
 )
 def test_staying_within_a_bound(values, status):
-    """One run decides: what is bounded is bounded in every run."""
+    """Criterion: one run decides, since a bound must hold in every run."""
     cells = {("standard", "low"): [{}], ("bound", "low"): [{"probes": {"lemma": {"bounded": x}}} for x in values]}
     rule = Stays(("bound",), ("low",), 1.0, FIRST_ORDER)
     assert rule.judge(record(cells, control=None)).status == status
 
 
-def test_a_row_may_be_held_against_itself_in_another_column():
-    """Losses of 2.0 and 1.5 in two columns that are both sensitive; the sign follows the first column."""
+def test_a_row_may_be_compared_with_itself_in_another_column():
+    """The losses are 2.0 and 1.5 in two sensitive columns, and the sign follows the first column."""
     cells = {
         (row, column): [{"valid_loss": loss + 0.001 * seed + (row == "uniform")} for seed in range(3)]
         for column, loss in {"low": 2.0, "high": 1.5}.items()
@@ -389,8 +375,8 @@ def test_a_row_may_be_held_against_itself_in_another_column():
     assert Differs((turned,)).judge(record(cells)).status == "fails"
 
 
-def test_accuracies_that_are_all_alike_are_no_advantage():
-    """Both rows at 1.000 with every seed: no spread at all, and no lead."""
+def test_accuracies_that_are_all_equal_are_no_advantage():
+    """Both rows are at 1.000 with every seed, so there is no spread and no lead."""
     cells = {(row, "easy"): [{"metric": {"value": 1.0}}] * 3 for row in ("standard", "coupled")}
     pair = Pair("coupled", "standard", effect=0.3, margin=0.08, column="easy")
     assert Differs((pair,), ACCURACY).judge(record(cells, control=None)).status == "fails"
@@ -407,7 +393,7 @@ def test_counts_are_exact():
 
 
 def probed(standard, coupled, path="entropy", n=5, **settings):
-    """Layers of both rows, with a little of each run's own noise in every layer."""
+    """Return measures of the layers of both rows, with a little noise of each run in every layer."""
     return record(
         {
             row: [
@@ -426,7 +412,9 @@ def test_the_dip_is_found_where_the_baseline_has_it():
     dipped = [3.0, 3.1, 2.0, 3.2, 3.0]
     assert rule.judge(probed(dipped, [3.0, 3.1, 2.5, 3.2, 3.0])).status == "holds"
     assert "layer 2" in rule.judge(probed(dipped, [3.0, 3.1, 2.5, 3.2, 3.0])).reason
-    assert rule.judge(probed(dipped, [9.0, 9.1, 2.0, 9.2, 9.0])).status == "fails"  # elsewhere does not count
+    assert (
+        rule.judge(probed(dipped, [9.0, 9.1, 2.0, 9.2, 9.0])).status == "fails"
+    )  # a dip in another layer does not count
     assert "no dip" in rule.judge(probed([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])).reason
     assert "no inner layer 2" in rule.judge(probed([3.0, 2.0, 3.0], [3.0, 2.5, 3.0])).reason
     assert rule.judge(two_rows(0.0)).status == "not run"
@@ -458,7 +446,7 @@ def test_ranks_are_compared_as_ratios_in_per_cent():
 
 
 def test_converging_faster_is_less_area_under_the_validation_curve():
-    """Both rows end alike; one of them falls three times as fast."""
+    """Both rows end at the same loss, and one of them falls three times as fast."""
 
     def rows(rate, noise):
         return [
@@ -476,8 +464,8 @@ def test_converging_faster_is_less_area_under_the_validation_curve():
 
 
 def swept(stable_rates, n=4):
-    """Both rows at four rates; a row is stable at so many of the lowest, and beyond them ends in turn without a finite
-    loss, with a spike, or far above its best loss."""
+    """Return both rows at four rates. A row is stable at the given number of lowest rates. At higher rates its runs end
+    without a finite loss, with a spike, or far above the best loss, in turn."""
     beyond = ({"valid_loss": None}, {"loss_spikes": [7]}, {"valid_loss": 2.6})
     calm = {"valid_loss": 1.7, "loss_spikes": [], "skipped_steps": 0}
     cells = {
@@ -493,9 +481,9 @@ def swept(stable_rates, n=4):
     [
         ((3, 3, 3, 3), (2, 2, 1, 2), "holds"),
         ((2, 2, 1, 2), (3, 3, 3, 3), "fails"),
-        ((2, 2, 2, 2), (2, 2, 2, 2), "fails"),  # as stable as without: no stabilisation
+        ((2, 2, 2, 2), (2, 2, 2, 2), "fails"),  # the intervention makes no rate stable
         ((3, 1, 3, 2), (2, 2, 1, 3), "unclear"),
-        ((4, 4, 4, 4), (4, 4, 4, 4), "unclear"),  # nothing to stabilise
+        ((4, 4, 4, 4), (4, 4, 4, 4), "unclear"),  # all rates are stable anyway
     ],
 )
 def test_stability_is_counted_over_a_sweep_of_rates(with_phase, without, status):
@@ -503,7 +491,7 @@ def test_stability_is_counted_over_a_sweep_of_rates(with_phase, without, status)
     assert rule.judge(swept({"without": without, "with": with_phase})).status == status
 
 
-def test_rows_that_are_stable_nowhere_are_not_told_apart():
+def test_rows_that_are_stable_at_no_rate_give_an_unclear_verdict():
     rule = StableAtMore(Pair("with", "without", effect=1.0, margin=0.5), ("1e-3", "3e-3"))
     never = {(row, rate): [{"valid_loss": None}] * 3 for row in ("with", "without") for rate in ("1e-3", "3e-3")}
     assert rule.judge(record(never, control=None)).status == "unclear"
@@ -512,9 +500,6 @@ def test_rows_that_are_stable_nowhere_are_not_told_apart():
 def test_a_row_without_runs_at_one_rate_is_not_judged():
     rule = StableAtMore(Pair("with", "without", effect=1.0, margin=0.5), ("1e-3", "3e-3", "1", "3e-2"))
     assert rule.judge(swept({"without": (1, 1, 1, 1), "with": (2, 2, 2, 2)})).status == "not run"
-
-
-# --- every rule -----------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_the_conjunction_of_its_parts():
@@ -550,7 +535,7 @@ PLACES = {
 
 @cache
 def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) -> StudyRecord:
-    """Runs of every row and column that any rule asks for, with numbers drawn at random; a share of them is lost."""
+    """Return random runs of every row and column that any rule needs, of which a share is lost."""
     rng = random.Random(seed)
 
     def run(row):
@@ -609,8 +594,9 @@ def spaced(name: str) -> str:
 
 
 @pytest.mark.parametrize(("n", "lost"), [(3, 0.0), (1, 0.0), (4, 0.2), (2, 1.0)])
-def test_every_rule_judges_whatever_was_run(n, lost):
-    """Diverged runs and single seeds included: a verdict with a reason, and one pair never decides a comparison."""
+def test_every_rule_gives_a_verdict_on_any_runs(n, lost):
+    """Criterion: every verdict has a reason, also with diverged runs and single seeds, and one pair never decides a
+    comparison."""
     needs_no_pairs = Counts | Costs | OfTheBest | Stays | StableAtMore
     stored = everything(0, n=n, lost=lost)
     for claim, rule in RULES.items():
@@ -630,7 +616,7 @@ def test_smoke_decides_nothing():
     assert {rule.judge(nothing).status for rule in RULES.values()} == {"not run"}
 
 
-def test_every_rule_can_be_read():
+def test_every_rule_has_a_readable_description():
     assert all(len(rule.words) > 20 for rule in RULES.values())
 
 
@@ -644,10 +630,10 @@ def test_a_verdict_does_not_depend_on_the_order_of_cells_or_runs(name, seed, ord
 
 
 def test_the_published_results_would_hold():
-    """Runs that come out as the paper's do are judged as it judges them."""
+    """Criterion: runs with the paper's results get the paper's verdicts."""
     runs = {}
     for row, (mean, sd, _) in (SMALL | {"coupled-symplectic": SMALL["coupled-hamiltonian"]}).items():
-        noise = random.Random(row).sample(OWN, 10)  # of a standard deviation of .0021
+        noise = random.Random(row).sample(OWN, 10)  # the standard deviation is .0021
         per_byte = BYTES_PER_TOKEN["encyclopedic"]
         runs[row] = [(math.log(mean) + sd / mean * x / 0.0021) / per_byte for x in noise]
     found = record(runs)

@@ -1,4 +1,4 @@
-"""The run that launchers are tried with: a tiny model that learns squares."""
+"""The run for the tests of launchers: a tiny model that learns squares."""
 
 import pytest
 

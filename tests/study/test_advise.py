@@ -1,4 +1,5 @@
-"""`advise`, from a budget to an answer: what is chosen, what is left out, what survives; and one that really runs."""
+"""`advise` chooses a setting for a budget, leaves out what is too large, and survives interruptions; one test
+trains."""
 
 import json
 import math
@@ -45,7 +46,7 @@ def ladder() -> tuple[Rung, ...]:
 
 
 def loss_of(label: str, seed: int) -> float:
-    """Invented outcomes: one rival is clearly worse, the other hard to tell from standard."""
+    """Return an invented loss: one rival is clearly worse than standard, the other is hard to distinguish from it."""
     return 2.1 + EFFECTS[label] + float(np.random.default_rng([seed, len(label), 0]).normal(0, 0.009))
 
 
@@ -53,7 +54,7 @@ Launcher = Callable[..., dict[str, str]]
 
 
 def invented(stop_after: float = math.inf, failing: str = "", ran: list[str] | None = None) -> Launcher:
-    """In place of training: every run ends at once with its invented loss, one after the other."""
+    """Return a launcher that ends every run at once with its invented loss, one after the other."""
 
     def launch(jobs: Sequence[Job], n_workers: int, runtime: Runtime, watch: Callable) -> dict[str, str]:
         ended: list[Job] = []
@@ -86,7 +87,7 @@ def invented(stop_after: float = math.inf, failing: str = "", ran: list[str] | N
 
 @pytest.fixture
 def ask(corpus: str, ladder: tuple[Rung, ...], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Advice, str]]:
-    """Advice on invented outcomes and step times; with what was printed."""
+    """Ask for advice with invented losses and step times; return the advice and the printed text."""
 
     def carry_out(out: Path, launch: Launcher, **changes: object) -> tuple[Advice, str]:
         monkeypatch.setattr(module, "launch", launch)
@@ -96,9 +97,6 @@ def ask(corpus: str, ladder: tuple[Rung, ...], monkeypatch: pytest.MonkeyPatch) 
         return advise(options, RUNTIME, Console(file=console, width=120)), console.getvalue()
 
     return carry_out
-
-
-# --- what is asked ----------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_is_a_time_with_its_unit() -> None:
@@ -120,7 +118,7 @@ def test_a_budget_is_a_time_with_its_unit() -> None:
         ({"alpha": 0.0}, "alpha must lie between"),
     ],
 )
-def test_what_cannot_be_used_is_refused_before_anything_is_timed(wrong: dict, message: str) -> None:
+def test_unusable_requests_are_refused_before_anything_is_timed(wrong: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         PilotRequest("nowhere", **wrong)
 
@@ -133,15 +131,12 @@ def test_a_corpus_that_would_be_read_too_often_is_refused(corpus: str, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-# --- what is chosen ---------------------------------------------------------------------------------------------------
-
-
 def by_tokens(rung: Rung, label: str) -> float:
     return rung.tokens / 30_000 * (1.0 if label == "standard" else 1.1)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 16])
-def test_a_larger_budget_never_chooses_less_and_none_is_overdrawn(n_workers: int) -> None:
+def test_a_larger_budget_never_chooses_less_and_no_budget_is_exceeded(n_workers: int) -> None:
     pilot, before = Pilot(RIVALS, 8), (-1, 0)
     for budget in np.geomspace(100, 100_000, 40):
         try:
@@ -157,8 +152,8 @@ def test_a_larger_budget_never_chooses_less_and_none_is_overdrawn(n_workers: int
     assert before == (len(LADDER) - 1, 8)
 
 
-def test_a_budget_too_small_for_two_pairs_says_how_much_is_needed() -> None:
-    """Criterion: what the message names is enough."""
+def test_a_budget_too_small_for_two_pairs_is_refused_with_the_needed_one() -> None:
+    """Criterion: the budget that the message names is enough."""
     pilot = Pilot(RIVALS, 8)
     with pytest.raises(
         InputError, match=r"about \d+ s here, and 10 s are left after timing; give --budget \d+m"
@@ -168,7 +163,7 @@ def test_a_budget_too_small_for_two_pairs_says_how_much_is_needed() -> None:
     assert choose(LADDER, pilot, by_tokens, 2, lambda: enough).n_max >= 2
 
 
-def test_rungs_out_of_reach_are_not_timed() -> None:
+def test_settings_out_of_reach_are_not_timed() -> None:
     timed: list[tuple[str, str]] = []
 
     def seconds(rung: Rung, label: str) -> float:
@@ -189,9 +184,6 @@ def test_more_workers_never_take_longer_and_the_longest_run_is_a_bound() -> None
     assert walls[-1] >= 8.0
 
 
-# --- what is carried out ----------------------------------------------------------------------------------------------
-
-
 def test_an_arm_that_is_decided_is_closed_and_its_other_seeds_never_run(ask: Callable, tmp_path: Path) -> None:
     ran: list[str] = []
     advice, said = ask(tmp_path / "out", invented(ran=ran))
@@ -206,11 +198,11 @@ def test_an_arm_that_is_decided_is_closed_and_its_other_seeds_never_run(ask: Cal
 
 
 @pytest.mark.parametrize("stop_after", [0, 5])
-def test_an_interrupted_pilot_goes_on_and_ends_with_the_same_words(
+def test_an_interrupted_pilot_continues_and_gives_the_same_advice(
     ask: Callable, tmp_path: Path, stop_after: int
 ) -> None:
-    """Criterion: stopped after any number of runs and repeated, it runs each once and says what the undisturbed one
-    says; once more repeated, it runs none, and not even the time that it took has changed."""
+    """Criterion: interrupted after any number of runs and repeated, it runs each once and gives the advice of an
+    uninterrupted one. Repeated again, it runs none, and even the recorded time stays the same."""
     straight: list[str] = []
     expected, _ = ask(tmp_path / "straight", invented(ran=straight), max_seeds=3)
     ran: list[str] = []
@@ -225,7 +217,7 @@ def test_an_interrupted_pilot_goes_on_and_ends_with_the_same_words(
     assert (tmp_path / "out" / "advice.json").read_bytes() == stored
 
 
-def test_the_order_of_rivals_is_no_part_of_the_question(ask: Callable, tmp_path: Path) -> None:
+def test_the_order_of_rivals_does_not_change_the_question(ask: Callable, tmp_path: Path) -> None:
     one, _ = ask(tmp_path / "out", invented(), max_seeds=3, rivals=RIVALS)
     ran: list[str] = []
     other, _ = ask(tmp_path / "out", invented(ran=ran), max_seeds=3, rivals=RIVALS[::-1])
@@ -233,10 +225,10 @@ def test_the_order_of_rivals_is_no_part_of_the_question(ask: Callable, tmp_path:
     assert not ran
 
 
-def test_the_end_of_the_budget_ends_the_pilot_with_what_is_known(
+def test_the_end_of_the_budget_ends_the_pilot_with_the_finished_runs(
     ask: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: a clock that jumps beyond the budget after six runs leaves six; repeated, no run more."""
+    """Criterion: a clock that jumps beyond the budget after six runs leaves six, and a repetition adds none."""
     ran: list[str] = []
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now + 1000.0 * (len(ran) >= 6))
@@ -270,11 +262,8 @@ def test_a_folder_with_another_question_or_with_foreign_files_is_refused(ask: Ca
         ask(tmp_path / "mine", invented())
 
 
-# --- for real ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_pilot_that_really_runs(corpus: str, ladder: tuple[Rung, ...], tmp_path: Path) -> None:
-    """Criterion: timed, trained and told; each run is a folder that `find_runs` reads, and their
+def test_a_real_pilot_times_trains_and_answers(corpus: str, ladder: tuple[Rung, ...], tmp_path: Path) -> None:
+    """Criterion: `advise` times, trains and answers. Each run is a folder that `find_runs` reads, and their
     configurations differ by mechanism and seed alone."""
     console = StringIO()
     options = PilotRequest(
@@ -295,7 +284,7 @@ def test_a_pilot_that_really_runs(corpus: str, ladder: tuple[Rung, ...], tmp_pat
     assert again == advice
 
 
-def test_every_rung_builds_every_mechanism_in_bytes(corpus: str) -> None:
+def test_every_setting_builds_every_mechanism_on_bytes(corpus: str) -> None:
     for rung in LADDER:
         for label in ("standard", "uniform", *RIVALS):
             config = module.config_on(rung, Text(corpus), label)

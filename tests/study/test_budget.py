@@ -1,4 +1,4 @@
-"""What a budget holds equal is equal."""
+"""A budget makes the matched quantity of runs equal."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,11 +31,11 @@ def test_equal_flops_agree_within_half_a_step():
     for row, config in rows.items():
         cost = flops_per_step(config)
         assert abs(config.n_steps * cost - budget) <= cost / 2
-        assert config.replace(n_steps=240, warmup_steps=24, eval_every=60) == CONFIGS[row]  # nothing else
+        assert config.replace(n_steps=240, warmup_steps=24, eval_every=60) == CONFIGS[row]  # no other field changes
     assert rows["uniform"].n_steps > rows["standard"].n_steps == 240 > rows["coupled-hamiltonian"].n_steps
 
 
-def test_equal_wall_clock_goes_by_measured_seconds():
+def test_equal_wall_clock_follows_measured_seconds():
     seconds = {"standard": 1.0, "gated": 2.0, "coupled-hamiltonian": 4.0, "uniform": 0.5}
     rows = balanced(CONFIGS, "standard", "wall", seconds.__getitem__)
     assert {row: config.n_steps * seconds[row] for row, config in rows.items()} == dict.fromkeys(ROWS, 240.0)
@@ -61,18 +61,18 @@ def test_every_mechanism_can_be_given_the_parameters_of_standard_attention(name)
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(150, 4000))
-def test_the_width_that_was_hidden_is_found_again(d_ff):
+def test_matching_parameters_recovers_a_known_width(d_ff):
     model = language("smoke").model.replace(d_ff=d_ff)
     assert match_parameters(model.replace(d_ff=64), n_parameters(model), tolerance=0).d_ff == d_ff
 
 
-def test_the_baseline_of_psiqrh_has_the_width_that_methods_gives():
-    """PsiQRH at its own size against SwiGLU: width 4,978 (METHODS, section 5)."""
+def test_the_baseline_of_psiqrh_has_the_matched_width():
+    """Criterion: PsiQRH at its own size has the parameters of a SwiGLU baseline of width 4,978."""
     model = RECIPES["psiqrh"].model
     assert match_parameters(model.replace(attention="standard"), n_parameters(model)).d_ff == pytest.approx(4978, abs=3)
 
 
-def test_the_width_of_the_model_moves_in_steps_that_its_heads_allow():
+def test_the_width_of_the_model_changes_in_steps_that_its_heads_allow():
     model = SIZES["small"].replace(vocab_size=320, n_layers=2, max_seq_len=64)
     found = match_parameters(model.replace(d_model=64), n_parameters(model), field="d_model")
     assert found.d_model == model.d_model
@@ -81,14 +81,16 @@ def test_the_width_of_the_model_moves_in_steps_that_its_heads_allow():
 
 
 def test_the_row_that_keeps_its_size_need_not_be_the_baseline():
-    wide = {row: config.replace(d_ff=4000) for row, config in CONFIGS.items()}  # so that one unit is less than 0.1%
+    wide = {
+        row: config.replace(d_ff=4000) for row, config in CONFIGS.items()
+    }  # with this width, one unit is less than 0.1%
     rows = balanced(wide, "standard", "parameters", never, sized_by="gated")
     assert rows["gated"] == wide["gated"]
     target = n_parameters(wide["gated"].model)
     assert all(abs(n_parameters(config.model) / target - 1) <= TOLERANCE for config in rows.values())
 
 
-def test_what_can_not_be_resized_is_named():
+def test_a_model_that_cannot_be_resized_is_named():
     with pytest.raises(InputError, match="field must be d_ff or d_model, got 'n_layers'"):
         match_parameters(SIZES["tiny"], 1000, field="n_layers")
     with pytest.raises(InputError, match=r"d_ff must make 1,000 parameters within 0.1%"):

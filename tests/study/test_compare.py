@@ -1,4 +1,5 @@
-"""`compare`, a study of one column, through the real command: from presets and seeds to table, verdict and page."""
+"""`attractor compare` is a study of one column, run here by the real command from presets to table, verdict and
+page."""
 
 import json
 import os
@@ -35,7 +36,7 @@ RUNTIME = Runtime(device="cpu", threads=1)
 
 
 def command(base: TrainConfig, out: Path, *more: str) -> list[str]:
-    """The same comparison as a person would ask for it."""
+    """Return the same comparison as a person would type it."""
     settings = vars(base.model) | vars(base.task) | vars(base)
     names = ["d_model", "n_heads", "n_layers", "d_ff", "max_seq_len", "corpus", "n_steps", "warmup_steps"]
     names += ["batch_size", "seq_len", "eval_every", "eval_batches"]
@@ -49,7 +50,7 @@ def written(folder: Path) -> dict[Path, int]:
 
 @pytest.fixture(scope="module")
 def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
-    """Two presets and the control, two seeds, in a folder whose name needs quoting."""
+    """Compare two presets and the control with two seeds in a folder whose name needs quoting."""
     out = tmp_path_factory.mktemp("study") / "my comparison"
     words = command(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
     return out, subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=out.parent)
@@ -58,8 +59,8 @@ def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(
     first: tuple[Path, subprocess.CompletedProcess],
 ) -> None:
-    """Criterion: exit 0, nothing on standard error, a row for each preset and the control in the order asked for, a
-    verdict that speaks of the instrument first, no line with anything but the path at the end."""
+    """Criterion: the command exits with 0 and an empty standard error. Each preset and the control has a row in the
+    requested order, the verdict begins with the sensitivity, and the last line is only the path."""
     out, done = first
     assert (done.returncode, without_heartbeat(done.stderr)) == (0, "")
     lines = done.stdout.splitlines()
@@ -80,10 +81,10 @@ def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line
     assert all(len(line) <= 100 for line in lines[heading : heading + 5])
 
 
-def test_its_folder_has_all_that_a_study_leaves_and_nothing_lies_outside(
+def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
     first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
-    """Criterion: the folder, copied whole, reads as the same record and makes the same tables."""
+    """Criterion: a copy of the folder gives the same record and the same tables."""
     out, _ = first
     names = {"study.json", "report.html", "record.json", "table.md", "table.tex", "numbers.tex", "figures", "runs"}
     assert {path.name for path in out.iterdir()} == names
@@ -99,8 +100,8 @@ def test_its_folder_has_all_that_a_study_leaves_and_nothing_lies_outside(
     assert str(out.parent) not in (out / "study.json").read_text().replace(record.design.command, "")
 
 
-def test_the_page_stands_alone(first: tuple[Path, subprocess.CompletedProcess]) -> None:
-    """Criterion: no address is loaded from elsewhere, and the command that makes it anew is in it."""
+def test_the_page_is_self_contained(first: tuple[Path, subprocess.CompletedProcess]) -> None:
+    """Criterion: the page loads nothing from another address, and contains the command that writes it again."""
     page = (first[0] / "report.html").read_text()
     assert " src=" not in page.replace('src="data:', "")
     assert "<link" not in page
@@ -119,7 +120,7 @@ def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
 
 
 @pytest.mark.slow
-def test_the_same_command_again_trains_nothing_and_says_so(
+def test_the_same_command_again_trains_nothing_and_reports_it(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess]
 ) -> None:
     out, done = first
@@ -143,9 +144,6 @@ def test_the_same_command_again_trains_nothing_and_says_so(
     assert said[-len(rest[table:]) :] == rest[table:], "the same table and verdict"
 
 
-# --- what makes it fair -------------------------------------------------------------------------------------------
-
-
 def asked(base: TrainConfig, *presets: str, seeds: tuple[int, ...] = (0, 1)) -> Study:
     return comparison("tried", presets, seeds, base, base.build_task())
 
@@ -154,9 +152,9 @@ def planned(study: Study, root: Path) -> Planned:
     return plan_study(study, Conduct(scale=SCALE, root=root, folder=root), RUNTIME)
 
 
-def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: for each seed, parameters that agree in name and shape agree in every bit, over all presets, and the
-    batches of every step are equal; another seed gives others."""
+def test_one_seed_gives_every_mechanism_the_same_weights_and_batches(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: over all presets, parameters with the same name and shape start equal in every bit, and the batches of
+    every step are equal. Another seed gives others."""
     jobs = planned(asked(base.replace(n_heads=4), *PRESETS), tmp_path).jobs
     reference = {}
     for seed in (0, 1):
@@ -178,7 +176,7 @@ def test_one_seed_gives_every_mechanism_the_same_start_and_the_same_batches(base
     assert not np.array_equal(*batches)
 
 
-def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(
+def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_included(
     base: TrainConfig, tmp_path: Path
 ) -> None:
     jobs = planned(asked(base, "standard", "gated", seeds=(3, 5)), tmp_path).jobs
@@ -191,16 +189,17 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_there(
 
 
 def test_more_seeds_continue_the_same_comparison(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: seeds are no part of a run's key or of the default folder, and two comparisons share their runs."""
+    """Criterion: neither a run's key nor the default folder depends on the list of seeds, so two comparisons share
+    their runs."""
     two, three = (planned(asked(base, "standard", "gated", seeds=(0, *more)), tmp_path) for more in ((1,), (1, 2)))
     assert {job.path for job in two.jobs} < {job.path for job in three.jobs}
     other = planned(asked(base, "standard", "mla"), tmp_path)
     shared = {job.path for job in other.jobs} & {job.path for job in two.jobs}
-    assert len(shared) == 4  # baseline and control, with two seeds each
+    assert len(shared) == 4  # the baseline and the control have two seeds each
 
 
 def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tmp_path: Path) -> None:
-    """What a person asks for is not replaced by the least that would do."""
+    """The vocabulary that a person requests is not replaced by the smallest possible one."""
     jobs = planned(asked(base.replace(vocab_size=500), "standard", "gated"), tmp_path).jobs
     assert {job.config.model.vocab_size for job in jobs} == {500}
 
@@ -222,12 +221,12 @@ def test_a_comparison_that_compares_nothing_is_refused(
         asked(base, *presets, seeds=seeds)
 
 
-def test_a_smallest_difference_that_matters_is_above_zero(base: TrainConfig) -> None:
+def test_the_smallest_difference_that_matters_must_be_above_zero(base: TrainConfig) -> None:
     with pytest.raises(InputError, match="margin must be above 0, got 0"):
         comparison("tried", ("standard",), (0,), base, base.build_task(), margin=0.0)
 
 
-def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
+def test_workers_share_the_cores_and_there_is_at_least_one() -> None:
     cores = len(os.sched_getaffinity(0))
     n_workers, runtime = share_machine(1000, None, Runtime(device="cpu"))
     assert (n_workers, runtime.threads) == (cores, 1)
@@ -239,11 +238,8 @@ def test_workers_share_the_cores_and_at_least_one_is_asked_for() -> None:
             share_machine(4, workers, Runtime(device="cpu"))
 
 
-# --- what disturbs it ---------------------------------------------------------------------------------------------
-
-
 def carried_out(study: Study, root: Path) -> tuple[StudyRecord, str]:
-    """Carry out a comparison in this process; returns the record and what was printed."""
+    """Run a comparison in this process; return the record and the printed text."""
     out = StringIO()
     conduct = Conduct(scale=SCALE, root=root, folder=root, workers=2)
     record, _ = run_study(study, conduct, RUNTIME, Console(file=out, width=120))
@@ -263,8 +259,8 @@ def damage_every_checkpoint(run: Path) -> None:
 def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
-    """Criterion: of three unfinished runs one has no intact checkpoint and another lost its newest. The first is named
-    with its reason and is missing from the table, the damage of the second is named, both others are finished."""
+    """Criterion: of three unfinished runs, one has no intact checkpoint and another lost its newest. The first is named
+    with the reason and is missing from the table. The damage of the second is named, and both others are finished."""
     root = tmp_path / "copy"
     shutil.copytree(first[0], root)
     broken, torn, whole = (run_of(root, *name) for name in (("coupled-euler", 1), ("standard", 0), ("uniform", 1)))
@@ -299,7 +295,7 @@ def test_mechanisms_within_another_family_are_compared_under_its_name(base: Trai
     assert "one seed" in next(line.text for line in JudgedStudy(record).verdict() if line.subject == "gated")
 
 
-def test_where_every_run_fails_there_is_nothing_to_compare(
+def test_a_comparison_in_which_every_run_fails_is_an_error(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"
@@ -312,8 +308,8 @@ def test_where_every_run_fails_there_is_nothing_to_compare(
         carried_out(asked(base, "standard", seeds=(0,)), root)
 
 
-def test_a_process_that_dies_without_a_word_is_reported(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: killed by force, as by a system out of memory, a run is a failure and the launcher comes back."""
+def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: a run killed by force, as for lack of memory, is a failure, and the launcher returns."""
     job = Job(base.replace(n_steps=100_000, attention="gated"), tmp_path / "run")
 
     def kill(running: list[Job], ended: list[Job]) -> None:
@@ -328,7 +324,7 @@ def test_a_process_that_dies_without_a_word_is_reported(base: TrainConfig, tmp_p
     assert failures == {"gated seed 0": why}
 
 
-def test_another_setting_in_the_same_folder_touches_no_run_and_keeps_what_was_asked_before(
+def test_another_setting_in_the_same_folder_changes_no_run_and_keeps_the_former_record(
     base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"
@@ -341,7 +337,7 @@ def test_another_setting_in_the_same_folder_touches_no_run_and_keeps_what_was_as
 
 
 def test_a_mechanism_that_does_not_fit_is_refused_before_anything_runs(base: TrainConfig, tmp_path: Path) -> None:
-    odd = base.replace(d_model=18, n_heads=6)  # heads of width 3 have no halves
+    odd = base.replace(d_model=18, n_heads=6)  # heads of width 3 cannot be halved
     with pytest.raises(InputError, match="differential"):
         carried_out(asked(odd.replace(positions="learned"), "standard", "differential"), tmp_path / "root")
     assert not (tmp_path / "root").exists()
@@ -357,8 +353,8 @@ def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: Ctrl-C ends the parent with 130 and a line with the command; what ran has a checkpoint beside its
-    metrics and no summary; the printed command finishes it from there."""
+    """Criterion: Ctrl-C ends the command with 130 and a line with the next command. Unfinished runs have metrics and a
+    checkpoint, and the printed command finishes them."""
     out = tmp_path / "out"
     words = command(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The probe of recurrent models: each number beside dense Jacobians, and bounds that have to hold."""
+"""The probe of recurrent models agrees with dense Jacobians and fulfils the known bounds."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from attractor.train.config import TrainConfig
 from tiers import fast_alone
 
 SIZES = {"vocab_size": 5, "d_model": 8, "n_heads": 2, "d_ff": 16, "max_seq_len": 16, "n_iterations": 4}
-N_STEPS = 4  # fewer than the probe takes: dense Jacobians are built at each
+N_STEPS = 4  # fewer steps than by default, since each needs a dense Jacobian
 FAMILIES: dict[str, RecurrentConfig[RecurrentModel]] = {
     "unit": ItrSAConfig(**SIZES, eta=0.7),
     "rms": ItrSAConfig(**SIZES, norm="rms", eta=3.0),
@@ -45,7 +45,7 @@ def shorter() -> Iterator[None]:
 
 
 def drawn(config: RecurrentConfig[RecurrentModel], size: float = 0.3) -> RecurrentModel:
-    """With every parameter away from where it starts, so that attention is not nearly uniform nor gains 1."""
+    """Move every parameter off its start, so that attention is not nearly uniform and gains are not 1."""
     model, generator = config.build(seed=0), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -85,7 +85,7 @@ def test_norms_and_shares_are_those_of_the_matrices(measured: tuple[Iteration, d
 
 
 def test_exponents_are_singular_values_of_the_product(measured: tuple[Iteration, dict[str, Any]]) -> None:
-    """Criterion: the dense product, of changes that do not leave the sphere: only the start's can."""
+    """Criterion: they follow from the dense product, restricted at the start to directions tangent to the sphere."""
     iteration, found = measured
     orbit, tangent = iteration.orbit(N_STEPS), None
     if iteration.sphere is not None:
@@ -99,7 +99,9 @@ def test_exponents_are_singular_values_of_the_product(measured: tuple[Iteration,
     assert found["exponents"]["spread"] == pytest.approx(float(expected[:, 0].std()), abs=2e-3)
 
 
-def test_energies_and_what_they_are_linearised_as(measured: tuple[Iteration, dict[str, Any]]) -> None:
+def test_energies_quadratic_forms_and_alignment_are_those_of_dense_matrices(
+    measured: tuple[Iteration, dict[str, Any]],
+) -> None:
     iteration, found = measured
     model, orbit = iteration.model, iteration.orbit(N_STEPS)
     energy = torch.stack([model.energy(x, iteration.stimulus) for x in orbit])
@@ -117,7 +119,8 @@ def test_energies_and_what_they_are_linearised_as(measured: tuple[Iteration, dic
 
 
 def test_proposition_5_1_holds_and_is_an_inequality(measured: tuple[Iteration, dict[str, Any]]) -> None:
-    """Criterion: on drawn models with gains of their own; dense norms, so that no estimate is on either side."""
+    """Criterion: the bound holds for random models with random gains. Norms are dense, so neither side is an
+    estimate."""
     iteration, found = measured[0], measured[1]["bound"]
     if not isinstance(iteration.model, ItrSA):
         assert found == {}
@@ -134,8 +137,8 @@ def test_proposition_5_1_holds_and_is_an_inequality(measured: tuple[Iteration, d
 
 
 def test_the_leading_eigenvector_is_found_where_there_are_few_others() -> None:
-    """Criterion: the dense one. Uniform attention has a Jacobian of rank D at most, so that a Krylov space is soon
-    exhausted; without any response there is no eigenvalue but 0."""
+    """Criterion: it equals the dense one. Uniform attention has a Jacobian of rank at most D, so a Krylov space is soon
+    exhausted; without any response the only eigenvalue is 0."""
     iteration = iteration_of(ItrSAConfig(**SIZES, attention="uniform"), double=False)
     x = iteration.start
     v, theta, residual = leading_eigenvector(Jacobian(iteration.response, x, batched=True))
@@ -148,14 +151,14 @@ def test_the_leading_eigenvector_is_found_where_there_are_few_others() -> None:
 
 
 def test_a_linear_response_has_exactly_the_energy_of_its_linearisation() -> None:
-    """Criterion: a convolution is linear, so -x'y = -x'S x - x'y(0), and the two go together in time."""
+    """Criterion: a convolution is linear, so the energy is -x'S x - x'y(0), and the correlation over time is 1."""
     found = dynamics(iteration_of(AKOrNConfig(**SIZES, coupling="conv")))
     assert found["pseudo_energy"]["affine"] == pytest.approx(found["energy"]["by_step"])
     assert found["pseudo_energy"]["affine_correlation"] == pytest.approx(1.0)
 
 
-def test_directions_alone_have_no_quadratic_form(measured: tuple[Iteration, dict[str, Any]]) -> None:
-    """Criterion: a response to normalised states hardly changes along x, so J x = 0 and nothing correlates."""
+def test_a_response_to_normalised_states_has_no_quadratic_form(measured: tuple[Iteration, dict[str, Any]]) -> None:
+    """Criterion: it hardly changes along x, so J x = 0 and there is no correlation."""
     iteration, found = measured[0], measured[1]["pseudo_energy"]
     if isinstance(iteration.model, PreNormItrSA):
         assert found["quadratic"] == pytest.approx([0.0] * (N_STEPS + 1), abs=1e-4)
@@ -164,7 +167,7 @@ def test_directions_alone_have_no_quadratic_form(measured: tuple[Iteration, dict
         assert -1 <= found["correlation"] <= 1
 
 
-def test_correlation_is_over_time_and_leaves_out_what_stands_still() -> None:
+def test_correlation_is_over_time_and_leaves_out_constant_series() -> None:
     t = torch.arange(5.0).unsqueeze(1)
     still = torch.ones(5, 1)
     assert correlation(torch.cat([t, t, t], 1), torch.cat([-2 * t, t + 7, still], 1)) == pytest.approx(0.0)
@@ -174,9 +177,6 @@ def test_correlation_is_over_time_and_leaves_out_what_stands_still() -> None:
 def test_states_that_overflow_have_no_dynamics() -> None:
     model = drawn(ItrSAConfig(**SIZES, norm="none"), size=1e15)
     assert dynamics(Iteration.of(model, torch.zeros(1, 16, dtype=torch.long))) == {}
-
-
-# --- of a run -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def sudoku() -> TrainConfig:
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many directions were pushed through Jacobians, in both modes, time after time."""
+    """Record the number of directions of every product with a Jacobian, in both modes."""
     seen: list[int] = []
 
     def counting(usual: Callable[[Jacobian, Tensor], Tensor]) -> Callable[[Jacobian, Tensor], Tensor]:
@@ -206,8 +206,8 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.slow
 def test_a_run_is_measured_on_its_own_boards(sudoku: TrainConfig, products: list[int]) -> None:
-    """Criterion: energies of the first boards; accuracies of a pass that takes as many iterations, whose number stays
-    as it was; no more products than are stated, here at a quarter of the steps."""
+    """Criterion: energies are those of the first boards, and accuracies those of a pass with as many iterations, whose
+    number is restored. A quarter of the steps takes no more products than stated."""
     model, task = drawn(sudoku.model), sudoku.build_task()
     with torch.no_grad():
         found = dynamics_of_run(model, sudoku)["dynamics"]
@@ -232,8 +232,8 @@ def test_other_models_have_no_iteration(base: TrainConfig) -> None:
     assert dynamics_of_run(base.model.build(0), base) == {}
 
 
-def test_a_portrait_keeps_the_plane_in_which_an_orbit_lies_and_what_stays_finite() -> None:
-    """Criterion: a circle in a random plane of 20 dimensions comes back as a circle, with all of its variance; states
+def test_a_phase_portrait_keeps_the_plane_of_an_orbit_and_its_finite_states() -> None:
+    """Criterion: a circle in a random plane of 20 dimensions is returned as a circle with all of its variance. States
     from the first overflow on are left out."""
     plane, _ = torch.linalg.qr(torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     turn = torch.linspace(0, 2 * torch.pi, 17, dtype=torch.float64)[:-1]

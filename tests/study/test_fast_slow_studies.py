@@ -1,4 +1,4 @@
-"""FastSlow's studies: what their probes find in weights, planted faults included, and which runs they share."""
+"""The studies of FastSlow: their probes measure weights and detect planted faults, and the studies share runs."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,7 +29,7 @@ def small(base: TrainConfig) -> TrainConfig:
 
 
 def grown(config: TrainConfig) -> FastSlow:
-    """Weights as large as training makes them, and a gate half open."""
+    """Return weights as large as after training, with the gate half open."""
     model = config.model.build(seed=3).eval()
     assert isinstance(model, FastSlow)
     with torch.no_grad():
@@ -38,19 +38,16 @@ def grown(config: TrainConfig) -> FastSlow:
     return model
 
 
-# --- what holds by construction -------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BUILT)
-def test_every_kind_keeps_its_promises_to_the_bit(small: TrainConfig, kind: str) -> None:
+def test_every_kind_has_its_structure_to_the_bit(small: TrainConfig, kind: str) -> None:
     config = small.replace(**KINDS[kind])
     found = structure_of_run(grown(config), config)["structure"]
     assert found.pop("echo") > 0.01
     assert found == {"leak": 0.0, "states": 1, "apart": 0.0}
 
 
-def test_a_slow_path_that_is_read_too_early_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_path_that_is_read_too_early_is_detected(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def too_early(self: AlignedBlocks, y: Tensor, _: BlockMemory) -> Tensor:
         return causal_upsample(y, self.period, self.length).roll(-self.period, 1)
 
@@ -58,7 +55,9 @@ def test_a_slow_path_that_is_read_too_early_is_found(small: TrainConfig, monkeyp
     assert structure_of_run(grown(small), small)["structure"]["leak"] > 0.01
 
 
-def test_a_slow_state_that_changes_within_a_block_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_state_that_changes_within_a_block_is_detected(
+    small: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def drifting(self: AlignedBlocks, y: Tensor, _: BlockMemory) -> Tensor:
         up = causal_upsample(y, self.period, self.length)
         return up * torch.linspace(1, 2, self.length).unsqueeze(-1)
@@ -67,18 +66,15 @@ def test_a_slow_state_that_changes_within_a_block_is_found(small: TrainConfig, m
     assert structure_of_run(grown(small), small)["structure"]["states"] == small.model.pool_factor  # type: ignore[attr-defined]
 
 
-def test_a_gate_that_does_not_shut_is_found(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_does_not_close_is_detected(small: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "gate_at", lambda *how: nullcontext())
     assert structure_of_run(grown(small), small)["structure"]["apart"] > 0.01
 
 
-def test_models_without_a_live_slow_path_have_nothing_to_promise(base: TrainConfig, small: TrainConfig) -> None:
+def test_models_without_an_active_slow_path_have_no_structure(base: TrainConfig, small: TrainConfig) -> None:
     frozen = small.replace(frozen=True)
     assert structure_of_run(grown(frozen), frozen) == {}
     assert structure_of_run(base.model.build(0), base) == {}
-
-
-# --- what is in use -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,16 +86,19 @@ def test_models_without_a_live_slow_path_have_nothing_to_promise(base: TrainConf
         ("dense-gemma", None, 585_504),
     ],
 )
-def test_what_table_2_trains(base: TrainConfig, size: str, frozen: bool | None, n_trained: int) -> None:
-    """A frozen model holds as many parameters as a coupled one, and trains about half of them."""
+def test_the_models_of_table_2_have_their_trained_parameters(
+    base: TrainConfig, size: str, frozen: bool | None, n_trained: int
+) -> None:
+    """A frozen model has as many parameters as a coupled one, and trains about half of them."""
     config = base.replace(model=SIZES[size]).replace(**({} if frozen is None else {"frozen": frozen}))
     found = coupling_of_run(config.model.build(0), config)["coupling"]
     assert found["trained_parameters"] == n_trained
     assert ("worth" in found) == (frozen is False)
 
 
-def test_the_worth_of_the_slow_path_is_what_shutting_the_gate_costs(small: TrainConfig) -> None:
-    """The loss is computed by hand here, over the same batches: all have one length, so the mean is over batches."""
+def test_the_worth_of_the_slow_path_is_the_loss_from_closing_the_gate(small: TrainConfig) -> None:
+    """The test computes the loss over the same batches, which have equal lengths, so the mean over batches is the mean
+    loss."""
     model = grown(small)
 
     def loss() -> float:
@@ -120,7 +119,7 @@ def test_the_worth_of_the_slow_path_is_what_shutting_the_gate_costs(small: Train
     assert coupling_of_run(model, small)["coupling"]["worth"] == 0
 
 
-def test_a_gate_held_open_is_as_it_was_afterwards(small: TrainConfig) -> None:
+def test_a_gate_held_open_is_restored_afterwards(small: TrainConfig) -> None:
     model = grown(small)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(ZeroDivisionError), gate_at(model, 10.0, 10.0):  # noqa: PT012
@@ -132,16 +131,13 @@ def test_a_gate_held_open_is_as_it_was_afterwards(small: TrainConfig) -> None:
 
 @pytest.mark.slow
 def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: TrainConfig) -> None:
-    with torch.no_grad():  # as probes are called
+    with torch.no_grad():  # probes are called without gradients
         found = equations_of_run(grown(small), small.replace(seed=2))["equations"]
     assert found["error"] < 1e-12
     assert found["residual"] < 1e-12
     assert found["growth"] < 0
     assert found["conserved"] < 1e-14 < 0.5 < found["lost_share"]
     assert found["projector"] < 0.05
-
-
-# --- what a constraint of norm changes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["4 streams", "unit slow state", "both", "projector and unit slow state"])
@@ -154,7 +150,7 @@ def test_taking_a_constraint_away_leaves_the_model_as_it_was(small: TrainConfig,
     assert model.injection.on_sphere == config.model.unit_slow_state  # type: ignore[attr-defined]
 
 
-def test_streams_that_were_written_to_alike_change_nothing_and_others_do(small: TrainConfig) -> None:
+def test_taking_the_constraint_away_changes_only_streams_with_unequal_weights(small: TrainConfig) -> None:
     config = small.replace(streams=4)
     model = grown(config)
     assert constrained(model, config) < 1e-6
@@ -165,8 +161,8 @@ def test_streams_that_were_written_to_alike_change_nothing_and_others_do(small: 
     assert constrained(model, config) > 1e-3
 
 
-def test_the_sphere_changes_what_a_projector_reads_and_a_linear_map_does_not_notice(small: TrainConfig) -> None:
-    """Under a linear phi the norm behind it takes the size away: the constraint is neutral for an empty reason."""
+def test_the_sphere_changes_a_projector_and_not_a_linear_map(small: TrainConfig) -> None:
+    """The norm after a linear phi removes the size of the state, so there the constraint is neutral trivially."""
     of_projector = small.replace(**KINDS["projector and unit slow state"])
     of_linear = small.replace(**KINDS["unit slow state"])
     assert constrained(grown(of_projector), of_projector) > 1e-3
@@ -175,9 +171,6 @@ def test_the_sphere_changes_what_a_projector_reads_and_a_linear_map_does_not_not
 
 def test_models_without_a_constraint_have_none_to_take_away(small: TrainConfig) -> None:
     assert "constrained" not in coupling_of_run(grown(small), small)["coupling"]
-
-
-# --- the studies ----------------------------------------------------------------------------------------------------
 
 
 def configs(name: str, scale: str) -> list[TrainConfig]:
@@ -190,13 +183,13 @@ def load(name: str) -> Study:
 
 @pytest.fixture
 def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Corpora above smoke are not here; the paper's vocabulary is that of bytes."""
+    """Keep the vocabulary of bytes, since the corpora of scales above smoke are not available here."""
     monkeypatch.setattr("attractor.study.study.fitted", lambda config, given: config)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "bench", "paper"])
 @pytest.mark.usefixtures("without_data")
-def test_structure_is_looked_for_in_runs_that_other_studies_make(scale: str) -> None:
+def test_structure_is_measured_in_runs_of_other_studies(scale: str) -> None:
     others = [config for name in ("equilibrium", "constraints", "decay") for config in configs(name, scale)]
     assert all(config in others for config in configs("structure", scale))
     assert set(load("structure").scales[scale].seeds) <= set(load("decay").scales[scale].seeds)

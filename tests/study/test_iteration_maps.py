@@ -1,4 +1,4 @@
-"""Iterations that nobody has trained: what is known of them in closed form, and that the probe asks for no model."""
+"""Untrained iterations have the properties known in closed form, and the probe needs no model."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def found(base: TrainConfig) -> dict[str, Any]:
     return measured["iteration_maps"]
 
 
-def test_the_seed_alone_decides(base: TrainConfig, found: dict[str, Any]) -> None:
+def test_the_seed_alone_determines_the_result(base: TrainConfig, found: dict[str, Any]) -> None:
     assert turning(base.seed) == found["turning"] != turning(base.seed + 1)
 
 
@@ -39,8 +39,8 @@ def test_every_probe_has_a_name_that_studies_may_use() -> None:
     assert all(callable(probe_named(name)) for name in PROBES)
 
 
-def test_without_a_norm_the_jacobian_grows_with_tokens_and_with_it_it_does_not(found: dict[str, Any]) -> None:
-    """Criterion: sqrt(T) is the growth of a matrix whose rows all look at one token."""
+def test_the_jacobian_grows_with_the_number_of_tokens_only_without_a_norm(found: dict[str, Any]) -> None:
+    """Criterion: growth as sqrt(T) is that of a matrix whose rows all attend to one token."""
     growth = found["tokens"]["growth"]
     assert 0.3 < growth["none"] < 0.6
     assert abs(growth["unit"]) < 0.1
@@ -55,8 +55,8 @@ def test_the_norm_is_that_of_the_whole_jacobian() -> None:
     assert norm_by_tokens(N_TOKENS[0], "unit", seed=1) == pytest.approx(expected, rel=1e-3)
 
 
-def test_random_maps_differ_in_what_is_asked_for_alone() -> None:
-    """Criterion: one start and, under one norm and number of heads, one map for each seed."""
+def test_random_maps_of_a_seed_differ_only_as_requested() -> None:
+    """Criterion: each seed has one start and, for a norm and a number of heads, one map."""
     starts = [random_map(8, heads, norm, 1.0, seed=3).start for heads, norm in ((1, "unit"), (4, "unit"), (4, "none"))]
     assert torch.equal(starts[0], starts[1])
     assert torch.equal(starts[1], starts[2])
@@ -65,8 +65,9 @@ def test_random_maps_differ_in_what_is_asked_for_alone() -> None:
         random_map(8, 1, "layer", 1.0, seed=3)
 
 
-def test_turning_without_a_norm_leads_outside_and_one_norm_leads_back(found: dict[str, Any]) -> None:
-    """Criterion: before, sqrt(1 + omega^2) > 1 for all; at the start some, much later none."""
+def test_under_a_norm_the_eigenvalues_of_a_rotation_move_inside_the_unit_circle(found: dict[str, Any]) -> None:
+    """Criterion: before the norm all have modulus sqrt(1 + omega^2) > 1. With the norm, some are outside at the start
+    and none much later."""
     before, one, rows = (found["turning"][name] for name in ("before", "one", "rows"))
     assert before["outside"] == 1
     assert 0 < one["start"]["outside"] < 1
@@ -76,8 +77,9 @@ def test_turning_without_a_norm_leads_outside_and_one_norm_leads_back(found: dic
     assert rows["later"]["radius"] < before["radius"]
 
 
-def test_a_rotation_has_the_radius_that_its_angle_says() -> None:
-    """Criterion: x + eta A x for the matrix that turns by 90 degrees, and with the norm 1 / sqrt(1 + eta^2)."""
+def test_the_spectral_radius_of_a_rotation_is_known() -> None:
+    """Criterion: it is that of x + eta A x for the matrix A of a rotation by 90 degrees, and 1 / sqrt(1 + eta^2) with
+    the norm."""
     a = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     x = torch.tensor([[0.6], [0.8]], dtype=torch.float64)
     plain = on_circle(lambda x: x + 0.5 * a @ x, x)
@@ -88,6 +90,6 @@ def test_a_rotation_has_the_radius_that_its_angle_says() -> None:
     assert torch.equal(skew, -skew.T)
 
 
-def test_slopes_are_those_of_powers() -> None:
+def test_the_fitted_slope_of_a_power_is_its_exponent() -> None:
     assert slope({str(n): 3 * n**0.5 for n in (2, 8, 64)}, log=True) == pytest.approx(0.5)
     assert slope({str(n): 2 * math.log(n) for n in (1, 2, 16)}) == pytest.approx(2.0)

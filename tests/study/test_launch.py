@@ -1,4 +1,4 @@
-"""What the loop of all launchers makes of signals that do not come from it."""
+"""The loop of all launchers handles signals that come from elsewhere."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ RUNTIME = Runtime(device="cpu", threads=1, log_every=1)
 
 
 class StopTheRun:
-    """A `watch` that stops the run by a signal, and perhaps the launcher once the run has ended."""
+    """Stop the run by a signal from `watch`, and optionally the launcher once the run has ended."""
 
     def __init__(self, job: Job, launcher_too: bool) -> None:
         self.job, self.launcher_too = job, launcher_too
@@ -32,7 +32,9 @@ class StopTheRun:
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_run_that_somebody_stops_is_told_as_saved_and_the_others_go_on(base: TrainConfig, tmp_path: Path) -> None:
+def test_a_run_stopped_from_outside_is_reported_as_saved_and_the_others_continue(
+    base: TrainConfig, tmp_path: Path
+) -> None:
     jobs = [Job(base.replace(n_steps=4000, eval_every=4000), tmp_path / "long"), Job(base, tmp_path / "short", "short")]
     failures = launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=False))
     why = f"signal {int(signal.SIGTERM)} stopped it; it is saved, the same command goes on from there"
@@ -41,9 +43,9 @@ def test_a_run_that_somebody_stops_is_told_as_saved_and_the_others_go_on(base: T
     assert jobs[1].finished
 
 
-def test_of_a_signal_to_all_the_runs_may_hear_before_the_launcher(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: a run that the signal has ended before the launcher hears it counts as under way, since the same
-    command goes on with it; not as ended, which it would be for a failure of its own."""
+def test_a_signal_to_all_may_reach_a_run_before_its_launcher(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: a run that the signal ended before it reached the launcher counts as under way, since the same command
+    continues it. It does not count as ended, as after a failure."""
     long = base.replace(n_steps=100_000, eval_every=100_000)
     jobs = [Job(long, tmp_path / "first"), Job(long, tmp_path / "second", "second")]
     with pytest.raises(RunInterrupted, match=r"0 of 2 runs ended; under way: 2, of these with a checkpoint: [12]\."):

@@ -1,4 +1,5 @@
-"""The probe of QuacK's lemma: what holds on weights of any size under QuacK does not under one rate for all."""
+"""The probe of QuacK's lemma shows a bound that holds for weights of any size under QuacK and not under a common
+rate."""
 
 from pathlib import Path
 
@@ -25,11 +26,9 @@ def config(tmp_path: Path) -> TrainConfig:
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["standard", "gqa", "differential", "mla"])
 @pytest.mark.parametrize("size", [1.0, 10.0, 0.1])
-def test_under_quack_the_bound_holds_whatever_the_weights_have_become(
-    config: TrainConfig, attention: str, size: float
-) -> None:
-    """Criterion: at most 1, at weights that were drawn anew and scaled; and above a tenth, so that it says something.
-    Under one rate it grows with them: by the factor itself, or in MLA by its second to third power."""
+def test_under_quack_the_bound_holds_for_weights_of_any_size(config: TrainConfig, attention: str, size: float) -> None:
+    """Criterion: for scaled random weights the ratio is at most 1, and above a tenth, so that the bound is informative.
+    Under a common rate it grows by the scale, or in MLA by its second to third power."""
     plain, controlled = config.replace(attention=attention), config.replace(attention=attention, quack=0.3)
     model = plain.model.build(seed=5)
     with torch.no_grad():
@@ -44,13 +43,13 @@ def test_under_quack_the_bound_holds_whatever_the_weights_have_become(
     assert 0.999 * low <= grown <= 1.001 * high
 
 
-def test_a_model_that_scores_nothing_has_nothing_to_bound(config: TrainConfig) -> None:
+def test_a_model_without_scores_has_no_bound(config: TrainConfig) -> None:
     config = config.replace(attention="uniform")
     assert lemma_of_run(config.model.build(0), config) == {"lemma": {}}
 
 
 def test_the_papers_model_has_its_size_and_its_latents() -> None:
-    """1,040.2M parameters; latents of 512 and 256, 64 + 64 to a scored head."""
+    """Criterion: it has 1,040.2M parameters, latents of 512 and 256, and scored heads of width 64 + 64."""
     model = base("paper").model
     with torch.device("meta"):
         assert sum(p.numel() for p in model.build(0).parameters()) == pytest.approx(1040.2e6, abs=0.05e6)

@@ -1,4 +1,4 @@
-"""What a study's file says about itself is read without executing it."""
+"""The outline of a study is read from its file without executing it."""
 
 from pathlib import Path
 
@@ -19,8 +19,9 @@ STUDY = Study(title="A trap", question="Is this executed?", source="nobody", cla
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_an_outline_says_what_the_study_says(file: Path) -> None:
-    """Criterion: title, question, source and claims of every study here; of the scales none that it does not have."""
+def test_an_outline_agrees_with_the_study(file: Path) -> None:
+    """Criterion: title, question, source and claims of every study agree, and the outline names no scale that the study
+    lacks."""
     outline, study = outline_of(file), load_study(file)
     assert (outline.title, outline.question, outline.source) == (study.title, study.question, study.source)
     assert outline.claims == study.claims
@@ -45,7 +46,7 @@ def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
     assert "'others/b-empty.py' must define STUDY" in said
 
 
-def test_code_that_no_repository_tracks_is_announced_before_it_is_executed(
+def test_code_outside_of_a_repository_is_announced_before_it_is_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,7 +59,7 @@ def test_code_that_no_repository_tracks_is_announced_before_it_is_executed(
 
 
 @pytest.mark.parametrize("text", ["STUDY = 3", "", "\0"])
-def test_what_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_study_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)
     with pytest.raises(InputError, match="mend or remove it"):
         outline_of(tmp_path / "x.py")

@@ -1,4 +1,4 @@
-"""A run folder in one piece: what travels, and what is refused on arrival."""
+"""A run folder is sent as one parcel: which files it holds, and which parcels are refused on arrival."""
 
 import io
 import tarfile
@@ -16,7 +16,8 @@ LOCKS = {HOLD, TURN}
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """What a run leaves, with stand-ins for tensors: three checkpoints of which the middle one is the best."""
+    """Make the folder of a run with stand-ins for tensors and three checkpoints, of which the middle one is the
+    best."""
     folder = RunFolder.create(tmp_path / "run", {"seed": 0})
     folder.append({"step": 1, "tokens": 8, "loss": 2.0})
     folder.write_summary({"valid_loss": 1.0})
@@ -39,10 +40,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_parcel_holds_the_run_with_its_best_and_last_checkpoint_or_every_one(
     run: Path, tmp_path: Path, every: bool, steps: tuple[int, ...]
 ) -> None:
-    """Criterion: byte for byte; no lock, no link, nothing half written, and no other file."""
+    """Criterion: the files agree byte for byte, and there is no lock, link, unfinished or other file."""
     unpack(pack(run, every), tmp_path / "copy")
     arrived = contents(tmp_path / "copy")
-    for lock in LOCKS:  # the copy's own
+    for lock in LOCKS:  # the copy has its own locks
         arrived.pop(lock)
     files = ["config.json", "environment.json", "metrics.jsonl", "seal.json", "summary.json", "checkpoints/best.json"]
     files += [f"checkpoints/step-{step:08d}/model.safetensors" for step in steps]
@@ -50,7 +51,7 @@ def test_a_parcel_holds_the_run_with_its_best_and_last_checkpoint_or_every_one(
     assert len(arrived) == len(files)
 
 
-def test_news_of_a_run_in_progress_never_say_that_it_is_finished(run: Path, tmp_path: Path) -> None:
+def test_the_progress_of_a_run_never_contains_its_end(run: Path, tmp_path: Path) -> None:
     unpack(pack_progress(run), tmp_path / "copy")
     copy = RunFolder.open(tmp_path / "copy")
     assert copy.metrics() == RunFolder.open(run).metrics()
@@ -58,8 +59,8 @@ def test_news_of_a_run_in_progress_never_say_that_it_is_finished(run: Path, tmp_
     assert not copy.checkpoints.exists()
 
 
-def test_what_arrives_takes_the_place_of_what_was_there(run: Path, tmp_path: Path) -> None:
-    """Criterion: checkpoints that the run has dropped since are gone, and nothing hidden is left but the lock."""
+def test_an_arriving_parcel_replaces_the_former_state(run: Path, tmp_path: Path) -> None:
+    """Criterion: checkpoints that the run has removed meanwhile are gone, and no hidden file but the lock is left."""
     unpack(pack(run, every_checkpoint=True), tmp_path / "copy")
     unpack(pack(run), tmp_path / "copy")
     assert sorted(path.name for path in (tmp_path / "copy" / "checkpoints").glob("step-*")) == [
@@ -95,7 +96,7 @@ def parcel(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
     ],
 )
 def test_anything_but_plain_files_inside_the_folder_is_refused_as_a_whole(sent: bytes, tmp_path: Path) -> None:
-    """Criterion: one line, and no file of the parcel is anywhere, not even the good one before it."""
+    """Criterion: the error is one line, and no file of the parcel is written, not even the valid one before it."""
     with pytest.raises(InputError, match="must be plain files inside the run's folder"):
         unpack(sent, tmp_path / "copy")
     assert {path.name for path in tmp_path.rglob("*")} == {"copy", *LOCKS}

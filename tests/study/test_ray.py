@@ -1,4 +1,4 @@
-"""Runs on a real cluster of this machine: as good as at home, and robust against what befalls machines."""
+"""Runs on a real Ray cluster of this machine equal local ones and survive killed workers, errors and interrupts."""
 
 import gc
 import os
@@ -27,26 +27,26 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=20, log_every=5)
-# Ray never waits for the processes that it starts and kills.
+# Ray does not wait for the processes that it starts and kills.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-WITHIN = 90  # seconds, on a machine that others use
+WITHIN = 90  # seconds, for a busy machine
 
 
 @pytest.fixture(scope="module")
 def base(base: TrainConfig) -> TrainConfig:
-    """Long enough to be caught on its way."""
+    """Return a run that is long enough to be interrupted."""
     return base.replace(n_steps=120, eval_every=60)
 
 
 @pytest.fixture(scope="module")
 def at_home(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run by the ordinary loop."""
+    """Train the same run by the ordinary loop."""
     train(base, tmp_path_factory.mktemp("home") / "run", RUNTIME)
     return tmp_path_factory.getbasetemp() / "home0" / "run"
 
 
 def processes_below(parent: int) -> set[int]:
-    """The living descendants of a process; one that only waits to be buried does not live."""
+    """Return the living descendants of a process, without zombies."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -62,7 +62,7 @@ def processes_below(parent: int) -> set[int]:
 
 
 def started_at_last(stack: ExitStack) -> Any:
-    """Ray gives itself half a minute to start, which is too short on a machine that many use."""
+    """Start Ray with retries, since its own limit of half a minute is too short on a busy machine."""
     for _ in range(4):
         try:
             return stack.enter_context(connected(Cluster()))
@@ -74,17 +74,17 @@ def started_at_last(stack: ExitStack) -> Any:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """A cluster as `launch` starts one. Nothing of it is left afterwards: no process, no file, no variable."""
+    """Start a cluster as `launch` does, and check that it leaves no process, file or variable."""
     pytest.importorskip("ray", reason="needs the extra 'ray': pip install 'attractor[ray]'")
     variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    of_others = processes_below(os.getpid())  # a server that forks runs outlives the tests that started it
+    of_others = processes_below(os.getpid())  # the fork server of earlier tests is still alive
     with ExitStack() as stack:
         ray = started_at_last(stack)
         folder = Path(ray._private.worker._global_node.get_temp_dir_path())
         yield ray
         started = processes_below(os.getpid()) - of_others
     del ray
-    with warnings.catch_warnings():  # here and not later, among the tests of others
+    with warnings.catch_warnings():  # raise these warnings here, and not in a later test
         warnings.filterwarnings("ignore", "subprocess .* is still running", ResourceWarning)
         gc.collect()
     deadline = time.monotonic() + WITHIN
@@ -104,7 +104,7 @@ def alive(pid: int) -> bool:
 
 @dataclass
 class Watch:
-    """Sees what `watch` is told, and does something once, when the first of the running jobs is at a step."""
+    """Record the calls of `watch`, and act once, when the first of the running jobs is at a step."""
 
     at_step: int = 10**9
     act: Any = None
@@ -123,8 +123,8 @@ class Watch:
 
 
 def kill(job: Job) -> bool:
-    """As a system out of memory does; the lock tells whose process carries out the run. False: not yet one that lives,
-    since what a killed one recorded is still there when the next begins."""
+    """Kill the process that the lock of the run names, as a system without memory does. Return False if it no longer
+    lives, since the records of a killed process are still there when the next one begins."""
     try:
         os.kill(int((job.path / ".run.lock").read_text()), signal.SIGKILL)
     except ProcessLookupError:
@@ -133,7 +133,8 @@ def kill(job: Job) -> bool:
 
 
 def same_run(one: Path, other: Path) -> None:
-    """Equal in every bit that does not measure time or memory: weights, optimizer, metrics and summary."""
+    """Check that weights, optimizer, metrics and summary are equal in every bit that does not measure time or
+    memory."""
     measured = {"tokens_per_second", "peak_memory_bytes", "wall_seconds", "train_seconds"}
     summaries = [RunFolder.open(path).summary() or {} for path in (one, other)]
     assert summaries[0].keys() == summaries[1].keys()
@@ -152,15 +153,12 @@ def same_run(one: Path, other: Path) -> None:
         assert (last[0] / file).read_bytes() == (last[1] / file).read_bytes(), file
 
 
-# --- on the cluster ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_runs_are_those_of_the_ordinary_loop_and_a_second_launch_has_nothing_to_do(
     ray: Any, base: TrainConfig, at_home: Path, tmp_path: Path
 ) -> None:
-    """Criterion: the same bits in weights, metrics and summary; then, without a word to the cluster, nothing is
-    touched."""
+    """Criterion: weights, metrics and summary have the same bits. The second launch changes nothing and does not
+    contact the cluster."""
     jobs = [Job(base, tmp_path / "a"), Job(base.replace(seed=1), tmp_path / "b")]
     watch = Watch()
     assert launch(jobs, None, RUNTIME, watch) == {}
@@ -178,11 +176,11 @@ def test_runs_are_those_of_the_ordinary_loop_and_a_second_launch_has_nothing_to_
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(
+def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     ray: Any, base: TrainConfig, at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: killed after its first checkpoint, it ends with the bits of a run that nobody touched; where no
-    retry is allowed, it is reported, and a launch finds what it had saved."""
+    """Criterion: a run killed after its first checkpoint ends with the bits of an undisturbed run. Without a permitted
+    retry it is reported as failed, and a later launch continues from what it had saved."""
     sent: list[Job] = []
     send = on_ray.RayPool.send
     monkeypatch.setattr(on_ray.RayPool, "send", lambda self, job: (sent.append(job), send(self, job)))
@@ -220,8 +218,8 @@ def test_an_error_of_a_run_is_reported_once_and_the_others_finish(
 
 
 @pytest.mark.slow
-def test_what_raises_in_watch_leaves_runs_saved_and_none_behind(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: who stops the launcher by an exception gets it, and what ran has saved where it stood."""
+def test_an_exception_in_watch_leaves_every_run_saved(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the caller gets the exception, and the run under way has saved its last step."""
     job = Job(base.replace(n_steps=100_000, eval_every=50_000), tmp_path / "run")
 
     def enough(_: Job) -> None:
@@ -236,19 +234,16 @@ def test_what_raises_in_watch_leaves_runs_saved_and_none_behind(ray: Any, base: 
 
 
 @pytest.mark.slow
-def test_a_run_of_more_than_any_machine_has_is_refused(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
+def test_a_run_that_needs_more_than_any_machine_has_is_refused(ray: Any, base: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must have the 1000 CPUs and 0 GPUs of a run, and none has"):
         launch([Job(base, tmp_path / "run")], None, replace(RUNTIME, threads=1000), Watch())
 
 
-# --- away from the shared folder --------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-def test_from_a_folder_of_its_own_a_run_tells_its_progress_and_comes_back_whole(
+def test_a_run_in_a_workers_own_folder_reports_progress_and_returns_complete(
     ray: Any, base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: metrics are seen while it runs; at the end the folder is that of an ordinary run with its best and
+    """Criterion: metrics are visible while it runs. At the end the folder is that of an ordinary run with its best and
     its last checkpoint, and the worker keeps nothing."""
     monkeypatch.setattr(on_ray, "PROGRESS_SECONDS", 0.1)
     job = Job(base.replace(n_steps=400, eval_every=100), tmp_path / "run")
@@ -265,11 +260,11 @@ def test_from_a_folder_of_its_own_a_run_tells_its_progress_and_comes_back_whole(
     assert {path.name for path in job.path.glob(".*")} == {".run.lock", ".write.lock"}
 
 
-def test_who_does_not_see_the_folder_goes_on_from_what_was_sent(
+def test_a_worker_without_the_folder_continues_from_the_parcel(
     base: TrainConfig, at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: no file appears where the run belongs; what is sent back is the whole run, and it began where the
-    one that was sent stood."""
+    """Criterion: no file appears at the path of the run. The worker returns the complete run, which began at the step
+    of the parcel."""
     monkeypatch.chdir(tmp_path)
     unpack(pack(at_home, every_checkpoint=True), tmp_path / "half")
     (tmp_path / "half" / "summary.json").unlink()
@@ -300,8 +295,6 @@ def test_who_does_not_see_the_folder_goes_on_from_what_was_sent(
     assert carried_on > 0
 
 
-# --- who may come in --------------------------------------------------------------------------------------------------
-
 DRIVER = """
 import json, sys
 from pathlib import Path
@@ -326,7 +319,8 @@ main()
 
 
 def drive(config: TrainConfig, root: Path, scratch: str = "", **variables: str) -> subprocess.Popen[str]:
-    """A launcher in a process of its own, as a session leader: what a terminal does to it can be done to all of it."""
+    """Run a launcher in a process of its own as a session leader, so that signals reach all of it as from a
+    terminal."""
     import json
 
     return subprocess.Popen(
@@ -344,11 +338,11 @@ def address(ray: Any) -> str:
 
 
 @pytest.mark.slow
-def test_without_the_right_token_nobody_is_let_in(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: the right token is; a wrong one, and none, end in one line within seconds."""
+def test_a_connection_needs_the_right_token(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the right token is accepted; a wrong or missing one ends in one line within seconds."""
     on_ray._refuse_open(address(ray), Cluster())
     on_ray._refuse_stranger(address(ray))
-    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps a token
+    monkeypatch.setenv("HOME", str(tmp_path))  # Ray stores a token there
     for wrong in ("0" * 64, ""):
         monkeypatch.setenv("RAY_AUTH_TOKEN", wrong)
         with pytest.raises(InputError, match="address must be that of a running Ray cluster whose token is known here"):
@@ -363,7 +357,7 @@ def test_a_cluster_started_here_is_on_loopback_alone(ray: Any) -> None:
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         try:
-            udp.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
+            udp.connect(("192.0.2.1", 9))  # sends nothing, and gives the address that would be used
         except OSError:
             pytest.skip("this machine has no address but loopback")
         own = udp.getsockname()[0]
@@ -371,8 +365,8 @@ def test_a_cluster_started_here_is_on_loopback_alone(ray: Any) -> None:
         socket.create_connection((own, int(port)), timeout=5).close()
 
 
-def test_a_cluster_that_lets_in_anybody_is_refused_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: by the answer to a knock without a token, before the token is shown."""
+def test_a_cluster_without_authentication_is_refused_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: a first request without a token reveals it, before the token is sent."""
     knocks: list[dict[str, str | None]] = []
 
     def lets_in(address: str, **changes: str | None) -> bool:
@@ -387,13 +381,11 @@ def test_a_cluster_that_lets_in_anybody_is_refused_unless_asked_for(monkeypatch:
     assert len(knocks) == 1
 
 
-# --- interrupts -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("away", [False, True], ids=["shared", "away"])
-def test_ctrl_c_has_every_run_save_itself(ray: Any, base: TrainConfig, tmp_path: Path, away: bool) -> None:
-    """Criterion: 130 and one line; each run is where it belongs, with a checkpoint at its last step and no summary."""
+def test_ctrl_c_makes_every_run_save_itself(ray: Any, base: TrainConfig, tmp_path: Path, away: bool) -> None:
+    """Criterion: the command exits with 130 and one line. Each run is at its path with a checkpoint of its last step
+    and no summary."""
     scratch = tmp_path / "scratch"
     long = base.replace(n_steps=1_000_000, eval_every=500_000)
     driver = drive(long, tmp_path / "out", str(scratch) if away else "", RAY_ADDRESS=address(ray))
@@ -424,9 +416,6 @@ def test_ctrl_c_has_every_run_save_itself(ray: Any, base: TrainConfig, tmp_path:
     assert not away or not list(scratch.iterdir())
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
-
-
 def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
     assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 1) == 2
     assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 0) == 4
@@ -444,12 +433,12 @@ def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
         ({"max_retries": -1}, "max_retries must be at least 0, got -1"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_requests_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Cluster(**changes)
 
 
-def test_without_ray_one_line_says_what_to_install(
+def test_without_ray_one_line_names_the_package_to_install(
     base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -9,14 +9,14 @@ from attractor.train.config import RECIPES
 
 @pytest.mark.parametrize(("attention", "invariant"), [("standard", True), ("phase", False), ("coupled-euler", False)])
 def test_invariance_of_scores(attention: str, invariant: bool) -> None:
-    """With weights as they are drawn, a rotation changes phase scores by a large share of their size."""
+    """Criterion: with initial weights, a rotation changes phase scores by a large share of their size."""
     config = RECIPES["laptop"].replace(attention=attention)
     with torch.no_grad():
         measured = rotation_of_run(config.model.build(0).eval(), config)["rotation"]["change"]
     assert measured < 1e-5 if invariant else measured > 0.01
 
 
-def test_a_phase_of_zero_turns_nothing() -> None:
+def test_a_phase_of_zero_is_invariant() -> None:
     attention = RECIPES["laptop"].replace(attention="phase").model.build(0).layers[0].attention
     q, k = torch.randn(2, 1, 4, 8, 16)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Seeds that are trained together end as each would have alone; and what disturbs one of them harms no other."""
+"""Seeds trained as a stack end as each would alone, and a disturbance of one seed affects no other."""
 
 import json
 import signal
@@ -36,7 +36,7 @@ from attractor.train.start import chosen_checkpoint
 from tiers import fast_alone
 
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=20)
-# Rounding differs where products are batched, and AdamW divides small gradients by their own size.
+# Batched products round differently, and AdamW divides small gradients by their own size.
 LOSSES, WEIGHTS = {"rel": 1e-4, "abs": 1e-5}, {"atol": 2e-4, "rtol": 1e-3}
 
 
@@ -55,7 +55,7 @@ def jobs_of(config: TrainConfig, root: Path, seeds: Sequence[int] = (0, 1)) -> l
 
 
 def weights(path: Path, config: TrainConfig) -> Transformer:
-    """Those of the newest checkpoint."""
+    """Return the weights of the newest checkpoint."""
     model = config.model.build(seed=99)
     checkpoint.load_weights(checkpoint.list_checkpoints(path / "checkpoints")[-1], model)
     return model
@@ -68,7 +68,8 @@ def same(value: Any, wanted: Any) -> bool:
 
 
 def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
-    """Records, weights and what AdamW remembers, to the rounding; steps, counters and fields exactly."""
+    """Check that records, weights and AdamW's state agree to rounding, and that steps, counters and fields agree
+    exactly."""
     records, expected = (RunFolder.open(path).metrics() for path in (one, other))
     assert [list(record) for record in records] == [list(record) for record in expected]
     for record, wanted in zip(records, expected, strict=True):
@@ -93,9 +94,6 @@ def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
         torch.testing.assert_close(moments[key]["exp_avg"], others[key]["exp_avg"], atol=1e-4, rtol=1e-2)
 
 
-# --- each as it would be alone --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", ["text", pytest.param("recall", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attention", fast_alone(PRESETS, "coupled-euler", "differential"))
 def test_stacked_runs_are_those_of_the_ordinary_loop(
@@ -115,8 +113,8 @@ def test_stacked_runs_are_those_of_the_ordinary_loop(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["standard", "coupled-gqa", "differential", "differential-v2", "psiqrh", "mla"])
-def test_a_traced_step_is_the_step(attention: str, text: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: with micro-batches, eight steps replayed from a trace leave the same records and weights."""
+def test_a_traced_step_equals_the_untraced_step(attention: str, text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: with micro-batches, eight steps replayed from a trace give the same records and weights."""
     config = text.replace(attention=attention, n_steps=8, eval_every=4, warmup_steps=1, accumulation=2)
     for name, traced in (("eager", False), ("traced", True)):
         train_stacked(jobs_of(config, tmp_path / name), RUNTIME, traced=traced)
@@ -139,9 +137,6 @@ def test_other_ways_of_training_agree_as_well(changes: dict[str, Any], text: Tra
         assert_same_run(tmp_path / f"stacked/seed{seed}", tmp_path / f"seed{seed}", config)
 
 
-# --- the stack itself -----------------------------------------------------------------------------------------------
-
-
 def stack_of(config: TrainConfig, traced: bool = False) -> tuple[Stack, list[Transformer]]:
     models = [config.model.build(seed) for seed in range(3)]
     optimizers = [build_optimizer(model, config) for model in models]
@@ -149,7 +144,7 @@ def stack_of(config: TrainConfig, traced: bool = False) -> tuple[Stack, list[Tra
 
 
 def alone(config: TrainConfig, model: Transformer, batch: Batch, accumulation: int) -> float:
-    """One step of one model, written out; its loss."""
+    """Take one step of one model without the library's loop; return its loss."""
     optimizer = build_optimizer(model, config)
     optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 0.01
     n_scored, total = (batch.targets != -100).sum(), 0.0
@@ -174,7 +169,7 @@ def assert_rows(stack: Stack, models: Sequence[Transformer], wanted: Sequence[Tr
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_every_model_counts_its_own_scored_targets(text: TrainConfig, accumulation: int) -> None:
-    """Criterion: of three models one has every target scored, one a few, and one none in its first half."""
+    """Criterion: of three models, one has all targets scored, one a few, and one none in its first half."""
     stack, models = stack_of(text)
     draw = np.random.default_rng(0)
     batches = [Batch(draw.integers(0, 300, (4, 8)), draw.integers(0, 300, (4, 8))) for _ in models]
@@ -187,7 +182,7 @@ def test_every_model_counts_its_own_scored_targets(text: TrainConfig, accumulati
     assert_rows(stack, models, wanted)
 
 
-def test_a_model_without_anything_scored_does_not_move(text: TrainConfig) -> None:
+def test_a_model_without_scored_targets_does_not_move(text: TrainConfig) -> None:
     stack, _ = stack_of(text)
     before = stack.weights.clone()
     batches = [Batch(np.ones((2, 8), np.int64), np.full((2, 8), 3 if i else -100)) for i in range(3)]
@@ -217,8 +212,10 @@ def test_padding_to_the_longest_of_all_models_changes_nothing(text: TrainConfig,
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_large_logits_are_read_model_by_model(traced: bool, text: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: the step is the same by the loss that never holds all logits, which cannot be vmapped."""
+def test_large_logits_are_computed_model_by_model(
+    traced: bool, text: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the step is the same by the loss that never holds all logits, which vmap does not support."""
     stack, models = stack_of(text, traced)
     draw = np.random.default_rng(0)
     batches = [Batch(draw.integers(0, 300, (4, 8)), draw.integers(0, 300, (4, 8))) for _ in models]
@@ -230,7 +227,7 @@ def test_large_logits_are_read_model_by_model(traced: bool, text: TrainConfig, m
     assert_rows(stack, models, wanted)
 
 
-def test_rows_begin_where_kernels_read_widely_and_never_mix(text: TrainConfig) -> None:
+def test_rows_of_models_are_aligned_and_independent(text: TrainConfig) -> None:
     """Criterion: another batch for one model changes no bit of the others."""
     (one, _), (other, _) = stack_of(text), stack_of(text)
     assert one.weights.shape[1] % 64 == 0
@@ -241,9 +238,6 @@ def test_rows_begin_where_kernels_read_widely_and_never_mix(text: TrainConfig) -
         other.take_step(changed, 1, 0.01)
     assert torch.equal(one.weights[:2], other.weights[:2])
     assert not torch.equal(one.weights[2], other.weights[2])
-
-
-# --- one that diverges ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,11 +270,11 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, set[int]], None]
     return arrange
 
 
-def test_a_step_that_is_not_finite_is_skipped_by_its_seed_alone(
+def test_a_non_finite_step_is_skipped_by_its_seed_alone(
     text: TrainConfig, tmp_path: Path, poisoned: Callable[[int, set[int]], None]
 ) -> None:
-    """Criterion: both seeds end as in the ordinary loop, where the same step of the same seed is skipped; what AdamW
-    counts for it is one step less, and the loss and the skip are on record."""
+    """Criterion: both seeds end as in the ordinary loop, which skips the same step of the same seed. AdamW counts one
+    step less for it, and the records have the loss and the skip."""
     poisoned(1, {3})
     config = text.replace(n_steps=12, eval_every=6)
     jobs = jobs_of(config, tmp_path / "stacked")
@@ -306,8 +300,8 @@ def test_a_step_that_is_not_finite_is_skipped_by_its_seed_alone(
 def test_a_seed_that_diverges_for_good_stops_alone(
     text: TrainConfig, tmp_path: Path, poisoned: Callable[[int, set[int]], None]
 ) -> None:
-    """Criterion: it stops where the ordinary loop would, though the steps are only looked at later, with the weights
-    from before; the other finishes as if it were alone; resumed, the first has one more try."""
+    """Criterion: it stops where the ordinary loop would, with the weights from before, although steps are read later.
+    The other seed finishes as if alone, and the resumed first seed has one more try."""
     poisoned(1, {4, 5, 6})
     config = text.replace(n_steps=12, eval_every=12, max_bad_steps=3)
     jobs = jobs_of(config, tmp_path / "stacked")
@@ -327,9 +321,6 @@ def test_a_seed_that_diverges_for_good_stops_alone(
     assert jobs[1].finished
 
 
-# --- interrupted ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def interrupted_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def arrange(step: int) -> None:
@@ -346,11 +337,11 @@ def interrupted_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arrange
 
 
-def test_after_an_interrupt_either_loop_goes_on(
+def test_after_an_interrupt_either_loop_continues(
     text: TrainConfig, tmp_path: Path, interrupted_in: Callable[[int], None]
 ) -> None:
-    """Criterion: SIGTERM in the eighth of twelve steps saves all seeds there. One is taken on by the ordinary loop, two
-    by the stacked one, and all end as if nobody had touched them."""
+    """Criterion: SIGTERM in the eighth of twelve steps saves all seeds there. The ordinary loop continues one and the
+    stacked loop two, and all end as undisturbed runs."""
     config = text.replace(n_steps=12, eval_every=5, attention="coupled-euler")
     jobs = jobs_of(config, tmp_path / "stacked", (0, 1, 2))
     whole = jobs_of(config, tmp_path / "whole", (0, 1, 2))
@@ -366,7 +357,7 @@ def test_after_an_interrupt_either_loop_goes_on(
         assert_same_run(job.path, uninterrupted.path, config)
 
 
-def test_the_ordinary_loops_checkpoints_are_stacked(text: TrainConfig, tmp_path: Path) -> None:
+def test_checkpoints_of_the_ordinary_loop_can_be_stacked(text: TrainConfig, tmp_path: Path) -> None:
     """Criterion: two runs that the ordinary loop left at the same step end as it would have ended them."""
     config = text.replace(n_steps=12, eval_every=4)
     jobs = jobs_of(config, tmp_path / "stacked")
@@ -398,12 +389,9 @@ def test_runs_at_different_steps_are_not_stacked(
     assert groups(jobs) == [[jobs[0]], [jobs[1]], jobs[2:]]
 
 
-# --- what is left behind --------------------------------------------------------------------------------------------
-
-
-def test_a_stacked_run_is_read_as_any_other_and_says_what_it_is(text: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the same fields as an ordinary summary and `stacked`, in the environment too; seconds of all runs add
-    up to no more than passed; best weights, generation and a second call are as usual."""
+def test_a_stacked_run_is_read_as_any_other_and_marked_as_stacked(text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: summary and environment have the usual fields and `stacked`. The seconds of all runs sum to at most
+    the time passed. Best weights, generation and a second call work as usual."""
     config = text.replace(n_steps=12, eval_every=5)
     jobs = jobs_of(config, tmp_path / "stacked", (0, 1, 2))
     started = time.perf_counter()
@@ -434,12 +422,9 @@ def test_a_stacked_run_is_read_as_any_other_and_says_what_it_is(text: TrainConfi
     assert sizes[0] == pytest.approx(sizes[1], rel=0.02), "the moments of one run, not of all"
 
 
-# --- what can be stacked --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Peeking(Coupling):
-    """Looks at a number on the way, which no vmap allows."""
+    """A coupling that reads a value of a tensor, which vmap does not allow."""
 
     def build(self, layout: HeadLayout) -> nn.Module:
         return PeekingCoupling()
@@ -465,12 +450,14 @@ class PeekingCoupling(nn.Module):
         ({"positions": "learned"}, None),
     ],
 )
-def test_what_cannot_be_stacked_says_why(changes: dict[str, Any], reason: str | None, text: TrainConfig) -> None:
+def test_runs_that_cannot_be_stacked_have_a_reason(
+    changes: dict[str, Any], reason: str | None, text: TrainConfig
+) -> None:
     why = stackable(text.replace(**changes))
     assert (why is None) if reason is None else (why is not None and reason in why)
 
 
-def test_groups_are_alike_in_all_but_the_seed(text: TrainConfig, recall: TrainConfig, tmp_path: Path) -> None:
+def test_runs_of_a_group_differ_only_in_the_seed(text: TrainConfig, recall: TrainConfig, tmp_path: Path) -> None:
     kinds = [text, text.replace(lr=1e-3), text.replace(attention="gated"), recall]
     jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(5) for k, kind in enumerate(kinds)]
     found = groups(jobs, max_stack=3)
@@ -482,14 +469,11 @@ def test_groups_are_alike_in_all_but_the_seed(text: TrainConfig, recall: TrainCo
     assert not prefer_stacked("cpu")
 
 
-# --- through processes ----------------------------------------------------------------------------------------------
-
-
-def test_launch_stacks_what_it_can_and_leaves_the_rest_to_the_ordinary_launch(
+def test_launch_stacks_the_runs_that_it_can_and_launches_the_others_separately(
     text: TrainConfig, tmp_path: Path
 ) -> None:
-    """Criterion: two seeds in one process, interrupted, and again; one of a kind and two with dropout by themselves,
-    for reasons that are said; all finish, and only the first two bear the mark."""
+    """Criterion: two seeds run in one process, are interrupted, and continue. A single run and two with dropout run
+    separately, for reported reasons. All finish, and only the first two are marked as stacked."""
     config = text.replace(n_steps=200, eval_every=100)
     short = config.replace(n_steps=6, eval_every=6, warmup_steps=1)
     pair = jobs_of(config, tmp_path / "pair")
@@ -527,9 +511,9 @@ def test_launch_stacks_what_it_can_and_leaves_the_rest_to_the_ordinary_launch(
     assert together["valid_loss"] == pytest.approx(alone["valid_loss"], rel=0.02)
 
 
-def test_what_fails_in_a_stack_is_told_by_run(text: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: where the runs diverge, each is reported with its own reason; where another process holds one, the
-    ordinary launch says so of that one and finishes the other."""
+def test_failures_in_a_stack_are_reported_by_run(text: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: runs that diverge are each reported with a reason. If another process holds one run, the ordinary
+    launch reports that one and finishes the other."""
     config = text.replace(n_steps=8, eval_every=8, warmup_steps=0)
     lost = jobs_of(config.replace(lr=1e38, max_bad_steps=2), tmp_path / "lost")
     held = jobs_of(config, tmp_path / "held")

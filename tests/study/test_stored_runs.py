@@ -1,4 +1,4 @@
-"""Runs that exist are compared without training; a verdict is given where they are paired."""
+"""Existing runs are compared without training, with a verdict where they are paired."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from in_process import Command, command_in_process
 def stored(
     path: Path, loss: float | None = 1.6, *, tokens: int = 1000, metric: str = "perplexity", **config: Any
 ) -> Path:
-    """A run of a given outcome; one with the loss None has not finished."""
+    """Make a run with a given loss; a run whose loss is None has not finished."""
     fields = {
         "label": "standard",
         "seed": 0,
@@ -79,7 +79,7 @@ def test_rows_of_one_label_are_named_by_what_differs_and_else_by_their_folder(tm
     )
     many = [stored(tmp_path / "d"), stored(tmp_path / "e", lr=1e-3, clip=1.0, ema=0.9)]
     assert compare_runs(many, tmp_path / "two", "")[0].design.rows == ("standard (d)", "standard (e)")
-    twice = [stored(tmp_path / "f"), stored(tmp_path / "g")]  # of one seed: two runs, and no mean over them
+    twice = [stored(tmp_path / "f"), stored(tmp_path / "g")]  # two runs of one seed have no common mean
     record, _ = compare_runs(twice, tmp_path / "three", "")
     assert record.design.rows == ("standard (f)", "standard (g)")
 
@@ -94,7 +94,7 @@ def test_rows_of_one_label_are_named_by_what_differs_and_else_by_their_folder(tm
         ({"lr": 1e-3}, "one seed: no interval"),
     ],
 )
-def test_a_verdict_is_given_where_rows_are_paired_alone(tmp_path: Path, other: dict[str, Any], said: str) -> None:
+def test_a_verdict_is_given_only_where_rows_are_paired(tmp_path: Path, other: dict[str, Any], said: str) -> None:
     runs = [stored(tmp_path / "a"), stored(tmp_path / "b", 1.5, label="gated", **other)]
     record, folder = compare_runs(runs, tmp_path / "out", "attractor compare a b")
     *instrument, line = JudgedStudy(record).verdict()
@@ -111,7 +111,7 @@ def test_runs_of_several_tasks_are_shown_side_by_side_by_their_loss(tmp_path: Pa
     assert "other data" in JudgedStudy(record).verdict()[-1].text
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of these has a summary"):
         compare_runs([stored(tmp_path / "a", None)], None, "")
     foreign = RunFolder.create(tmp_path / "b", {"model": {}}).path

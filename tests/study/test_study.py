@@ -1,4 +1,4 @@
-"""A study varies what its axes name and nothing else; what is wrong with one is said before anything runs."""
+"""A study varies only the fields that its axes name, and a faulty study is refused before anything runs."""
 
 from pathlib import Path
 
@@ -40,15 +40,16 @@ def test_a_smoke_run_of_every_study_needs_nothing_but_python(file, monkeypatch, 
     found = load_study(file)
     assert found.name == file.stem
     assert {"smoke", "bench"} <= set(found.scales)
-    if found.pretrained is None:  # otherwise the runs that it starts from must be there
+    if found.pretrained is None:  # otherwise the runs that it starts from must exist
         planned = plan_study(found, Conduct(root=tmp_path), Runtime(device="cpu"))
         assert len(planned.jobs) == len({job.path for job in planned.jobs}) > 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_rows_differ_in_what_the_axes_name_and_in_nothing_else(file):
-    """Criterion: between any two cells of a seed only fields of the axes differ, or what the data demand of a model."""
+def test_rows_differ_only_in_the_fields_that_the_axes_name(file):
+    """Criterion: two cells of a seed differ only in fields of the axes, or in fields of the model that the data
+    require."""
     found = load_study(file)
     rows, columns = found.axes("smoke")
     named = rows.changed | columns.changed | {"label"}
@@ -59,14 +60,14 @@ def test_rows_differ_in_what_the_axes_name_and_in_nothing_else(file):
         assert named & set(leaf) or leaf[-1] in demanded or ("model" in named and leaf[0] == "model"), name
 
 
-def test_the_control_is_added_unless_it_is_there_or_unwanted():
+def test_the_control_is_added_unless_it_is_present_or_excluded():
     assert study().axes("smoke")[0].labels == ("standard", "gated", "uniform")
     assert study(control=False).axes("smoke")[0].labels == ("standard", "gated")
     named = study(rows=axis("attention", "uniform", "standard"))
     assert named.axes("smoke")[0].labels == ("uniform", "standard")
 
 
-def test_a_row_has_its_own_rate_where_a_pilot_found_one_and_an_axis_overrides_it():
+def test_a_row_has_the_learning_rate_of_its_pilot_and_an_axis_overrides_it():
     scale = Scale(language("smoke"), (0,), rates=LAPTOP_RATES)
     rates = {row: config.lr for (row, _), config in study(scales={"smoke": scale}).configs("smoke", 0)}
     assert rates == {"standard": language("smoke").lr, "gated": 4e-3, "uniform": 4e-3}
@@ -74,7 +75,7 @@ def test_a_row_has_its_own_rate_where_a_pilot_found_one_and_an_axis_overrides_it
     assert {config.lr for _, config in gridded.configs("smoke", 0)} == {1e-3, 2e-3}
 
 
-def test_what_a_grid_found_for_a_cell_holds_there_alone() -> None:
+def test_the_learning_rate_of_a_cell_applies_to_that_cell_alone() -> None:
     columns = Axis("rate", {"low": {"lr": 1e-4}, "high": {"lr": 1e-2}})
     scale = Scale(language("smoke"), (0,), columns=columns, tuned={("gated", "high"): {"clip": 0.5, "lr": 2e-2}})
     found = {cell: (config.lr, config.clip) for cell, config in study(scales={"smoke": scale}).configs("smoke", 0)}
@@ -107,7 +108,7 @@ def test_an_axis_may_hold_mechanisms_that_have_no_name():
         ({"rows": lambda: axis("attention", "gated", "gated")}, "axis 'attention' must be without repetition"),
     ],
 )
-def test_what_is_wrong_is_named_before_anything_runs(change, said):
+def test_a_faulty_study_is_refused_before_anything_runs(change, said):
     with pytest.raises(InputError, match=f"^{said}"):
         study(**{name: make() for name, make in change.items()})
 
@@ -125,7 +126,7 @@ def test_what_is_wrong_is_named_before_anything_runs(change, said):
         ("from attractor.study import axis\naxis('lrr', 1)", "unknown field of axis 'lrr'"),
     ],
 )
-def test_a_file_that_holds_no_study_is_refused_in_one_line(text, said, tmp_path):
+def test_a_file_without_a_study_is_refused_in_one_line(text, said, tmp_path):
     (tmp_path / "wrong.py").write_text(text)
     with pytest.raises(InputError, match=said):
         load_study(tmp_path / "wrong.py")

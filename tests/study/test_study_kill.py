@@ -1,4 +1,4 @@
-"""Real processes: whatever is killed while a study runs, no finished run is lost. `make stress` kills more often."""
+"""Real processes are killed while a study runs, and no finished run is lost. `make stress` kills more often."""
 
 import os
 import signal
@@ -14,13 +14,14 @@ from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
-N_STEPS = 500  # so many that a run is still under way when it is seen to have begun
+N_STEPS = 500  # enough that a run is still under way once its start is noticed
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
 
 
 @pytest.mark.slow
-def test_a_killed_study_ends_as_an_untouched_one(tmp_path: Path) -> None:
-    """Criterion: the launcher, one run, then all are killed; see `kill_and_compare` for what must hold."""
+def test_a_killed_study_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Criterion: first the launcher, then one run, then all processes are killed; `kill_and_compare` states what must
+    hold."""
     kill_and_compare(tmp_path, n_kills=3, seed=2, n_steps=40)
 
 
@@ -34,7 +35,7 @@ def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:
 
 
 def with_all_below(process: int) -> set[int]:
-    """The process ids of a living process and of all living processes that it has started, and so on."""
+    """Return the process ids of a living process and of all its living descendants."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -54,7 +55,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 def wait_until_trained(process: subprocess.Popen[bytes], folder: Path, n_runs: int) -> None:
-    """Until so many runs have taken steps."""
+    """Wait until this many runs have taken steps."""
     deadline = time.monotonic() + 120
     while sum(bool(steps_of(run)) for run in runs_of(folder).values()) < n_runs:
         assert process.poll() is None, process.communicate()
@@ -70,7 +71,7 @@ def wait_until_ended(members: list[int] | set[int]) -> None:
 
 
 def is_saved(run: Path) -> bool:
-    """Whether there is a checkpoint of the last step that was recorded."""
+    """Return whether there is a checkpoint of the last recorded step."""
     checkpoints = list_checkpoints(run / "checkpoints")
     return bool(checkpoints) and int(checkpoints[-1].name.removeprefix("step-")) >= max(steps_of(run))
 
@@ -88,21 +89,21 @@ def is_saved(run: Path) -> bool:
 def test_a_signal_to_every_process_of_a_study_saves_every_run(
     number: int, options: str, n_at_once: int, tmp_path: Path
 ) -> None:
-    """Criterion: the signal goes to the launcher, to its runs and to what forks them, as systemd and Slurm send it.
-    When the command has ended, so has every process; each run that was under way has a checkpoint at its last step; the
-    message says how many have one; and the same command carries the study to its end."""
+    """Criterion: the signal goes to the launcher, its runs and the fork server, as systemd and Slurm send it. When the
+    command has ended, so has every process, and each run under way has a checkpoint of its last step. The message
+    counts them, and the same command finishes the study."""
     process = study_run(tmp_path, options)
     try:
         wait_until_trained(process, tmp_path, n_at_once)
         members = with_all_below(process.pid)
         assert len(members) > 2, "a launcher, a server that forks, and a run"
-        for member in sorted(members, reverse=True):  # runs first: their launcher asks them to stop once more
+        for member in sorted(members, reverse=True):  # runs come first, since their launcher stops them again
             os.kill(member, number)
         said = process.communicate(timeout=120)[1].decode()
     finally:
         process.kill()
     assert process.returncode == 128 + number, said
-    wait_until_ended(members)  # the server that forks runs ends on its own when its launcher is gone
+    wait_until_ended(members)  # the fork server ends by itself after its launcher
     under_way = [run for run in runs_of(tmp_path).values() if steps_of(run)]
     assert len(under_way) == n_at_once
     for run in under_way:

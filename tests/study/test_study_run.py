@@ -1,4 +1,4 @@
-"""A study's runs: named by what determines them, shared, skipped, told apart, split and merged."""
+"""The runs of a study are named by their configuration, shared, skipped, distinguished, split and merged."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def test_finished_runs_are_shared_skipped_and_kept_when_the_study_is_edited(corp
     assert again == first
     assert "4 of 4 runs were finished before" in said
 
-    # Another study that needs two of them, and a new one; another name of an axis changes no run.
+    # Another study needs two of these runs and a new one; renaming an axis changes no run.
     other, _, said = carried_out(study(corpus, "standard", "uniform", seeds=(0,), name="other"), root)
     assert "1 of 2 runs were finished before" in said
     assert losses(other)["standard", ""] == {0: losses(first)["standard", ""][0]}
@@ -72,7 +72,7 @@ def test_finished_runs_are_shared_skipped_and_kept_when_the_study_is_edited(corp
         outcome.key for cell in first.cells for outcome in cell.outcomes
     }
     assert {path: path.stat().st_mtime_ns for path in written} == written
-    assert carried_out(study(corpus), root)[0] == first  # and back again, with nothing to run
+    assert carried_out(study(corpus), root)[0] == first  # the first study again has nothing to run
 
 
 def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
@@ -89,7 +89,7 @@ def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
         assert continued.config == cell.config
         assert [outcome.seed for outcome in continued.outcomes] == [0, 1, 2]
     assert set(first.environments["python"]) <= set(whole.environments["python"])
-    assert carried_out(more, tmp_path / "second", from_record=stored)[0] == whole  # nothing is left to do
+    assert carried_out(more, tmp_path / "second", from_record=stored)[0] == whole  # no run is left to do
 
 
 def test_a_record_of_other_runs_is_refused(corpus, tmp_path):
@@ -110,7 +110,7 @@ def test_a_study_split_over_machines_and_merged_by_copying_is_the_study(corpus, 
     assert losses(merged) == losses(carried_out(study(corpus), whole)[0])
 
 
-def test_a_failed_run_is_told_and_stops_nothing_else(corpus, tmp_path):
+def test_a_failed_run_is_reported_and_stops_no_other(corpus, tmp_path):
     rows = Axis("lr", {"standard": {"lr": 1e-3}, "too fast": {"lr": 1e30}})
     wild = study(corpus, rows=rows, seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, warmup_steps=0))
     record, failures, said = carried_out(wild, tmp_path)
@@ -121,7 +121,7 @@ def test_a_failed_run_is_told_and_stops_nothing_else(corpus, tmp_path):
     assert record.cell("standard").losses.keys() == {0}
 
 
-def test_where_all_fail_there_is_nothing_to_report(corpus, tmp_path):
+def test_a_study_in_which_all_runs_fail_has_no_report(corpus, tmp_path):
     wild = study(corpus, "standard", seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, lr=1e30, warmup_steps=0))
     with pytest.raises(InputError, match="no run finished"):
         carried_out(wild, tmp_path)
@@ -135,7 +135,7 @@ def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path)
     for cell in record.cells:
         assert cell.config["start"]
     scratch = carried_out(study(corpus, name="scratch", base=BASE.replace(lr=1e-4, n_steps=3)), tmp_path)[0]
-    for place, by_seed in losses(record).items():  # it has learnt more than one that starts from nothing
+    for place, by_seed in losses(record).items():  # it has a lower loss than a run from random weights
         assert all(by_seed[seed] < losses(scratch)[place][seed] for seed in (0, 1))
 
 
@@ -148,7 +148,7 @@ def test_unequal_budgets_are_refused_unless_asked_for(corpus, tmp_path):
     assert record.finished == 2
 
 
-def test_a_figure_that_no_run_has_is_named(corpus, tmp_path):
+def test_a_quantity_that_no_run_has_is_named(corpus, tmp_path):
     wrong = study(corpus, seeds=(0,), quantities=(PERPLEXITY, Quantity("speed", "token_per_second")))
     with pytest.raises(InputError, match=r"quantity 'speed' must be a figure that runs leave behind.*known: .*metric"):
         carried_out(wrong, tmp_path)
@@ -184,7 +184,7 @@ def test_a_record_keeps_the_maps_of_one_seed_of_a_row(corpus, tmp_path):
 
 
 def test_the_training_curve_has_the_mean_loss_between_evaluations():
-    """Criterion: steps after the last evaluation, and losses that are no number, count nowhere."""
+    """Criterion: steps after the last evaluation and non-finite losses do not count."""
     records = [
         *({"tokens": tokens, "loss": loss} for tokens, loss in ((1, 4.0), (2, 2.0), (3, 1.0), (4, None), (5, 9.0))),
         {"tokens": 2, "valid_loss": 3.0},
@@ -193,7 +193,7 @@ def test_the_training_curve_has_the_mean_loss_between_evaluations():
     assert training_curve(records, {2, 4}) == ((2, 3.0), (4, 1.0))
 
 
-def test_wall_clock_is_measured_once_so_that_a_study_resumed_is_the_same(corpus, tmp_path):
+def test_wall_clock_is_measured_once_so_that_a_resumed_study_is_the_same(corpus, tmp_path):
     timed = study(corpus, seeds=(0,), budget="wall")
     folder = tmp_path / "tried-smoke"
     folder.mkdir()
@@ -214,8 +214,8 @@ def test_costs_are_counted_without_data_or_training(tmp_path):
     }
 
 
-def test_the_key_is_what_determines_the_run(corpus, tmp_path, monkeypatch):
-    """Neither where data lie nor where a run starts from, but what is in them."""
+def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypatch):
+    """Criterion: it depends on the content of the data and of the run's starting weights, and not on their paths."""
     config = BASE.replace(corpus=corpus)
     monkeypatch.setenv("ATTRACTOR_DATA", str(Path(corpus).parent))
     assert key_of(config) == key_of(TrainConfig.from_dict(config.to_dict()))

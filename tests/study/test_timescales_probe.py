@@ -1,4 +1,4 @@
-"""The probe of two timescales: models whose numbers are known, beside those of the start."""
+"""The probe of two timescales gives known numbers for known models, beside those of the initial weights."""
 
 from functools import partial
 
@@ -26,16 +26,16 @@ def built(config: TrainConfig, gamma: float = 1.0) -> FastSlow:
     return model.eval()
 
 
-def test_a_run_that_learned_nothing_is_where_it_started(fast_slow: TrainConfig) -> None:
+def test_an_untrained_run_has_the_numbers_of_its_start(fast_slow: TrainConfig) -> None:
     found = timescales_of_run(built(fast_slow, gamma=0.0), fast_slow)["timescales"]
     assert found.pop("at_start") == found
     names = {"gate", "slow_memory", "residual", "contraction", "lumpability", "column_sums"}
     assert found.keys() >= names
-    assert len(found["lumpability"]["by_call"]["defect"]) == 3  # Pre, and Post in two rounds
+    assert len(found["lumpability"]["by_call"]["defect"]) == 3  # one call of Pre, and one of Post in each of two rounds
     assert len(found["fast_change"]) == 3
 
 
-def test_a_post_that_does_nothing_is_a_step_of_a_generator(fast_slow: TrainConfig) -> None:
+def test_a_post_that_changes_nothing_is_a_step_of_a_generator(fast_slow: TrainConfig) -> None:
     """Criterion: its Jacobian is the identity, so all columns sum to 1; those of a random Post do not."""
     model = built(fast_slow)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_a_post_that_does_nothing_is_a_step_of_a_generator(fast_slow: TrainConfi
 
 
 def test_column_sums_are_those_of_the_whole_jacobian(fast_slow: TrainConfig) -> None:
-    """Criterion: the Jacobian formed as a matrix, its sums over all that one entry moves, at u of each round."""
+    """Criterion: the sums equal those of the dense Jacobian over all outputs of an entry, at u of each round."""
     model = built(fast_slow)
     tokens = torch.randint(320, (1, 9), generator=torch.Generator().manual_seed(0))
     sums = []
@@ -63,16 +63,16 @@ def test_column_sums_are_those_of_the_whole_jacobian(fast_slow: TrainConfig) -> 
     assert [found[name] for name in ("lowest", "mean", "largest")] == pytest.approx(wanted, rel=1e-4)
 
 
-def test_maps_of_the_fast_path_alone_are_held_against_the_blocks(fast_slow: TrainConfig) -> None:
-    """Criterion: uniform causal attention sends what leaves a block to the same blocks, so that defect (4) is 0, and
-    what there is lies on the diagonal."""
+def test_lumpability_is_that_of_the_fast_paths_maps_over_blocks(fast_slow: TrainConfig) -> None:
+    """Criterion: uniform causal attention sends all weight that leaves a block to the same blocks, so defect (4) is 0
+    and the whole defect is within blocks."""
     config = fast_slow.replace(attention="uniform")
     found = timescales_of_run(built(config), config)["timescales"]["lumpability"]["by_call"]
     assert found["of_departures"] == pytest.approx([0.0] * 3, abs=1e-6)
     assert min(found["defect"]) > 0.01
 
 
-def test_under_deq_unsolved_tokens_are_a_share(fast_slow: TrainConfig) -> None:
+def test_under_deq_the_unsolved_tokens_are_recorded_as_a_share(fast_slow: TrainConfig) -> None:
     config = fast_slow.replace(equilibrium="deq", n_iterations=2)
     found = timescales_of_run(built(config), config)["timescales"]
     assert 0 < found["deq_unsolved"] <= 1

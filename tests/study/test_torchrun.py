@@ -1,4 +1,4 @@
-"""`launch` on several processes of one run: the contract of `study/launch.py`, for the ranks of distributed runs."""
+"""`launch` with several processes for one run keeps the contract of `study/launch.py`."""
 
 import ipaddress
 import os
@@ -21,7 +21,7 @@ from attractor.train.learner import StepResult
 from attractor.train.loop import Run
 from attractor.train.ranks import Ranks
 
-LISTENS = "0A"  # the state of a listening socket in /proc/net/tcp
+LISTENS = "0A"  # this is the state of a listening socket in /proc/net/tcp
 on_linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes are seen through /proc")
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1)
 
@@ -30,7 +30,7 @@ def ignore(running: Sequence[Job], ended: Sequence[Job]) -> None: ...
 
 
 def once_it_trains(job: Job, act: Callable[[], None]) -> Callable[[Sequence[Job], Sequence[Job]], None]:
-    """A `watch` that acts one time, when the run has taken its first step."""
+    """Return a `watch` that acts once, when the run has taken its first step."""
     acted = []
 
     def watch(running: Sequence[Job], ended: Sequence[Job]) -> None:
@@ -42,12 +42,12 @@ def once_it_trains(job: Job, act: Callable[[], None]) -> Callable[[Sequence[Job]
 
 
 def descendants() -> list[int]:
-    """The process ids of all that this process has started, and of what they have started."""
+    """Return the process ids of all descendants of this process."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     found = [os.getpid()]
     for parent in found:
@@ -56,7 +56,7 @@ def descendants() -> list[int]:
 
 
 def listening(processes: Sequence[int]) -> set[str]:
-    """The addresses at which these processes accept TCP connections."""
+    """Return the addresses at which these processes accept TCP connections."""
     inodes = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
@@ -69,7 +69,7 @@ def listening(processes: Sequence[int]) -> set[str]:
         for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
             words = line.split()
             if words[3] == LISTENS and words[9] in inodes:
-                digits = bytes.fromhex(words[1].partition(":")[0])  # in words of 32 bits, in the machine's byte order
+                digits = bytes.fromhex(words[1].partition(":")[0])  # words of 32 bits in the machine's byte order
                 packed = b"".join(
                     digits[i : i + 4][:: -1 if sys.byteorder == "little" else 1] for i in range(0, len(digits), 4)
                 )
@@ -79,7 +79,7 @@ def listening(processes: Sequence[int]) -> set[str]:
 
 @on_linux
 def test_listening_sockets_are_seen() -> None:
-    """The control for the test below: a socket at a known address is found at this address."""
+    """This is the control for the test below: a socket at a known address is found at this address."""
     with socket.create_server(("127.0.0.1", 0)):
         assert listening([os.getpid()]) == {"127.0.0.1"}
     with socket.create_server(("", 0)):
@@ -89,9 +89,9 @@ def test_listening_sockets_are_seen() -> None:
 @on_linux
 @pytest.mark.slow
 def test_no_process_of_a_run_can_be_reached_from_another_machine(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: while a run takes its steps, its ranks listen on the loopback interface, where gloo connects them, and
-    no process that the launcher has started listens anywhere else. (A TCP store of torch listens on all interfaces, and
-    what is put there is unpickled.)"""
+    """Criterion: while a run trains, its ranks listen on the loopback interface, where gloo connects them, and no
+    process of the launcher listens anywhere else. (A TCP store of torch listens on all interfaces, and unpickles what
+    it receives.)"""
     job = Job(base.replace(n_steps=4000, eval_every=4000, warmup_steps=0), tmp_path / "run")
     seen: list[set[str]] = []
 
@@ -106,9 +106,9 @@ def test_no_process_of_a_run_can_be_reached_from_another_machine(base: TrainConf
 
 @on_linux
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_others_and_the_run_goes_on_later(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the failure names the signal, not what the other rank says of its lost connection; no process of the
-    run is left; the same call carries the run to its end."""
+def test_a_killed_rank_ends_the_others_and_the_run_continues_later(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the failure names the signal, not the lost connection of the other rank. No process of the run is
+    left, and the same call finishes the run."""
     job = Job(base.replace(n_steps=400, eval_every=400), tmp_path / "run")
     others = set(descendants())
     left: list[int] = []
@@ -126,12 +126,12 @@ def test_a_killed_rank_ends_the_others_and_the_run_goes_on_later(base: TrainConf
 
 
 def is_rank(process: int) -> bool:
-    """Whether it has the loopback sockets that gloo opens in each rank."""
+    """Return whether the process has the loopback sockets that gloo opens in each rank."""
     return bool(listening([process]))
 
 
 def break_the_last_rank(job: Job) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "of a cluster"  # is overridden, or gloo would not start
+    os.environ["GLOO_SOCKET_IFNAME"] = "of a cluster"  # the launcher must override this, or gloo would not start
     take_step = Run.take_step
 
     def broken(run: Run) -> StepResult:
@@ -144,8 +144,8 @@ def break_the_last_rank(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_of_an_error_on_one_rank_the_message_of_that_rank_is_kept(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: rank 0 fails, too, since it loses its connection; what is told is why rank 1 failed."""
+def test_the_message_of_the_rank_that_failed_first_is_kept(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: rank 0 also fails, since it loses its connection, but the reported reason is that of rank 1."""
     job = Job(base, tmp_path / "run")
     both = Ranks(2, break_the_last_rank, job)
     both.start()
@@ -155,7 +155,7 @@ def test_of_an_error_on_one_rank_the_message_of_that_rank_is_kept(base: TrainCon
 
 
 def fail_or_wait(folder: Path) -> None:
-    """Rank 1 fails once rank 0 waits, for something that will never come; and SIGTERM does not end rank 0 either."""
+    """Let rank 1 fail once rank 0 waits for ever; rank 0 ignores SIGTERM."""
     if os.environ["RANK"] == "1":
         while not (folder / "waits").exists():
             time.sleep(0.01)
@@ -166,7 +166,8 @@ def fail_or_wait(folder: Path) -> None:
 
 
 def test_a_rank_that_waits_for_ever_for_a_failed_one_is_killed(tmp_path: Path, monkeypatch) -> None:
-    """Criterion: what ends is told by the exit code of the rank that failed, not of the one that was killed for it."""
+    """Criterion: the reported exit code is that of the rank that failed, not of the one that was killed because of
+    it."""
     monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.1)
     both = Ranks(2, fail_or_wait, tmp_path)
     both.start()
@@ -177,8 +178,8 @@ def test_a_rank_that_waits_for_ever_for_a_failed_one_is_killed(tmp_path: Path, m
 
 @pytest.mark.slow
 def test_runs_one_after_another_and_a_failed_one_does_not_stop_the_rest(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the failure is the line that `train` would say; the other run ends on two processes; a second call
-    starts nothing and changes nothing."""
+    """Criterion: the failure is the line that `train` would print, and the other run ends on two processes. A second
+    call starts and changes nothing."""
     jobs = [Job(base, tmp_path / "taken"), Job(base.replace(seed=1), tmp_path / "good")]
     RunFolder.create(jobs[0].path, base.replace(lr=1e-4).to_dict())
     failures = launch(jobs, 2, RUNTIME, ignore)
@@ -192,8 +193,8 @@ def test_runs_one_after_another_and_a_failed_one_does_not_stop_the_rest(base: Tr
 
 
 @pytest.mark.slow
-def test_a_signal_saves_and_the_same_call_goes_on(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the run that was under way is saved where it stood, and ends when launched again."""
+def test_a_signal_saves_and_the_same_call_continues(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the run under way is saved at its last step, and a second launch finishes it."""
     job = Job(base.replace(n_steps=4000, eval_every=4000, warmup_steps=0), tmp_path / "run")
     stop = once_it_trains(job, lambda: signal.raise_signal(signal.SIGTERM))
 
@@ -206,7 +207,7 @@ def test_a_signal_saves_and_the_same_call_goes_on(base: TrainConfig, tmp_path: P
     assert RunFolder.open(job.path).metrics()[-1]["step"] == int(saved.name.removeprefix("step-")) < 4000
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused_before_anything_starts(base: TrainConfig, tmp_path: Path) -> None:
+def test_a_batch_that_does_not_divide_is_refused_before_anything_starts(base: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="divisible by the number of processes, 3, got 4 / 1"):
         launch([Job(base, tmp_path / "run")], 3, RUNTIME, ignore)
     assert not (tmp_path / "run").exists()

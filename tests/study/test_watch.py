@@ -1,4 +1,4 @@
-"""The live view follows the files of metrics of the runs."""
+"""The live view follows the metrics files of the runs."""
 
 import json
 from io import StringIO
@@ -23,8 +23,8 @@ def append(folder: RunFolder, step: int, **numbers: float) -> None:
 
 
 def test_the_latest_step_is_that_of_the_whole_file_after_every_change(folder: RunFolder) -> None:
-    """Criterion: whatever happens to the file, the record is the last one with a loss among its whole lines: none at
-    first; lines without a loss, torn and damaged ones do not count; a resumed run steps back."""
+    """Criterion: after any change of the file, the record is the last of its complete lines that has a loss. There is
+    none at first, torn and damaged lines do not count, and a resumed run steps back."""
     path = folder.path / "metrics.jsonl"
     latest = LatestStep(path)
     assert latest.read() == {}
@@ -49,8 +49,8 @@ def test_the_latest_step_is_that_of_the_whole_file_after_every_change(folder: Ru
     assert latest.read() == {}
 
 
-def test_a_look_reads_what_was_added_alone(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: after a long history a further look moves the place of reading by the one new line."""
+def test_a_refresh_reads_only_the_added_lines(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: after a long history, another read parses only the one new line."""
     path = folder.path / "metrics.jsonl"
     path.write_text('{"step": 1, "tokens": 1, "loss": 1.0}\n' * 10_000)
     latest = LatestStep(path)
@@ -66,10 +66,10 @@ def test_a_look_reads_what_was_added_alone(folder: RunFolder, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_log_says_now_and_then_where_the_runs_stand(
+def test_a_log_regularly_reports_the_steps_of_the_runs(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    """Criterion: when a line is due there is one with the steps of each running run; a terminal has its bars."""
+    """Criterion: a line that is due has the step of each running run; a terminal has progress bars instead."""
     monkeypatch.setattr("attractor.study.watch.now_and_then", lambda: lambda: True)
     job, said = Job(TrainConfig(n_steps=1000), folder.path, "gated"), StringIO()
     append(folder, 120, loss=2.5)
