@@ -26,7 +26,7 @@ from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import refuse_inhabited, write_json
-from attractor.hf.architectures import Architecture
+from attractor.hf.architecture import Architecture
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
 from attractor.hf.foreign_export import as_foreign

@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from attractor.errors import unknown
-from attractor.hf.architectures import ARCHITECTURES, GLOBAL, Architecture
+from attractor.hf.architecture import Architecture
+from attractor.hf.architectures import ARCHITECTURES
+from attractor.hf.read_config import GLOBAL
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig
 

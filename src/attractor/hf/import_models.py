@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError
-from attractor.hf.architectures import Architecture, architecture
+from attractor.hf.architecture import Architecture
+from attractor.hf.architectures import architecture
 from attractor.hf.safetensors import DTYPES, StoredWeights, read_object
 from attractor.hf.weights import stored_shapes
 from attractor.models.families import model_config

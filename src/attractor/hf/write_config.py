@@ -1,0 +1,186 @@
+"""From a TransformerConfig to the fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
+
+import math
+from typing import Any
+
+import torch
+
+from attractor.attention import Attention
+from attractor.attention.position import parse_scaling
+from attractor.attention.project.latent import LatentProjection
+from attractor.hf.read_config import GLOBAL, LOCAL, rotated_layers_of
+from attractor.models.transformer import TransformerConfig
+
+
+def first_layer(config: TransformerConfig) -> Attention:
+    with torch.device("meta"):
+        return Attention(config.attention_config, config.d_model, config.n_heads, 0, config.head_dim)
+
+
+def described_shape(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of config.json that all architectures have: the inverse of `shape`."""
+    layer = first_layer(config)
+    project, output = layer.config.project, layer.config.output
+    is_usual_width = layer.layout.free * config.n_heads == config.d_model
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": layer.layout.n_kv_heads,
+        "num_hidden_layers": config.n_layers,
+        "intermediate_size": config.d_ff,
+        "max_position_embeddings": config.max_seq_len,
+        "tie_word_embeddings": config.tied_embeddings,
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": described_rotation(config),
+        "attention_bias": getattr(project, "qkv_bias", False) and getattr(output, "out_bias", False),
+        "mlp_bias": config.mlp_bias,
+    } | ({} if is_usual_width else {"head_dim": layer.layout.free})
+
+
+def described_rotation(config: TransformerConfig) -> dict[str, Any]:
+    """Return the rotary parameters: the inverse of `scaling`."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if (fraction := config.attention_config.couple.rope_fraction) != 1:
+        rope["partial_rotary_factor"] = fraction
+    if config.rope_scaling is None:
+        return rope
+    kind, numbers, short, long = parse_scaling(config.rope_scaling)
+    rope["rope_type"] = kind
+    if kind == "longrope":
+        length, size = numbers
+        lists = {"short_factor": list(short), "long_factor": list(long)}
+        return rope | lists | {"original_max_position_embeddings": int(length), "attention_factor": size}
+    rope["factor"] = numbers[0]
+    if kind == "llama3":
+        rope |= {"low_freq_factor": numbers[1], "high_freq_factor": numbers[2]}
+        rope["original_max_position_embeddings"] = int(numbers[3])
+    elif kind.startswith("yarn"):
+        _, length, fast, slow, size = numbers
+        rope |= {"rope_type": "yarn", "original_max_position_embeddings": int(length), "attention_factor": size}
+        rope |= {"beta_fast": fast, "beta_slow": slow} | ({} if kind == "yarn" else {"truncate": False})
+    return rope
+
+
+def described_window(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of one window in all layers: the inverse of `with_window`."""
+    return described_shape(config) | {"sliding_window": config.attention_config.window}
+
+
+def described_kinds(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of layers of two kinds: the inverse of `windows`."""
+    mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
+    kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
+    return described_shape(config) | {"sliding_window": config.attention_config.window, "layer_types": kinds}
+
+
+def described_qwen2(config: TransformerConfig) -> dict[str, Any]:
+    window = config.attention_config.window
+    first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
+    return described_kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
+
+
+def described_qwen3(config: TransformerConfig) -> dict[str, Any]:
+    return described_qwen2(config) | {"head_dim": first_layer(config).layout.free}
+
+
+def described_olmo3(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of layers of two kinds, with a rotation for each."""
+    stored = described_kinds(config)
+    local = {"rope_type": "default", "rope_theta": config.local_rope_theta or config.rope_theta}
+    return stored | {"rope_parameters": {GLOBAL: stored["rope_parameters"], LOCAL: local}}
+
+
+def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
+    layer = first_layer(config)
+    return described_kinds(config) | {
+        "head_dim": layer.layout.free,
+        "attn_logit_softcapping": layer.softcap,
+        "final_logit_softcapping": config.logit_softcap,
+        "query_pre_attn_scalar": round(layer.scale**-2),
+    }
+
+
+def described_gemma3(config: TransformerConfig) -> dict[str, Any]:
+    return described_gemma2(config) | described_olmo3(config)
+
+
+def described_phi3(config: TransformerConfig) -> dict[str, Any]:
+    stored = described_window(config)
+    length = stored["rope_parameters"].pop("original_max_position_embeddings", None)
+    return stored | ({} if length is None else {"original_max_position_embeddings": length})
+
+
+def described_multiplied(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {
+        "embedding_multiplier": config.embedding_scale,
+        "residual_multiplier": config.branch_scale,
+        "attention_multiplier": first_layer(config).scale,
+        "logits_scaling": 1 / config.logit_scale,
+    }
+
+
+def described_without_rope(config: TransformerConfig) -> dict[str, Any]:
+    every = config.no_rope_every
+    layers = {"no_rope_layers": rotated_layers_of(config.n_layers, every), "no_rope_layer_interval": every or 4}
+    return described_shape(config) | layers
+
+
+def described_gpt2(config: TransformerConfig) -> dict[str, Any]:
+    layer = first_layer(config)
+    return described_shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
+
+
+def described_parallel(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {"use_parallel_residual": config.parallel_branches}
+
+
+def described_stablelm(config: TransformerConfig) -> dict[str, Any]:
+    return described_parallel(config) | {"use_qkv_bias": getattr(config.attention_config.project, "qkv_bias", False)}
+
+
+def described_one_norm(config: TransformerConfig) -> dict[str, Any]:
+    return described_shape(config) | {"logit_scale": config.logit_scale}
+
+
+def described_pairs(config: TransformerConfig) -> dict[str, Any]:
+    stored = described_shape(config)
+    doubled = {name: 2 * stored[name] for name in ("num_attention_heads", "num_key_value_heads")}
+    return stored | doubled | {"head_dim": first_layer(config).layout.free // 2}
+
+
+def described_latent(config: TransformerConfig) -> dict[str, Any]:
+    """Return the widths of MLA; those of other attention do not matter, since `attention` differs first."""
+    layer, stored = first_layer(config), described_shape(config)
+    sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
+    stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}
+    stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers}
+    stored.pop("head_dim", None)  # its meaning has changed over time
+    rope, width = stored["rope_parameters"], layer.layout.free + layer.layout.rotary
+    ratio = layer.scale * width**0.5
+    if rope["rope_type"] == "yarn" and ratio > 1:
+        rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
+    return stored
+
+
+LATENT_NAMES = {
+    "q_latent": "q_lora_rank",
+    "kv_latent": "kv_lora_rank",
+    "nope_dim": "qk_nope_head_dim",
+    "rope_dim": "qk_rope_head_dim",
+    "v_dim": "v_head_dim",
+}
+
+
+def latent_sizes(layer: Attention) -> dict[str, int]:
+    """Return the widths of MLA; nothing for other attention."""
+    if not isinstance(layer.project, LatentProjection):
+        return {}
+    q_latent, kv_latent = layer.project.query_down.out_features, layer.project.kv_latent
+    sizes = (q_latent, kv_latent, layer.layout.free, layer.layout.rotary, layer.layout.value)
+    return dict(zip(LATENT_NAMES, sizes, strict=True))
+
+
+def alike(value: Any, other: Any) -> bool:
+    is_real = isinstance(value, float) and isinstance(other, float | int)
+    return math.isclose(value, other, rel_tol=1e-9) if is_real else bool(value == other)
