@@ -1,4 +1,4 @@
-"""A bench that takes seconds: little to copy and to multiply, few rounds, and trials in the test's own process."""
+"""A bench that takes seconds: it copies and multiplies little, in few rounds, with trials in the test's own process."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The arithmetic of alternating measurement, on a clock that the test turns. No real timings."""
+"""The arithmetic of alternating measurements on a simulated clock, without real timings."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,8 @@ from attractor.bench.alternate import Timing, alternate
 
 
 def cases_on_a_drifting_clock(costs: dict[str, float]) -> tuple[dict[str, Callable[[], None]], Callable[[], float]]:
-    """Each call takes its cost times a machine that gets slower by a percent with every call."""
+    """Return cases whose calls take their cost times the factor of a machine that slows by a percent with every
+    call."""
     now, slowness = [0.0], [1.0]
 
     def run(cost: float) -> None:
@@ -21,7 +22,8 @@ def cases_on_a_drifting_clock(costs: dict[str, float]) -> tuple[dict[str, Callab
 
 
 def test_ratios_survive_a_machine_that_slows_down() -> None:
-    """True speeds 1, 1/2 and 2 relative to the baseline, within 2%, though the last round takes twice the first."""
+    """Criterion: the speeds are 1, 1/2 and 2 relative to the baseline within 2%, though the last round takes twice the
+    first."""
     cases, clock = cases_on_a_drifting_clock({"standard": 1.0, "slow": 2.0, "fast": 0.5})
     timings = alternate(cases, "standard", n_rounds=20, clock=clock)
     assert timings["standard"].seconds[-1] > 1.5 * timings["standard"].seconds[0]

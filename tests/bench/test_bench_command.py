@@ -1,4 +1,4 @@
-"""`attractor bench` from its options to tables, JSON and figure, on something tiny."""
+"""`attractor bench` runs from its options to tables, JSON and a figure on a tiny model."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def parsed(*options: str) -> BenchArguments:
 
 @pytest.fixture
 def run(small_bench: None, tmp_path: Path) -> Run:
-    """The record and what was printed."""
+    """Return a function that runs the bench and returns the record and the printed text."""
 
     def carried_out(*options: str) -> tuple[dict[str, Any], str]:
         out = tmp_path / "bench.json"
@@ -46,8 +46,9 @@ def run(small_bench: None, tmp_path: Path) -> Run:
 
 
 @pytest.mark.slow
-def test_everything_at_once(run: Run, tmp_path: Path) -> None:
-    """Two lengths, stages, decoding, curves, a figure: every measured second is kept, and each part has its table."""
+def test_all_parts_run_at_once(run: Run, tmp_path: Path) -> None:
+    """Criterion: with two lengths, stages, decoding, curves and a figure, the record has every timing, and each part a
+    table."""
     picture, names = tmp_path / "bench.svg", ["standard", "coupled-euler:n_steps=3"]
     record, printed = run(
         *(names[1], "--no-peers", "--precision=bf16", "--lengths", "8", "16", "--rounds=2"),
@@ -86,9 +87,7 @@ def test_parts_can_be_left_out(run: Run) -> None:
     assert "GB/s" in printed
 
 
-def test_curves_that_are_cut_off_leave_the_axes_that_were_done(
-    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
-) -> None:
+def test_interrupted_curves_keep_the_finished_axes(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
     real = cost_curves.tried
 
     def interrupted(name: str, setting: BenchSetting, *given: Any) -> Trial:
@@ -103,7 +102,7 @@ def test_curves_that_are_cut_off_leave_the_axes_that_were_done(
     assert [row["axis"] for curve in record["curves"] for row in curve["growths"]] == ["length"]
 
 
-def test_a_log_says_now_and_then_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_regularly_reports_the_work_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.train.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
     out = StringIO()
     with telling(Console(file=out, width=20)) as tell:
@@ -113,7 +112,7 @@ def test_a_log_says_now_and_then_what_is_being_done(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not all(peer.installed for peer in PEERS.values()), reason="a peer is not installed")
-def test_peers_stand_beside(run: Run) -> None:
+def test_peers_have_rows_of_their_own(run: Run) -> None:
     record, _ = run("standard", "--rounds=1", "--lengths=32", "--decode=2", "--no-kernels", "--precision=bf16")
     assert [row["name"] for row in record["training"]] == ["standard", *PEERS]
     assert all(row["passes"] is not None for row in record["training"])
@@ -132,7 +131,7 @@ def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Pa
 
 
 def test_a_profile_is_of_a_training_run_of_the_same_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of ours alone, each with a trace of its own, beside the record's place."""
+    """Criterion: only our models are profiled, each with a trace of its own in the folder of the record."""
     asked: list[tuple[TrainConfig, Path]] = []
 
     def profiled(config: TrainConfig, device: torch.device, out: Path) -> Profile:

@@ -1,4 +1,4 @@
-"""The benchmark of data measures what it says, on something small."""
+"""The benchmark of data loading measures every part on a small corpus."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from attractor.bench import data_speed
 
 
 def test_every_part_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: each figure is a positive number with its unit, and nothing is left behind."""
+    """Criterion: each figure is a positive number with its unit, and no file is left behind."""
     monkeypatch.setattr(data_speed, "N_BATCHES", 3)
     monkeypatch.setattr(data_speed, "N_BOARDS", 4)
     monkeypatch.setattr(data_speed, "N_SEQUENCES", 2)

@@ -1,4 +1,4 @@
-"""Peers have the shape of ours: parameters, logits at every position, no look ahead, cached generation."""
+"""Peers have the shape of our models: parameters, logits at every position, causality and cached generation."""
 
 import math
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from attractor.bench.shape import BenchShape
 
 CPU = torch.device("cpu")
 SHAPE = BenchShape(vocab_size=50, d_model=64, n_heads=2, n_layers=2, d_ff=96, seq_len=32, n_tokens=32)
-# What a peer has more than ours that computes the same.
+# The parameters that a peer has beyond our equivalent model.
 MORE = {
     "hf-llama": 0,
     "hf-qwen3": 0,
@@ -26,7 +26,7 @@ INSTALLED = [
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_parameters_are_those_of_ours_but_for_what_is_known(name: str) -> None:
+def test_parameters_are_those_of_ours_up_to_known_differences(name: str) -> None:
     model, _ = model_and_loss(name, SHAPE, CPU)
     ours = our_config(name, SHAPE).build(seed=0)
     theirs = sum(parameter.numel() for parameter in model.parameters())
@@ -34,8 +34,9 @@ def test_parameters_are_those_of_ours_but_for_what_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_a_fresh_peer_guesses_and_does_not_look_ahead(name: str) -> None:
-    """Its loss is near log of the vocabulary, as ours is; another last token changes no logits before it."""
+def test_an_untrained_peer_guesses_and_is_causal(name: str) -> None:
+    """Criterion: its loss is close to the log of the vocabulary size, and another last token changes no earlier
+    logits."""
     model, loss = model_and_loss(name, SHAPE, CPU)
     tokens = tokens_of(SHAPE, CPU)
     with torch.no_grad():
@@ -46,8 +47,8 @@ def test_a_fresh_peer_guesses_and_does_not_look_ahead(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_a_peer_speaks_as_many_tokens_as_asked(name: str) -> None:
-    """`generate` may give back the prompt, too."""
+def test_a_peer_generates_the_requested_number_of_tokens(name: str) -> None:
+    """The result of `generate` may contain the prompt, too."""
     model, _ = model_and_loss(name, SHAPE, CPU)
     prompt = prompts(SHAPE.vocab_size, 2, CPU)
     with torch.no_grad():

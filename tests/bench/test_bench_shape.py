@@ -1,4 +1,4 @@
-"""Names of what is timed, and the shapes they are built at."""
+"""The names of timed cases, and the shapes at which they are built."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_name_changes_the_attention_or_the_model() -> None:
     assert changed.replace(attention="coupled-euler", d_ff=ON_CPU.d_ff, qk_norm=False) == plain
 
 
-def test_the_last_word_on_a_field_counts() -> None:
+def test_the_last_value_of_a_field_counts() -> None:
     name = varied(varied("coupled-euler", "n_steps", 3), "n_steps", 5)
     couple = config_of(name, ON_CPU).attention_config.couple
     assert isinstance(couple, Euler)
@@ -42,19 +42,19 @@ def test_a_wrong_name_is_refused_in_one_line(name: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["tiny", "small", "medium", "large"])
-def test_a_size_by_name_is_that_model(size: str) -> None:
-    """Of a size, all but what a bench must say itself: vocabulary, length, positions."""
+def test_a_named_size_is_that_model(size: str) -> None:
+    """Criterion: only the vocabulary, length and positions differ, which a bench sets itself."""
     config = config_of("standard", shape_of_size(size, ON_CUDA))
     own = {"vocab_size": ON_CUDA.vocab_size, "max_seq_len": ON_CUDA.seq_len, "positions": "rope"}
     assert config == SIZES[size].replace(**own)
 
 
-def test_what_is_no_transformer_is_refused() -> None:
+def test_a_size_that_is_not_a_transformer_is_refused() -> None:
     with pytest.raises(InputError, match="size must be that of a Transformer, got 'fast-slow'"):
         shape_of_size("fast-slow", ON_CPU)
 
 
-def test_sequences_fill_a_step_and_one_is_the_least() -> None:
+def test_sequences_fill_a_step_and_there_is_at_least_one() -> None:
     assert BenchShape(seq_len=512, n_tokens=16_384).batch_size == 32
     assert BenchShape(seq_len=16_384, n_tokens=1024).batch_size == 1
     with pytest.raises(InputError, match="n_layers must be at least 1, got 0"):
@@ -62,7 +62,7 @@ def test_sequences_fill_a_step_and_one_is_the_least() -> None:
 
 
 @pytest.mark.parametrize("width", [128, 512, 2048])
-def test_widths_are_swept_in_the_proportions_of_the_sizes(width: int) -> None:
+def test_widths_of_a_sweep_have_the_proportions_of_the_sizes(width: int) -> None:
     shape = ON_CPU.at_width(width)
     assert (shape.d_model // shape.n_heads, shape.d_ff) == (64, 4 * width)
     assert (shape.seq_len, shape.n_tokens, shape.n_layers) == (ON_CPU.seq_len, ON_CPU.n_tokens, ON_CPU.n_layers)

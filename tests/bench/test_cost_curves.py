@@ -1,4 +1,4 @@
-"""Cost curves: laws that the points follow are found again, whatever is measured. Nothing is timed."""
+"""Cost curves recover the laws that invented measurements follow. Nothing is timed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from attractor.bench.trial import BenchSetting, Trial
 
 
 def growing(name: str, setting: BenchSetting, n_calls: int, patience: float) -> Trial:
-    """Time with the length to the power 1.5, and a tenth of a first step for each step of coupling; memory above the
-    state with the length itself."""
+    """Return a trial whose time grows as the length to the power 1.5, with a tenth more for each further coupling step.
+    Memory beyond the state is proportional to the length."""
     shape = setting.shape
     n_steps = getattr(our_config(name, shape).attention_config.couple, "n_steps", 0)
     seconds = 1e-3 * (shape.seq_len / 8) ** 1.5 * (1 + 0.1 * (n_steps - 1)) * (shape.d_model / 64) ** 2
     lap = dict.fromkeys(PASSES, seconds)
     state = cost_curves.TRAINED_BYTES * counted_parameters(name, setting)
-    slow = {name: 100 * each for name, each in lap.items()}  # the cold call, and one while others were at work
+    slow = {name: 100 * each for name, each in lap.items()}  # the first call, and one on a busy machine
     return Trial((slow, slow, *(lap,) * (n_calls - 2)), state + 1000 * shape.seq_len)
 
 
@@ -51,10 +51,10 @@ def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None
         assert width.seconds.slope == pytest.approx(2.0)
 
 
-def test_what_is_said_before_each_point_tells_how_many_are_left(
+def test_the_line_before_each_point_has_the_number_of_points_left(
     monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
 ) -> None:
-    """One second each; all mechanisms on an axis before the next axis."""
+    """On this clock every look takes one second. All mechanisms of an axis come before the next axis."""
     said: list[str] = []
     monkeypatch.setattr(cost_curves, "tried", growing)
     monkeypatch.setattr(cost_curves.time, "monotonic", iter(range(100)).__next__)
@@ -74,7 +74,7 @@ def test_counted_flops_grow_between_linear_and_quadratic(found: dict[tuple[str, 
         assert 1 < flops.slope < 2
 
 
-def test_a_step_more_costs_what_it_costs_and_only_integrators_have_steps(
+def test_a_further_step_has_a_fitted_cost_and_only_integrators_have_steps(
     found: dict[tuple[str, str], Growth],
 ) -> None:
     line = found["coupled-euler", "steps"].seconds
@@ -83,7 +83,7 @@ def test_a_step_more_costs_what_it_costs_and_only_integrators_have_steps(
     assert ("standard", "steps") not in found
 
 
-def test_what_is_too_large_is_left_out_and_the_curve_is_fitted_without_it(
+def test_a_point_that_is_too_large_is_left_out_of_the_fit(
     monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
 ) -> None:
     def tried(name: str, setting: BenchSetting, *given: Any) -> Trial:
@@ -99,7 +99,9 @@ def test_what_is_too_large_is_left_out_and_the_curve_is_fitted_without_it(
     assert length.seconds.slope == pytest.approx(1.5)
 
 
-def test_a_forecast_beyond_patience_is_not_tried(monkeypatch: pytest.MonkeyPatch, setting: BenchSetting) -> None:
+def test_a_point_whose_forecast_exceeds_the_limit_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
+) -> None:
     """Four calls of the second length would take more than 20 ms by their FLOPs."""
     tried: list[int] = []
 

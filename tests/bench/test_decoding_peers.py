@@ -1,4 +1,4 @@
-"""Decoding beside Hugging Face's: all cases speak the same tokens, as the benchmark demands, and all are timed."""
+"""All cases of the decoding benchmark with Hugging Face generate the same tokens, and all are timed."""
 
 from decoding_peers import BASELINE, bench_decoding_peers
 

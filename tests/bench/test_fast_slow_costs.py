@@ -1,4 +1,4 @@
-"""What the cost of two timescales is reckoned from: no real timings, which would test the machine."""
+"""The computations behind the cost of two timescales, without real timings, which would test the machine."""
 
 from itertools import count
 from typing import Any
@@ -54,17 +54,17 @@ def summary_of(row: str, seconds: float, jitter: float) -> dict[str, Any]:
     }
 
 
-def test_times_that_follow_flops_are_foretold_by_flops_whatever_the_machine() -> None:
+def test_times_proportional_to_flops_are_predicted_by_flops_on_any_machine() -> None:
     for machine in (1e-9, 1e-6):
         exact = predictions(record({row: machine * flops for row, (_, flops) in COUNTED.items()}, jitter=0.01))
-        assert exact["FLOPs"].error == pytest.approx(0, abs=1e-12)  # a jitter alike in all rows
+        assert exact["FLOPs"].error == pytest.approx(0, abs=1e-12)  # all rows have the same jitter
         assert exact["FLOPs"].order == pytest.approx(1)
         assert exact["FLOPs"].seconds_per_count == pytest.approx(machine, rel=0.02)
         assert exact["layers over all positions"].error > 0.05
         assert exact["layers over all positions"].order < 1
 
 
-def test_times_that_follow_layers_are_foretold_by_layers() -> None:
+def test_times_proportional_to_layers_are_predicted_by_layers() -> None:
     found = record({row: layers for row, (layers, _) in COUNTED.items()})
     assert in_words(found).splitlines()[-1] == "processor time: layers over all positions is nearer"
 
@@ -75,15 +75,15 @@ def test_too_few_rows_are_refused_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_what_freezing_saves_is_the_slow_path_and_the_injection() -> None:
-    """In FLOPs exactly, so that the share of time stands beside its forecast."""
+def test_freezing_saves_the_slow_path_and_the_injection() -> None:
+    """Criterion: this is exact in FLOPs, so that a measured share of time can be compared with the predicted one."""
     config = two_timescales.COUPLED
     parts = forward_flops(config, 64)
     saved = sum(parts.values()) - sum(forward_flops(config.replace(frozen=True), 64).values())
     assert saved == pytest.approx(parts["slow path"] + parts["injection"])
 
 
-def test_the_dense_model_differs_from_the_coupled_one_in_nothing_but_the_timescales() -> None:
+def test_the_dense_model_differs_from_the_coupled_one_only_in_the_timescales() -> None:
     assert two_timescales.DENSE.to_dict() == SIZES["dense-minimind"].replace(mlp="gelu").to_dict()
     ours, dense = (config.build(seed=0) for config in (two_timescales.COUPLED, two_timescales.DENSE))
     for block in ours.layers + dense.layers:
@@ -96,7 +96,7 @@ def test_the_dense_model_differs_from_the_coupled_one_in_nothing_but_the_timesca
 def test_every_comparison_runs_with_the_gate_open_and_two_equal_cases_are_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a clock that ticks at each look, all cases take the same time."""
+    """On a clock that advances by one tick at each reading, all cases take the same time."""
     monkeypatch.setattr(two_timescales, "TOKENS", 32)
     small = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24)
     monkeypatch.setattr(two_timescales, "COUPLED", small)
@@ -110,7 +110,7 @@ def test_every_comparison_runs_with_the_gate_open_and_two_equal_cases_are_equal(
 
 
 def test_a_timing_has_as_many_seconds_on_a_core_as_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warm-up is not among them; memory is measured elsewhere."""
+    """The warm-up does not count, and memory is measured elsewhere."""
     nothing = RunCosts("cpu", 1, 2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7)
     monkeypatch.setattr(costs, "calibrate", lambda config, runtime: nothing)
     config = RECIPES["fast-slow"].replace(d_model=16, d_ff=24, vocab_size=320, batch_size=1, seq_len=16)

@@ -1,4 +1,4 @@
-"""Fits of costs: known laws are recovered, and the error of an exponent is what a library says it is."""
+"""Fits of costs recover known laws, and the error of an exponent agrees with a statistics library."""
 
 from math import exp
 
@@ -21,7 +21,7 @@ def test_an_exact_power_is_recovered(exponent: float, factor: float) -> None:
 
 
 def test_two_regimes_lie_between_their_exponents_and_show_in_the_error() -> None:
-    """A linear cost with a quadratic one: neither fits, and the error says that one exponent does not."""
+    """The cost is the sum of a linear and a quadratic part, so no single exponent fits, and the error shows it."""
     line = power_law(PLACES, [x + x**2 / 1000 for x in PLACES])
     assert 1 < line.slope < 2
     assert line.error is not None

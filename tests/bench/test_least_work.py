@@ -1,4 +1,4 @@
-"""What a stage must at least do: products as torch counts them, pairs and numbers as a loop counts them."""
+"""The least work of a stage: products as torch counts them, and pairs and numbers as a loop counts them."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ MOVING = [name for name, config in PRESETS.items() if config.couple.moves]
 
 @pytest.mark.parametrize("name", MOVING)
 def test_products_of_coupling_are_those_that_torch_counts(name: str) -> None:
-    """On the plain path, on shapes alone."""
+    """Torch counts the plain path on the meta device."""
     with torch.device("meta"):
         layer = build(name, d_model=64, n_heads=4)
         layout = layer.layout
@@ -34,14 +34,14 @@ def pairs() -> int:
 
 
 def test_scores_are_counted_pair_by_pair() -> None:
-    """Two FLOPs for every product of a query's number with a key's, and of a weight with a value's."""
+    """Criterion: two FLOPs for each product of a query's number with a key's, and of a weight with a value's."""
     q, k, context = torch.empty(B, H, T, K), torch.empty(B, H, T, K), torch.empty(B, H, T, V)
     assert scoring_flops(Softmax(), q, k, context) == 2 * B * H * pairs() * (K + V)
     assert scoring_flops(Uniform(), q, k, context) == 0
 
 
 def test_a_state_is_written_by_every_key_and_read_by_every_query() -> None:
-    """As the recurrence goes, position by position: k v' is K V products, q' S as many."""
+    """Criterion: as in the recurrence, each position takes K V products for k v' and K V for q' S."""
     q, k, context = torch.empty(B, H, T, K), torch.empty(B, H // 2, T, K), torch.empty(B, H, T, V)
     by_hand = sum(2 * K * V * (H + H // 2) for _ in range(B) for _ in range(T))
     assert scoring_flops(Decayed(), q, k, context) == by_hand
@@ -60,9 +60,9 @@ def test_the_readout_is_one_product() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_bytes_are_those_of_tensors_that_pass(size: int) -> None:
-    """Read in a forward pass: inputs, parameters; written: outputs. Then, backwards, read again: inputs, parameters,
-    and the gradients of the outputs; written: gradients of inputs and parameters."""
+def test_bytes_are_those_of_tensors_read_and_written(size: int) -> None:
+    """A forward pass reads inputs and parameters and writes outputs. A backward pass reads inputs, parameters and the
+    gradients of outputs, and writes the gradients of inputs and parameters."""
     linear = nn.Linear(5, 3)
     inputs, outputs, parameters = 7 * 5, 7 * 3, n_trained(linear)
     assert parameters == 5 * 3 + 3

@@ -1,4 +1,4 @@
-"""Where a step's time goes: nothing is lost, nothing is counted twice, and each second stands where it was spent."""
+"""The profile of a step loses no time, counts none twice, and assigns each second to the part that took it."""
 
 import gzip
 import json
@@ -49,7 +49,8 @@ DIFFERENTIATED = {"embedding", "norms", "project", "couple", "score", "output", 
     ids=["recomputed", "two timescales"],
 )
 def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: to 5%, every part that has weights or work forwards and backwards, and the trace has their ranges."""
+    """Criterion: they sum to the step within 5%, every part with weights has time in both passes, and the trace has
+    their ranges."""
     monkeypatch.setattr(profiling, "WARM_UP", 1)
     found = profile_step(CONFIG.replace(**changes), CPU, tmp_path / "deep" / "trace.json.gz", n_steps=2)
     assert found.accounted_seconds == pytest.approx(found.step_seconds, rel=0.05)
@@ -67,7 +68,7 @@ def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, m
 
 
 class Sleeping(torch.autograd.Function):
-    """Takes longer than all the rest of a step, and three times as long backwards."""
+    """A module that takes longer than the rest of a step, and three times as long in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class Sleeping(torch.autograd.Function):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "part"), [("mlp.down", "mlp"), ("attention.score", "score"), ("mlp_norm", "norms")])
-def test_each_second_stands_where_it_was_spent(
+def test_each_second_belongs_to_the_part_that_took_it(
     place: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = Learner.__init__
@@ -101,7 +102,7 @@ def test_each_second_stands_where_it_was_spent(
     assert all(max(found.forward, found.backward) < 0.1 for name, found in parts.items() if name != part)
 
 
-def test_watching_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiling_does_not_change_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Learner] = []
     built = Learner.__init__
 
@@ -142,8 +143,8 @@ def below(root: Any) -> list[Any]:
 
 
 def test_on_a_gpu_kernels_count_and_the_backward_pass_has_a_thread_of_its_own() -> None:
-    """Criterion: of events as the profiler gives them: kernels belong to the part that launched them, or whose
-    operation they differentiate by number; the shadow of a range on the device is no kernel."""
+    """Criterion: kernels count for the part that launched them, or whose operation they differentiate by its number.
+    The copy of a range on the device is no kernel. The events are those of a real profiler."""
     forward = event("attractor::operator", 2, number=7, kernels=[("gemm", 3e6)])
     passed_on = event("aten::empty", 1.5, number=7)
     mlp = event(f"{MARK}mlp", 1, passed_on, forward, kernels=[(f"{MARK}mlp", 5e6)])

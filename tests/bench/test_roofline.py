@@ -1,4 +1,4 @@
-"""The roofline's arithmetic, and that what is measured for it is a rate."""
+"""The arithmetic of the roofline, and the rates measured for it."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ positive = st.floats(1e-3, 1e6)
 
 
 @given(positive, positive)
-def test_work_at_its_least_time_is_all_of_the_roofline(n_bytes: float, flops: float) -> None:
+def test_work_in_its_least_time_reaches_the_roofline(n_bytes: float, flops: float) -> None:
     work = Work(n_bytes, flops)
     least = CEILINGS.least_seconds(work, "fp32")
     assert CEILINGS.fraction(work, "fp32", least) == pytest.approx(1)
@@ -22,8 +22,9 @@ def test_work_at_its_least_time_is_all_of_the_roofline(n_bytes: float, flops: fl
     assert least >= flops / 1000
 
 
-def test_the_nearer_ceiling_decides() -> None:
-    """Below the corner of 10 FLOPs a byte the memory does, above it the products; a faster format moves the corner."""
+def test_the_lower_ceiling_decides() -> None:
+    """Criterion: below 10 FLOPs a byte the memory bounds the rate, above it the products. A faster format moves this
+    point."""
     assert CEILINGS.least_seconds(Work(10, 50), "fp32") == CEILINGS.least_seconds(Work(10, 50), "bf16") == 0.1
     assert CEILINGS.least_seconds(Work(10, 400), "fp32") == 0.4
     assert CEILINGS.least_seconds(Work(10, 400), "bf16") == 0.1
@@ -39,7 +40,7 @@ def test_a_copy_counts_twice_and_a_product_twice_its_volume(monkeypatch: pytest.
     assert found.flops_per_second == {"fp32": 2 * 10**3 / 0.5, "bf16": 2 * 10**3 / 0.5}
 
 
-def test_the_best_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     class Watch:
         def __init__(self, device: torch.device) -> None: ...
         def mark(self) -> None: ...
@@ -49,4 +50,4 @@ def test_the_best_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(roofline, "Stopwatch", Watch)
     assert roofline.best_seconds(lambda: calls.append(1), torch.device("cpu")) == 1.0
-    assert len(calls) == roofline.N_TRIES + 1  # one to warm up
+    assert len(calls) == roofline.N_TRIES + 1  # one further call warms up

@@ -1,4 +1,4 @@
-"""Stages, one by one: all that have kernels are there, each with its least work; one that fails is left out."""
+"""Every stage with a kernel is timed with its least work, and a stage that fails is left out."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -11,7 +11,7 @@ from attractor.bench.stages import StageCase, stage_cases, timed_stages
 from attractor.bench.trial import BenchSetting
 from attractor.kernels.differential import IMPLEMENTATIONS
 
-N, H, K, SIZE = 32, 4, 8, 4  # positions of the tiny shape, heads, their width, bytes of a number in fp32
+N, H, K, SIZE = 32, 4, 8, 4  # positions, heads, head width, bytes of a number in fp32
 PARAMETERS = 2 * K * K
 
 
@@ -20,7 +20,7 @@ def cases(setting: BenchSetting) -> dict[str, Callable[[], StageCase]]:
     return stage_cases(setting.shape, "fp32", setting.device)
 
 
-def test_every_kind_of_stage_is_there_once(cases: dict[str, Callable[[], StageCase]]) -> None:
+def test_every_kind_of_stage_occurs_once(cases: dict[str, Callable[[], StageCase]]) -> None:
     moving = {(c.project, c.couple) for c in PRESETS.values() if c.couple.moves}
     scoring = {(c.project, c.couple.parts, c.score) for c in PRESETS.values()}
     assert sum(name.startswith("couple, ") for name in cases) == len(moving)
@@ -29,8 +29,8 @@ def test_every_kind_of_stage_is_there_once(cases: dict[str, Callable[[], StageCa
     assert {"couple, phase", "couple, psiqrh", "couple, coupled-gqa", "readout, linear cross-entropy"} <= set(cases)
 
 
-def test_what_stays_untouched_is_not_moved(cases: dict[str, Callable[[], StageCase]]) -> None:
-    """MLP-only leaves the keys alone, Euler moves both, phase writes both twice as wide."""
+def test_tensors_that_a_stage_leaves_alone_count_no_bytes(cases: dict[str, Callable[[], StageCase]]) -> None:
+    """MLP-only leaves the keys alone, Euler moves both queries and keys, and phase writes both at twice the width."""
     one = N * H * K
     for name, n_read, n_written, n_parameters in (
         ("mlp-only", one, one, PARAMETERS),
@@ -44,7 +44,7 @@ def test_what_stays_untouched_is_not_moved(cases: dict[str, Callable[[], StageCa
 
 
 def test_every_stage_can_be_differentiated(small_bench: None, cases: dict[str, Callable[[], StageCase]]) -> None:
-    """With respect to what it is given and to its own parameters, if it can be taken here at all."""
+    """Criterion: stages that run on this device have gradients for their inputs and their parameters."""
     for time in timed_stages(cases, "fp32", torch.device("cpu")):
         taken = time.left_out is None
         assert taken or time.left_out == "not available on this device", (time.name, time.left_out)

@@ -1,4 +1,4 @@
-"""A process of its own: its answer comes back, and so does whatever goes wrong there, in words."""
+"""A function runs in a subprocess, which returns its result or a clear error."""
 
 import operator
 import os
@@ -12,15 +12,15 @@ from attractor.bench.subprocess_timing import NotMeasured, free_memory, in_words
 from attractor.errors import InputError
 
 
-def test_the_answer_comes_back_from_a_process_whose_memory_is_bounded() -> None:
-    """So that an allocation fails there before the machine has to end something."""
+def test_the_result_comes_from_a_process_with_bounded_memory() -> None:
+    """With this bound an allocation fails in the subprocess before the system must kill a process."""
     assert run_in_subprocess(operator.add, 1, 2, patience=60) == 3
     soft, _ = run_in_subprocess(resource.getrlimit, resource.RLIMIT_DATA, patience=60)
     assert 0 < soft < 2 * free_memory(torch.device("cpu"))
     assert run_in_subprocess(os.getpid, patience=60) != os.getpid()
 
 
-def test_what_goes_wrong_there_is_said_here() -> None:
+def test_an_error_in_the_subprocess_is_reported_here() -> None:
     for function, given, said in (
         (bytearray, (2**60,), "out of memory"),
         (operator.truediv, (1, 0), "ZeroDivisionError: division by zero"),
@@ -30,7 +30,7 @@ def test_what_goes_wrong_there_is_said_here() -> None:
             run_in_subprocess(function, *given, patience=60)
 
 
-def test_patience_ends() -> None:
+def test_a_call_that_takes_too_long_is_ended() -> None:
     started = time.monotonic()
     with pytest.raises(NotMeasured, match=r"takes more than 200 ms"):
         run_in_subprocess(time.sleep, 60, patience=0.2)
@@ -46,5 +46,5 @@ def test_patience_ends() -> None:
         (RuntimeError(), "RuntimeError: no reason is given"),
     ],
 )
-def test_reasons_are_words(error: Exception, said: str) -> None:
+def test_errors_become_readable_reasons(error: Exception, said: str) -> None:
     assert in_words(error, 2_000_000_000) == said

@@ -1,4 +1,4 @@
-"""Cases in turns: what cannot be measured says why and the rest goes on. On a clock of its own; nothing is timed."""
+"""Alternating timings of training: a case that fails has a reason, and the others continue. The clock is simulated."""
 
 import functools
 from collections.abc import Callable
@@ -16,8 +16,12 @@ from attractor.bench.training import TimedCase, groups, time_training
 from attractor.bench.trial import BenchSetting, Trial
 
 NAMES = ("standard", "coupled-euler", "gated")
-counted_flops = functools.cache(training.counted_flops)  # of one model, the same in every test
-STEP = {"standard": 1.0, "coupled-euler": 1.25, "gated": 2.0}  # seconds of a step; a forward pass takes a quarter
+counted_flops = functools.cache(training.counted_flops)  # the counts are the same in every test
+STEP = {
+    "standard": 1.0,
+    "coupled-euler": 1.25,
+    "gated": 2.0,
+}  # seconds of a step, of which a forward pass takes a quarter
 
 
 def laps(name: str) -> dict[str, float]:
@@ -44,8 +48,8 @@ def trial_of(name: str) -> Trial:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, setting: BenchSetting) -> Callable[..., dict[str, TimedCase]]:
-    """The cells by name. `alone` and `warm` say what goes wrong in a trial and in the first steps, `fails_in` in which
-    round memory runs out."""
+    """Return the timed cases by name. `alone` and `warm` give errors of the trial and of the first steps, and
+    `fails_in` the round in which a case runs out of memory."""
 
     def run(
         alone: dict[str, Exception] | None = None,
@@ -94,24 +98,22 @@ def test_memory_that_runs_out_leaves_one_case_out(measured: Callable[..., dict[s
 
 
 @pytest.mark.parametrize("when", ["alone", "warm", "fails_in"])
-def test_without_the_baseline_nothing_is_held_against_it(
-    measured: Callable[..., dict[str, TimedCase]], when: str
-) -> None:
+def test_without_the_baseline_there_are_no_ratios(measured: Callable[..., dict[str, TimedCase]], when: str) -> None:
     failure = {"alone": NotMeasured("out of memory"), "warm": MemoryError(), "fails_in": 1}[when]
     cells = measured(**{when: {"standard": failure}})
     assert all(cell.timings is None for cell in cells.values())
     assert "no baseline: standard out of memory" in str(cells["gated"].left_out)
 
 
-def test_what_its_trial_says_would_take_too_long_is_left_out(measured: Callable[..., dict[str, TimedCase]]) -> None:
-    """Six calls of 2.5 s are 15 s, of 1.25 and 1.56 s less than ten."""
+def test_a_case_whose_trial_predicts_too_long_a_time_is_left_out(measured: Callable[..., dict[str, TimedCase]]) -> None:
+    """Six calls of 2.5 s take 15 s, and six of 1.25 s or 1.56 s take less than ten."""
     cells = measured(patience=10)
     assert [name for name, cell in cells.items() if cell.left_out] == ["gated"]
     assert cells["gated"].left_out == "would take 15 s as its trial says, more than 10 s"
     assert cells["gated"].trial is not None
 
 
-def test_what_its_flops_say_would_take_too_long_is_not_even_tried(
+def test_a_case_whose_flops_predict_too_long_a_time_is_not_tried(
     measured: Callable[..., dict[str, TimedCase]], setting: BenchSetting
 ) -> None:
     flops = counted_flops("gated", setting)
@@ -122,7 +124,7 @@ def test_what_its_flops_say_would_take_too_long_is_not_even_tried(
 
 
 @given(st.lists(st.integers(1, 100), min_size=0, max_size=12), st.integers(1, 200))
-def test_groups_hold_everyone_once_and_the_baseline_always(sizes: list[int], room: int) -> None:
+def test_groups_have_every_case_once_and_always_the_baseline(sizes: list[int], room: int) -> None:
     states = {str(number): size for number, size in enumerate(sizes)} | {"standard": 10}
     others = [name for name in states if name != "standard"]
     found = groups("standard", others, states, room)

@@ -1,4 +1,4 @@
-"""A case alone: real passes of a tiny model, here and in a process of its own."""
+"""A trial makes real passes of a tiny model, in this process and in a subprocess."""
 
 import pytest
 import torch
@@ -19,8 +19,11 @@ def test_passes_train_the_model_and_leave_no_gradient(setting: BenchSetting) -> 
     assert all(parameter.grad is None for parameter in run.model.parameters())
 
 
-def test_compiling_is_told_apart_from_the_passes(monkeypatch: pytest.MonkeyPatch, setting: BenchSetting) -> None:
-    """The loss is compiled once, for fixed shapes; what the first call takes more is not in the warm seconds."""
+def test_compile_time_is_separate_from_the_time_of_passes(
+    monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
+) -> None:
+    """Criterion: the loss is compiled once for fixed shapes, and the additional time of the first call is not in the
+    warm seconds."""
     asked: list[dict[str, object]] = []
 
     def compile(loss, **how):  # type: ignore[no-untyped-def]
@@ -34,11 +37,11 @@ def test_compiling_is_told_apart_from_the_passes(monkeypatch: pytest.MonkeyPatch
     slow, warm = ({"forward": s, "forward+backward": s, "step": s} for s in (10.0, 1.0))
     trial = Trial((slow, warm, warm), peak_memory=0)
     assert (trial.first_seconds, trial.compile_seconds, trial.seconds("step")) == (20, 18, 1)
-    assert passes.RECOMPILE_LIMIT > 8  # torch's own limit, which as many models would pass
+    assert passes.RECOMPILE_LIMIT > 8  # torch's default, which this many models would exceed
 
 
-def test_a_process_of_its_own_finds_the_memory_of_the_step(setting: BenchSetting) -> None:
-    """At least weights, moments and gradients; and the same passes come back."""
+def test_a_subprocess_measures_the_memory_of_the_step(setting: BenchSetting) -> None:
+    """Criterion: it is at least that of weights, moments and gradients, and the passes are the same."""
     from dataclasses import replace
 
     wide = replace(setting, shape=replace(setting.shape, d_model=512, n_heads=8, d_ff=2048, n_layers=2))
@@ -48,7 +51,7 @@ def test_a_process_of_its_own_finds_the_memory_of_the_step(setting: BenchSetting
     assert len(trial.calls) == 2
 
 
-def test_out_of_memory_here_is_a_reason(setting: BenchSetting) -> None:
+def test_lack_of_memory_in_this_process_is_a_reason(setting: BenchSetting) -> None:
     def run() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 

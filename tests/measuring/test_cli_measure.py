@@ -1,4 +1,5 @@
-"""The command: a run and a folder of Hugging Face's side by side, what is kept on Ctrl-C, and what is refused."""
+"""`attractor measure` compares a run with a Hugging Face model, keeps finished passages on Ctrl-C, and refuses bad
+input."""
 
 import json
 from io import StringIO
@@ -44,8 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_and_a_llama_side_by_side(run: Path, llama: Path, text: Path, tmp_path: Path) -> None:
-    """Criterion: each has its table, the record both, and the last line is the page."""
+def test_a_run_and_a_llama_are_measured_together(run: Path, llama: Path, text: Path, tmp_path: Path) -> None:
+    """Criterion: each has a table, the record has both, and the last line is the path of the page."""
     out = tmp_path / "measures"
     lines = attractor_measure(run, llama, "--on", text, *BRIEFLY, "--k=2", "--out", out).splitlines()
     assert lines[-1] == str(out / "index.html")
@@ -75,10 +76,10 @@ def test_half_precision_is_measured_without_jacobians(llama: Path, text: Path) -
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_passages_that_are_done(
+def test_ctrl_c_keeps_the_finished_passages(
     llama: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: the second of three passages is interrupted; the page is of the first, and says so."""
+    """Criterion: after an interrupt in the second of three passages, the page covers the first and says so."""
     whole = measuring.measured
 
     def interrupted(*given: Any) -> Any:
@@ -118,12 +119,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
         (("--device=nowhere",), "device must be one that torch can use here"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(options: tuple[str, ...], message: str, llama: Path, text: Path) -> None:
+def test_unusable_input_is_refused(options: tuple[str, ...], message: str, llama: Path, text: Path) -> None:
     with pytest.raises(InputError, match=message):
         attractor_measure(llama, "--on", text, *options)
 
 
-def test_models_that_are_none_are_refused(encoder: Path, text: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_models_are_refused(encoder: Path, text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         InputError, match=r"model must be a run folder or a Hugging Face folder, but .*empty' has no con"
@@ -135,8 +136,8 @@ def test_models_that_are_none_are_refused(encoder: Path, text: Path, tmp_path: P
         attractor_measure("--on", text)
 
 
-def test_nothing_of_the_machine_is_left_watched(llama: Path, text: Path) -> None:
-    """Criterion: transformers' table of attention functions is what it was, and the model its own."""
+def test_measuring_restores_the_library_and_the_model(llama: Path, text: Path) -> None:
+    """Criterion: transformers' table of attention functions and the model's own function are the same as before."""
     from transformers.modeling_utils import AttentionInterface
 
     before = AttentionInterface.get_interface

@@ -1,4 +1,5 @@
-"""Softmax maps from queries and keys as they are scored: the models' own, in every way to attend."""
+"""Softmax maps computed from recorded queries and keys equal those of the models, for every attention
+implementation."""
 
 from typing import Any
 
@@ -37,7 +38,12 @@ THEIRS = {
     "falcon-grouped": transformers.FalconConfig(**FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-alibi": transformers.FalconConfig(**FALCON, multi_query=False, alibi=True),
 }
-ONLY_EAGER = ("gemma2", "gpt-oss", "bloom", "falcon-alibi")  # sdpa knows no soft-caps or sinks, or is another function
+ONLY_EAGER = (
+    "gemma2",
+    "gpt-oss",
+    "bloom",
+    "falcon-alibi",
+)  # sdpa lacks soft-caps and sinks, or computes another function
 OURS = ("standard", "gqa", "mla", "differential", "differential-v2", "coupled-gqa", "coupled-mla", "gated")
 T = 9
 TOKENS = torch.randint(11, (1, T), generator=torch.Generator().manual_seed(0))
@@ -61,7 +67,7 @@ def our_model(attention: str, **changes: Any) -> nn.Module:
 
 
 def maps_of(model: nn.Module) -> list[Tensor]:
-    """Of each layer, H T T."""
+    """Return the maps H T T of each layer."""
     found = []
     layers = layers_of(model, TOKENS)
     with ScoreRecorder(model) as scores, torch.no_grad():
@@ -76,8 +82,8 @@ def maps_of(model: nn.Module) -> list[Tensor]:
     ("name", "attend"), [(n, a) for n in THEIRS for a in ("eager", "sdpa") if a == "eager" or n not in ONLY_EAGER]
 )
 def test_weights_are_those_that_the_eager_model_shows(name: str, attend: str) -> None:
-    """Criterion: equal to 1e-6 to output_attentions, soft-caps, windows, sinks and groups among them, and whichever
-    function attends."""
+    """Criterion: they equal output_attentions to 1e-6, also with soft-caps, windows, sinks and groups, for every
+    attention function."""
     with torch.no_grad():
         shown = their_model(name, "eager")(TOKENS, output_attentions=True, use_cache=False).attentions
     assert len(shown) == 2
@@ -85,8 +91,9 @@ def test_weights_are_those_that_the_eager_model_shows(name: str, attend: str) ->
         torch.testing.assert_close(weights, theirs[0], rtol=0, atol=1e-6)
 
 
-def test_falcon_with_alibi_scores_what_sdpa_attends_by() -> None:
-    """The maps give the module's output: eager attention adds ALiBi once more, so it shows other weights."""
+def test_the_maps_of_falcon_with_alibi_are_those_of_sdpa() -> None:
+    """Criterion: the maps give the module's output. Eager attention adds ALiBi a second time, so it shows other
+    weights."""
     model = their_model("falcon-alibi", "sdpa")
     layers = layers_of(model, TOKENS)
     outputs: list[tuple[Tensor, Tensor]] = []
@@ -104,7 +111,7 @@ def test_falcon_with_alibi_scores_what_sdpa_attends_by() -> None:
 
 @pytest.mark.parametrize("attention", OURS)
 def test_weights_are_those_that_taps_show(attention: str) -> None:
-    """Criterion: the same maps, whatever their order; of differential attention each softmax map."""
+    """Criterion: the maps are the same in any order; for differential attention they are the two softmax maps."""
     model = our_model(attention)
     with capture("weights") as seen, torch.no_grad():
         model(TOKENS)
@@ -113,7 +120,7 @@ def test_weights_are_those_that_taps_show(attention: str) -> None:
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=0, atol=1e-6)
 
 
-def test_a_soft_cap_is_known() -> None:
+def test_a_soft_cap_is_applied() -> None:
     model = our_model("standard", softcap=0.3)
     with capture("weights") as seen, torch.no_grad():
         model(TOKENS)
@@ -121,8 +128,9 @@ def test_a_soft_cap_is_known() -> None:
         torch.testing.assert_close(weights, tapped[0], rtol=0, atol=1e-6)
 
 
-def test_each_round_of_two_timescales_scores_its_own() -> None:
-    """Criterion: the maps of the fast path's steps, the injection's among them, are those of the model's own pass."""
+def test_each_round_of_two_timescales_has_its_own_maps() -> None:
+    """Criterion: the maps of the fast path's steps, including the injection, equal those of the model's own forward
+    pass."""
     model = FastSlowConfig(vocab_size=11, d_model=32, n_heads=4, max_seq_len=16).build(seed=0).eval()
     with capture("weights") as seen, torch.no_grad():
         model(TOKENS)
@@ -137,7 +145,7 @@ def test_each_round_of_two_timescales_scores_its_own() -> None:
         torch.testing.assert_close(weights, tapped[0], rtol=0, atol=1e-5)
 
 
-def test_what_has_no_softmax_scores_nothing_and_nothing_stays_watched() -> None:
+def test_attention_without_softmax_records_nothing_and_recording_ends() -> None:
     model = our_model("uniform")
     layers = layers_of(model, TOKENS)
     with ScoreRecorder(model) as scores:
@@ -149,17 +157,14 @@ def test_what_has_no_softmax_scores_nothing_and_nothing_stays_watched() -> None:
     assert scores.during(layers.steps[0], layers.states[0])[1] == {}
 
 
-# --- the measures ---------------------------------------------------------------------------------------------------
-
-
 def scored(n_heads: int = 4, seed: int = 0, size: float = 1.0, causal: bool = True) -> ScoreInputs:
     generator = torch.Generator().manual_seed(seed)
     q, k = (size * torch.randn(1, n, T, 4, generator=generator) for n in (n_heads, n_heads // 2))
     return ScoreInputs(q, k, 0.5, causal=causal)
 
 
-def test_nothing_scored_is_uniform_attention() -> None:
-    """Criterion: known values for H = 1 / (t + 1) everywhere below the diagonal."""
+def test_scores_of_zero_are_uniform_attention() -> None:
+    """Criterion: the measures have their known values for weights of 1 / (t + 1) up to the diagonal."""
     found = head_measures(nn.Identity(), scored(size=0.0), 10**9)
     rows = torch.arange(1, T + 1).float()
     expected = {
@@ -187,7 +192,7 @@ def test_logits_are_those_that_the_mask_allows() -> None:
 
 
 def test_a_bias_is_part_of_the_map_and_not_of_the_logits() -> None:
-    """Criterion: a mask that is added, with a slope by distance for each head, as ALiBi has it."""
+    """Criterion: this holds for an additive mask with a slope by distance for each head, as in ALiBi."""
     given = scored(causal=False)
     distance = (torch.arange(T).view(-1, 1) - torch.arange(T)).float()
     bias = -torch.tensor([0.1, 0.2, 0.4, 0.8]).view(1, -1, 1, 1) * distance
@@ -198,7 +203,7 @@ def test_a_bias_is_part_of_the_map_and_not_of_the_logits() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The bytes of the largest tensor that any operation makes."""
+    """Record the bytes of the largest tensor that any operation makes."""
 
     nbytes = 0
 
@@ -211,14 +216,14 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("n_at_once", [1, 3, 100])
-def test_memory_sets_how_many_heads_are_formed_and_nothing_else(n_at_once: int) -> None:
-    """Criterion: no tensor beyond a copy of the maps that fit, and the same numbers."""
+def test_the_memory_limit_sets_the_number_of_heads_at_once_and_no_result(n_at_once: int) -> None:
+    """Criterion: no tensor is larger than one copy of the maps that fit, and the numbers are the same."""
     given = ScoreInputs(torch.randn(1, 8, 64, 4), torch.randn(1, 8, 64, 4), 0.5, causal=True)
     everything = head_measures(nn.Identity(), given, 10**9)
     limit = n_at_once * COPIES * 64 * 64 * 4
     with Largest() as largest:
         found = head_measures(nn.Identity(), given, limit)
-    assert largest.nbytes <= 2 * limit / COPIES  # sums are taken in fp64
+    assert largest.nbytes <= 2 * limit / COPIES  # the factor 2 is for sums in fp64
     for name, values in everything.items():
         torch.testing.assert_close(found[name], values, msg=name)
 

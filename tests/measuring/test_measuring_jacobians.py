@@ -1,4 +1,5 @@
-"""Norms and exponents of layers: those of dense Jacobians, whatever memory there is, and refused in time."""
+"""Norms and exponents of layers equal those of dense Jacobians under any memory limit, and bad input is refused
+early."""
 
 from typing import Any
 
@@ -31,21 +32,21 @@ def test_norms_are_those_of_the_dense_jacobians() -> None:
 
 
 def test_exponents_are_those_of_the_product_over_depth() -> None:
-    """Criterion: logarithms of the dense product's singular values, by layer, to 2e-3."""
+    """Criterion: they are the logarithms of the dense product's singular values per layer, to 2e-3."""
     product = DENSE[2] @ DENSE[1] @ DENSE[0]
     found = Jacobians.within(10**9, MAPS, k=3).exponents(3)
     expected = torch.linalg.svdvals(product)[:3].log() / 3
     torch.testing.assert_close(found.exponents, expected, rtol=0, atol=2e-3)
 
 
-def test_memory_changes_no_number() -> None:
+def test_the_memory_limit_changes_no_number() -> None:
     plenty = Jacobians.within(10**9, MAPS, k=2)
-    least = Jacobians(MAPS, 1)  # one direction at a time
+    least = Jacobians(MAPS, 1)  # this limit allows one direction at a time
     torch.testing.assert_close(plenty.norm(1).norm, least.norm(1).norm)
     torch.testing.assert_close(plenty.exponents(2).exponents, least.exponents(2).exponents)
 
 
-def test_a_recurrent_model_is_its_map_as_often_as_it_iterates() -> None:
+def test_a_recurrent_model_repeats_its_map_once_per_iteration() -> None:
     model = ItrSAConfig(vocab_size=11, d_model=8, n_heads=2, max_seq_len=8, causal=True, n_iterations=4).build(seed=0)
     plan = Plan(n_samples=1, length=5, k=1)
     (sample,) = measured(model.eval(), TOKENS[:1], plan)
@@ -66,9 +67,7 @@ def half(maps: LayerMaps) -> LayerMaps:
         (half(MAPS), 1, 10**9, "dtype must be fp32 or fp64 for Jacobians, got bfloat16"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_it_is_begun(
-    maps: LayerMaps, k: int, max_bytes: int, message: str
-) -> None:
+def test_impossible_requests_are_refused_before_any_work(maps: LayerMaps, k: int, max_bytes: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Jacobians.within(max_bytes, maps, k)
 
@@ -83,12 +82,12 @@ def test_what_cannot_be_done_is_refused_before_it_is_begun(
         ({"layers": (1, 1)}, "layers must be named once each"),
     ],
 )
-def test_plans_without_sense_are_refused(asked: dict[str, Any], message: str) -> None:
+def test_meaningless_plans_are_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Plan(**asked)
 
 
-def test_layers_are_chosen_and_those_that_are_not_there_refused() -> None:
+def test_layers_are_selected_and_missing_ones_refused() -> None:
     plan = Plan(n_samples=1, length=5, layers=(2, 0), k=0)
     (sample,) = measured(MODEL, TOKENS[:1], plan)
     (whole,) = measured(MODEL, TOKENS[:1], Plan(n_samples=1, length=5, k=0))

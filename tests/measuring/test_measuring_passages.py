@@ -1,4 +1,5 @@
-"""Passages: the same places for every tokenizer, spread over the text, and as many tokens as were asked for."""
+"""Passages start at the same places for every tokenizer, are spread over the text, and have the requested number of
+tokens."""
 
 import gzip
 from pathlib import Path
@@ -16,7 +17,7 @@ def letters(text: str) -> list[int]:
 
 
 def pairs(text: str) -> list[int]:
-    """A tokenizer with shorter spellings: two letters a token."""
+    """Encode two letters as one token, so that a text has half as many tokens."""
     return [1000 * ord(a) + ord(b) for a, b in zip(text[::2], text[1::2], strict=False)]
 
 
@@ -34,13 +35,13 @@ def test_passages_are_spread_over_the_text_and_do_not_overlap(seed: int) -> None
         assert place == 0 or TEXT[place - 1] == "\n"
 
 
-def test_tokenizers_begin_at_the_same_places_and_seeds_do_not() -> None:
+def test_the_places_depend_on_the_seed_and_not_on_the_tokenizer() -> None:
     by_letters, by_pairs = passages(TEXT, letters, 4, 40, None, 0), passages(TEXT, pairs, 4, 40, None, 0)
     assert [1000 * a + b for a, b in by_letters[:, :2].tolist()] == by_pairs[:, 0].tolist()
     assert not (by_letters == passages(TEXT, letters, 4, 40, None, 1)).all()
 
 
-def test_the_first_token_is_the_one_that_texts_begin_after() -> None:
+def test_the_first_token_is_the_start_token() -> None:
     found = passages(TEXT, letters, 3, 10, 7, 0)
     assert found.shape == (3, 10)
     assert (found[:, 0] == 7).all()
@@ -62,7 +63,7 @@ def test_a_file_a_folder_and_a_corpus_have_texts(tmp_path: Path) -> None:
     assert "import" in text_of("stdlib-code")
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_input_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
     with pytest.raises(
         InputError, match=r"must be UTF-8 text, but .*latin' has a byte at offset 2 that is not UTF-8; .*iconv"

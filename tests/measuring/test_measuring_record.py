@@ -1,4 +1,4 @@
-"""From samples to what people read: intervals over passages, notes, a table, and a page that needs nothing else."""
+"""Measurements become intervals over passages, notes, a table, and a self-contained page."""
 
 import json
 import re
@@ -24,7 +24,7 @@ PLAN = Plan(n_samples=3, length=8, k=2)
 
 
 def sample(number: int) -> Sample:
-    """Two layers, the second without attention."""
+    """Return the measurements of two layers, the second without attention."""
     return Sample(
         layers=[0, 1],
         heads={measure.name: [[1.0 + number, 3.0], []] for measure in OF_HEADS},
@@ -47,10 +47,10 @@ def test_means_are_over_heads_and_intervals_over_passages() -> None:
     assert found["by_layer"]["entropy"][0] == {"mean": expected.mean, "low": expected.low, "high": expected.high}
     assert found["by_layer"]["entropy"][1] is None
     assert found["by_head"]["entropy"] == [[2.0, 3.0], []]
-    assert found["by_layer"]["logit_max"][0]["mean"] == 3.0  # the largest of the heads, of each passage
+    assert found["by_layer"]["logit_max"][0]["mean"] == 3.0  # the largest over the heads of each passage
     assert found["over_layers"]["jacobian_norm"]["mean"] == 2.0
     assert found["exponents"]["by_rank"][0]["mean"] == pytest.approx(0.6)
-    assert found["exponents"]["by_rank"][1] is None  # a direction that is lost
+    assert found["exponents"]["by_rank"][1] is None  # this direction has collapsed
 
 
 def test_one_passage_has_no_interval() -> None:
@@ -59,7 +59,7 @@ def test_one_passage_has_no_interval() -> None:
     assert with_interval(found["by_layer"]["jacobian_norm"][0]) == "2.00"
 
 
-def test_a_reader_is_told_what_is_missing_or_not_settled() -> None:
+def test_notes_report_missing_and_unconverged_numbers() -> None:
     (silent,) = record("a", PLAN, SAMPLES, **ABOUT)["notes"]
     assert silent.startswith("Not every layer (not 1) attends")
     unsettled = [replace(each, jacobian_error=0.05, exponent_error=0.01) for each in SAMPLES[:2]]
@@ -69,7 +69,7 @@ def test_a_reader_is_told_what_is_missing_or_not_settled() -> None:
     assert "their error may be as large as 1.0e-02" in exponents
 
 
-def test_the_table_fits_a_log() -> None:
+def test_the_table_fits_the_width_of_a_log() -> None:
     console = Console(file=StringIO(), width=120)
     console.print(table_of(record(NAME, PLAN, SAMPLES, **ABOUT)))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def test_the_table_fits_a_log() -> None:
 
 
 class Addresses(HTMLParser):
-    """What a page would fetch, and its scripts."""
+    """A parser that collects the addresses that a page would fetch, and its scripts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Addresses(HTMLParser):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_models", [1, 2])
-def test_the_page_needs_nothing_else_and_escapes_what_is_not_ours(n_models: int, tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_escapes_foreign_text(n_models: int, tmp_path: Path) -> None:
     records = [record(name, PLAN, SAMPLES, **ABOUT) for name in (NAME, "b & c")[:n_models]]
     page = write_page(tmp_path / "new", contents(*records))
     html = page.read_text(encoding="utf-8")
@@ -109,12 +109,12 @@ def test_the_page_needs_nothing_else_and_escapes_what_is_not_ours(n_models: int,
 
 
 @pytest.mark.slow
-def test_the_page_of_a_record_that_was_read_back_is_the_same() -> None:
+def test_a_record_read_from_its_file_gives_the_same_page() -> None:
     made = contents(record("a", PLAN, SAMPLES, **ABOUT))
     assert render(json.loads(in_json(made)))[0] == render(made)[0]
 
 
-def test_a_model_that_scores_nothing_has_a_page() -> None:
+def test_a_model_without_scores_has_a_page() -> None:
     silent = [replace(each, heads={}, jacobian_norm=[], exponents=[]) for each in SAMPLES]
     found = record("a", PLAN, silent, **ABOUT)
     assert "No layer attends" in found["notes"][0]

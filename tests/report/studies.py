@@ -14,7 +14,7 @@ Losses = Mapping[str, Sequence[float | None]]
 
 
 def shifted(by: float, wobble: float = 0.001) -> list[float]:
-    """Three losses whose differences from BASE have the mean `by` and the standard deviation `wobble`."""
+    """Return three losses whose differences from BASE have the mean `by` and the standard deviation `wobble`."""
     return [loss + by + wobble * turn for loss, turn in zip(BASE, (-1, 0, 1), strict=True)]
 
 
@@ -33,7 +33,7 @@ def study(
     rates: Mapping[str, float] | None = None,
     **texts: str,
 ) -> StudyRecord:
-    """Losses by row, and by column where there are several; None is a run that has not finished."""
+    """Return a study with these losses by row, and by column where there are several; None is an unfinished run."""
     by_column = columns if columns is not None else {"": losses or {}}
     rows = tuple(dict.fromkeys(row for of_column in by_column.values() for row in of_column))
     design = Design(
@@ -97,7 +97,7 @@ def cell(
 
 
 def bent(value: Any, seed: int) -> Any:
-    """A list of numbers with a little of the seed in it; anything else as it is."""
+    """Change a list of numbers slightly by the seed; return any other value unchanged."""
     if isinstance(value, list):
         return [number + 0.03 * seed * (layer % 3 - 1) for layer, number in enumerate(value)]
     return value

@@ -1,4 +1,4 @@
-"""`attractor watch`: the list says of each run what its folder says, and nothing but these runs is served."""
+"""The list of `attractor watch` agrees with the run folders, and the server serves only these runs."""
 
 import base64
 import hashlib
@@ -37,7 +37,7 @@ def begun(path: Path, steps: int = 3, **config: object) -> RunFolder:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A run in every state, one of them with a hostile label; beside them a secret, outside of the folder."""
+    """Make a run in every state, one with a hostile label, and a secret outside of the folder."""
     (tmp_path / "secret.txt").write_text("secret")
     begun(tmp_path / "elsewhere" / "run", label="secret")
     folder = tmp_path / "runs"
@@ -75,10 +75,7 @@ def states(folder: Path) -> dict[str, str]:
     return {line.key: line.state for line in WatchedFolder(folder).look()}
 
 
-# --- the list ---------------------------------------------------------------------------------------------------------
-
-
-def test_every_run_has_its_state_and_those_that_run_come_first(runs: Path) -> None:
+def test_every_run_has_its_state_and_running_ones_come_first(runs: Path) -> None:
     expected = {
         "damaged": "damaged",
         "waiting": "not begun",
@@ -93,7 +90,7 @@ def test_every_run_has_its_state_and_those_that_run_come_first(runs: Path) -> No
 
 
 def test_a_line_holds_the_numbers_of_the_run(runs: Path) -> None:
-    """Criterion: 100 steps of 64 tokens at 64 tokens a second, of which 20 are done, leave 80 seconds."""
+    """Criterion: a run of 100 steps with 64 tokens each, at 64 tokens a second, has 80 seconds left after 20 steps."""
     run = begun(runs / "going", steps=20)
     run.append({"step": 20, "tokens": 1280, "valid_loss": 1.25})
     run.append({"step": 20, "tokens": 1280, "valid_loss": 1.5})
@@ -126,7 +123,7 @@ def test_new_runs_and_new_steps_appear_and_removed_runs_go(runs: Path) -> None:
     assert "late" not in {line.key for line in watched.look()}
 
 
-def test_a_look_reads_only_lines_that_were_added(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refresh_reads_only_lines_that_were_added(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = WatchedFolder(runs)
     watched.look()
     read: list[int] = []
@@ -142,7 +139,7 @@ def test_a_look_reads_only_lines_that_were_added(runs: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     "content", ["nonsense\n", '{"step": "x", "tokens": 1}\n', '{"step": 1, "tokens": 1, "loss": "low"}\n', "[1]\n"]
 )
-def test_a_damaged_run_shows_as_such_until_it_is_repaired(runs: Path, content: str) -> None:
+def test_a_damaged_run_is_shown_as_damaged_until_it_is_repaired(runs: Path, content: str) -> None:
     watched = WatchedFolder(runs)
     n_lines = len(watched.look())
     metrics = runs / "interrupted" / "metrics.jsonl"
@@ -156,9 +153,6 @@ def test_a_damaged_run_shows_as_such_until_it_is_repaired(runs: Path, content: s
         assert line.remark
     metrics.write_text(before)
     assert next(line for line in watched.look() if line.key == "interrupted").state == "interrupted"
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_and_the_pages_of_its_runs_are_served_and_names_are_escaped(server: LiveServer) -> None:
@@ -186,7 +180,7 @@ def test_a_page_may_run_its_own_script_and_no_other(server: LiveServer) -> None:
         assert not re.search(r"https?://(?!www\.w3\.org)", page.split("</style>")[1].split("<h2>Environment")[0])
 
 
-def test_only_this_machine_is_listened_to_and_only_by_its_own_name(server: LiveServer) -> None:
+def test_the_server_answers_only_this_machine_under_its_own_name(server: LiveServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     port = server.server_port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
@@ -198,7 +192,7 @@ def test_only_this_machine_is_listened_to_and_only_by_its_own_name(server: LiveS
             assert "interrupted" not in text
 
 
-def test_nothing_but_get_is_answered(server: LiveServer) -> None:
+def test_only_get_requests_are_answered(server: LiveServer) -> None:
     for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
         status, text = ask(server, "/", method)
         assert status == 501, method
@@ -230,7 +224,7 @@ def test_a_folder_that_is_a_run_is_a_list_of_one(runs: Path) -> None:
         assert server.pages.page(line.address) is not None
 
 
-def test_a_run_is_drawn_again_only_when_it_has_changed_and_not_without_a_pause(
+def test_a_run_is_drawn_again_only_after_a_change_and_a_pause(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Path] = []
@@ -249,7 +243,7 @@ def test_a_run_is_drawn_again_only_when_it_has_changed_and_not_without_a_pause(
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_in_a_browser_the_page_asks_again_and_shows_a_run_that_began_meanwhile(
+def test_in_a_browser_the_page_refreshes_and_shows_a_new_run(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     page, asked = server.pages.page, []
@@ -273,10 +267,7 @@ def test_in_a_browser_the_page_asks_again_and_shows_a_run_that_began_meanwhile(
     assert re.search(r'class="gone"[^>]* hidden', done.stdout)
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_says_the_address_and_ends_in_a_line(
+def test_the_command_prints_the_address_and_ends_with_one_line(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(self: LiveServer) -> None:
@@ -290,7 +281,7 @@ def test_the_command_says_the_address_and_ends_in_a_line(
     assert "runs go on" in end
 
 
-def test_what_cannot_be_watched_is_refused_in_one_line(
+def test_a_folder_that_cannot_be_watched_is_refused_in_one_line(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attractor = command_in_process(monkeypatch, capsys)

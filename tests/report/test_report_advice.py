@@ -1,4 +1,4 @@
-"""Advice in words: the instrument first, nothing beyond what was shown, and the same for programs."""
+"""Advice names the sensitivity first and claims only what was shown, with the same text in the record."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def advice(
     failures: dict[str, str] | None = None,
     seed: int = 0,
 ) -> Advice:
-    """What a pilot says whose rivals differ from standard by `effects` on average, with all runs finished."""
+    """Return the advice of a finished pilot whose rivals differ from standard by `effects` on average."""
     pilot = Pilot(rivals, n_max)
     rng = np.random.default_rng(seed)
     shared = rng.normal(2.1, 0.02, n_max)
@@ -74,8 +74,8 @@ def test_a_rival_that_is_better_is_recommended_with_its_interval_and_its_price()
 
 
 @pytest.mark.parametrize("control", [0.001, -0.1])
-def test_a_pilot_that_cannot_tell_recommends_nothing_but_a_longer_one(control: float) -> None:
-    """Criterion: even with a rival that is far better in every seed, no word speaks for it."""
+def test_a_pilot_that_is_not_sensitive_recommends_only_a_longer_one(control: float) -> None:
+    """Criterion: no sentence favours a rival, even one that is far better in every seed."""
     found = advice({"coupled-euler": -0.3, "gated": 0.0}, control=control)
     assert found.recommended == "standard"
     first, second, *rest = found.words()
@@ -95,7 +95,7 @@ def test_a_large_vocabulary_is_named_as_a_reason() -> None:
     assert "the corpus in bytes in place of 8,192 kinds" in advice(effects, control=0.0, vocab_size=8192).words()[0]
 
 
-def test_among_better_ones_their_own_comparison_decides_then_speed_then_the_mean() -> None:
+def test_the_choice_among_better_rivals_follows_their_comparison_then_speed_then_the_mean() -> None:
     shown = advice({"coupled-euler": -0.1, "gated": -0.3})
     assert shown.judgement.duels[0].outcome == "worse"
     assert shown.recommended == "gated"
@@ -109,7 +109,7 @@ def test_among_better_ones_their_own_comparison_decides_then_speed_then_the_mean
     assert opened.recommended == min(means, key=lambda label: means[label])
 
 
-def test_what_is_open_says_how_many_pairs_would_settle_it() -> None:
+def test_an_undecided_rival_is_reported_with_the_pairs_that_would_decide() -> None:
     found = advice({"coupled-euler": 0.0, "gated": 0.3}, sd=0.02)
     finding = found.judgement.rivals[0]
     assert found.recommended == "standard"
@@ -121,7 +121,7 @@ def test_what_is_open_says_how_many_pairs_would_settle_it() -> None:
     assert "'coupled-euler' may still be better" in found.words()[0]
 
 
-def test_a_rival_that_failed_is_named_with_its_reason_and_the_rest_is_answered() -> None:
+def test_a_rival_that_failed_is_named_with_its_reason_and_the_others_are_judged() -> None:
     found = advice({"coupled-euler": -0.1, "gated": 0.0}, failures={"gated": "out of memory"})
     assert found.recommended == "coupled-euler"
     assert said(found, "gated: ") == ["gated: no verdict: out of memory"]
@@ -130,15 +130,15 @@ def test_a_rival_that_failed_is_named_with_its_reason_and_the_rest_is_answered()
     assert len(said(blind, "instrument: sensitivity unknown: ")) == 1
 
 
-def test_the_order_of_rivals_changes_no_word() -> None:
+def test_the_order_of_rivals_does_not_change_the_text() -> None:
     effects = {"coupled-euler": -0.1, "gated": -0.02}
     assert advice(effects).words() == advice(effects, rivals=RIVALS[::-1]).words()
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_was_measured_the_answer_is_one_that_was_shown(seed: int, tmp_path: Path) -> None:
-    """Criterion: over random effects, spreads, controls and holes, only the baseline or a rival shown to be better is
-    recommended; every line is finished text; the record holds the same words, for programs and for people."""
+def test_only_a_rival_shown_to_be_better_is_recommended(seed: int, tmp_path: Path) -> None:
+    """Criterion: over random effects, spreads, controls and missing runs, the recommendation is the baseline or a rival
+    shown to be better. Every line is complete text, and the record has the same text."""
     rng = np.random.default_rng(seed)
     effects = dict(zip(RIVALS, rng.choice([-0.3, -0.05, 0.0, 0.1, math.nan], 2).tolist(), strict=True))
     control = float(rng.choice([-0.1, 0.001, 0.4]))

@@ -1,4 +1,4 @@
-"""What a study's record supports, for records of which the right answer is known."""
+"""The conclusions from a study's record are right where the right answer is known."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def test_without_a_sensitive_instrument_quality_is_not_judged_and_cost_is():
         probes={"standard": {"slope": 1.0}, "good": {"slope": 2.0}},
     )
     judged = JudgedStudy(record)
-    assert judged.sensitivity[""].sensitive is False  # the interval of 0.002 holds zero
+    assert judged.sensitivity[""].sensitive is False  # the interval around 0.002 contains zero
     assert judged.differences["good", "", FIRST].outcome == "not judged"
     assert "not judged: not sensitive" in judged.verdict()[1].text
     assert judged.differences["good", "", quantities[1]].outcome == "better"
@@ -80,7 +80,7 @@ def test_one_seed_gives_no_interval_and_no_verdict():
     assert "Sensitivity unknown" in JudgedStudy(record).verdict()[0].text
 
 
-def test_what_is_missing_is_said_by_its_name():
+def test_missing_runs_are_named():
     record = study(
         {
             "standard": [1.7, 1.72, None],
@@ -130,7 +130,7 @@ def test_layers_have_measures_of_their_own_and_a_mean():
     assert judged.spread("rival", "", mean).mean == pytest.approx(judged.spread("standard", "", mean).mean + 0.5)
 
 
-def test_a_stored_record_says_the_same():
+def test_a_stored_record_gives_the_same_conclusions():
     losses = {"standard": BASE, "uniform": shifted(0.5), "lost": [1.6, math.nan, 1.6], "good": shifted(-0.05)}
     record = study(losses, quantities=(PERPLEXITY, SPEED))
     stored = StudyRecord.from_dict(json.loads(json.dumps(plain(record.to_dict()))))
@@ -139,7 +139,7 @@ def test_a_stored_record_says_the_same():
     ]
 
 
-def test_more_parameters_are_said_beside_the_difference():
+def test_more_parameters_are_reported_with_the_difference():
     record = study({"standard": BASE, "uniform": shifted(0.5), "gated": shifted(-0.05)})
     assert "with 5.3% more parameters" in JudgedStudy(record).verdict()[1].text
 
@@ -148,12 +148,12 @@ def test_more_parameters_are_said_beside_the_difference():
     ("parameters", "words"),
     [(880, ", with 12% fewer parameters"), (1025, ", with 2.5% more parameters"), (1005, "")],
 )
-def test_parameters_are_said_where_they_differ_by_more_than_one_per_cent(parameters: int, words: str) -> None:
+def test_parameters_are_reported_where_they_differ_by_more_than_one_per_cent(parameters: int, words: str) -> None:
     assert parameters_apart(parameters, 1000) == words
 
 
-def test_costs_are_shown_and_leave_the_tests_of_quality_as_strong_as_they_are() -> None:
-    """Criterion: beside costs the adjusted p of the loss is that of the loss alone; costs alone are tested."""
+def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
+    """Criterion: the adjusted p-value of the loss is the same with and without costs, and costs alone are tested."""
     losses = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "bad": shifted(0.05)}
     costs = (SPEED, Quantity("memory", "peak_memory_bytes", "lower"), Quantity("parameters", "n_parameters"))
     alone, beside = JudgedStudy(study(losses)), JudgedStudy(study(losses, quantities=(PERPLEXITY, *costs)))
@@ -165,11 +165,8 @@ def test_costs_are_shown_and_leave_the_tests_of_quality_as_strong_as_they_are() 
     assert {quantity for _, _, quantity in of_costs.differences} == set(costs)
 
 
-# --- what next --------------------------------------------------------------------------------------------------------
-
-
-def test_no_difference_shown_says_how_many_seeds_would_decide_and_runs_them() -> None:
-    """Criterion: as many pairs have the power that is promised, at the spread observed, and one pair less has not."""
+def test_an_undecided_row_is_reported_with_the_seeds_and_command_that_would_decide() -> None:
+    """Criterion: this number of pairs has the stated power at the observed spread, and one pair less does not."""
     record = study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(0.001, 0.0016)})
     judged = JudgedStudy(record)
     found = judged.differences["near", "", FIRST]
@@ -184,7 +181,7 @@ def test_no_difference_shown_says_how_many_seeds_would_decide_and_runs_them() ->
     assert last.endswith(f": attractor study run studies/synthetic.py --seeds {seeds}")
 
 
-def test_a_hopeless_number_of_seeds_is_not_asked_for() -> None:
+def test_a_hopeless_number_of_seeds_is_not_recommended() -> None:
     judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-9, 0.01)}))
     assert f"more than {MOST} seeds would be needed to decide" in judged.verdict()[1].text
     assert len(judged.verdict()) == 2
@@ -212,7 +209,7 @@ def test_without_a_spread_nothing_is_planned(differences: list[float]) -> None:
     assert further_seeds(differences, None, 0.05) is None
 
 
-def test_decided_rows_and_costs_ask_for_nothing_further() -> None:
+def test_decided_rows_and_costs_need_no_further_seeds() -> None:
     decided = study({"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05)})
     assert [line.subject for line in JudgedStudy(decided).verdict()] == ["", "good"]
     assert "What next" not in [line.subject for line in JudgedStudy(study(seeds=(0,), **COSTS)).verdict()]
@@ -221,13 +218,13 @@ def test_decided_rows_and_costs_ask_for_nothing_further() -> None:
 COSTS = {"losses": {"standard": [1.7], "rival": [1.7]}, "quantities": (SPEED,), "control": None}
 
 
-def test_where_nothing_can_be_told_apart_another_setting_is_what_comes_next() -> None:
+def test_an_insensitive_setting_leads_to_the_advice_of_another_setting() -> None:
     verdict = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.0), "good": shifted(-0.05)})).verdict()
     assert verdict[-1].subject == "What next"
     assert "more steps" in verdict[-1].text
 
 
-def test_one_seed_asks_for_more() -> None:
+def test_one_seed_leads_to_the_advice_of_more() -> None:
     judged = JudgedStudy(study({"standard": [1.7], "uniform": [2.2], "rival": [1.5]}, seeds=(3,)))
     assert judged.verdict()[-1].text.endswith("attractor study run studies/synthetic.py --seeds 0 1 2 3")
 
@@ -245,14 +242,11 @@ def test_the_command_keeps_all_but_its_seeds(command: str, expected: str) -> Non
     assert with_seeds(command, (2, 5), 4) == expected
 
 
-def test_a_rate_of_its_own_is_said_beside_the_verdict() -> None:
+def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:
     losses = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "alike": shifted(-0.05)}
     _, good, alike = JudgedStudy(study(losses, rates={"good": 4e-3})).verdict()
     assert good.text.endswith(", at its own learning rate 0.004, the baseline at 0.002")
     assert "learning rate" not in alike.text
-
-
-# --- runs that exist --------------------------------------------------------------------------------------------------
 
 
 def test_stored_runs_are_judged_where_they_are_paired_alone() -> None:

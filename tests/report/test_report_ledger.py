@@ -1,4 +1,4 @@
-"""The ledger is legible, hides nothing, and the published page is what the code makes of the stored records."""
+"""The ledger of claims is readable and complete, and the published page follows from the stored records."""
 
 import io
 import re
@@ -44,7 +44,7 @@ def test_the_console_shows_every_claim_within_its_width() -> None:
         assert any(line.startswith(f"{claim.id} ") for line in table.splitlines())
 
 
-def test_figures_stand_beside_the_verdict() -> None:
+def test_figures_are_shown_with_the_verdict() -> None:
     by_id = {entry.claim.id: cells(entry) for entry in entries()}
     _, _, _, ours, size, seeds, interval, verdict = by_id["C5"]
     assert (ours, size, seeds, verdict) == ("-0.0600 nats/byte", "1.23M", "4", "holds † (laptop)")
@@ -53,7 +53,7 @@ def test_figures_stand_beside_the_verdict() -> None:
     assert by_id["C1"][3:] == ["–", "–", "–", "–", "not run"]  # noqa: RUF001
 
 
-def test_reasons_are_told_of_what_was_run() -> None:
+def test_claims_with_runs_have_a_reason() -> None:
     text = printed(entries())
     assert "C5 holds (laptop, text): all 2 parts hold, the weakest is coupled-" in text
     assert "C6 not run" not in text
@@ -71,12 +71,12 @@ def test_claims_asked_for_come_with_their_rule() -> None:
     assert "C6" not in text
 
 
-def test_an_interval_that_there_is_not_is_not_shown() -> None:
+def test_a_missing_interval_is_not_shown() -> None:
     verdict = Verdict("unclear", "one pair", ours="-0.1 nats", seeds=1, scale="laptop")
     assert cells(Entry(CLAIMS[0], verdict))[6] == "–"  # noqa: RUF001
 
 
-def test_texts_are_cut_between_words() -> None:
+def test_texts_are_shortened_between_words() -> None:
     assert shortened("a short one", 20) == "a short one"
     assert shortened("coupling shrinks seed variance", 20) == "coupling shrinks…"
     assert all(len(shortened(claim.statement, 40)) <= 40 for claim in CLAIMS)
@@ -91,7 +91,7 @@ def test_the_page_has_each_claim_in_its_papers_table_once() -> None:
 
 
 def test_every_row_of_the_page_has_all_cells() -> None:
-    """A stroke in a text would shift the cells behind it, and a sign of markup would vanish."""
+    """A vertical bar in a text would shift the following cells, and a character of markup would disappear."""
     found = entries()
     lines = [line for line in markdown(found).splitlines() if line.startswith("| ")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {5}
@@ -100,7 +100,7 @@ def test_every_row_of_the_page_has_all_cells() -> None:
     assert r"a \| b &lt; c" in line
 
 
-def test_smaller_scales_are_told_in_the_reason() -> None:
+def test_the_reason_names_smaller_scales() -> None:
     laptop, smoke = entries(), entries(scale="smoke")
     both = replace(laptop[4], others=(smoke[4].verdict,))
     assert "otherwise unclear (smoke, text): smoke scale" in markdown([both])
@@ -110,8 +110,8 @@ def test_the_table_does_not_depend_on_a_terminal() -> None:
     assert ledger_table(entries()).row_count == len(CLAIMS)
 
 
-def test_the_published_page_is_what_the_stored_records_say(tmp_path: Path) -> None:
-    """`attractor claims --write docs/claims.md` writes it anew; nobody edits a verdict by hand."""
+def test_the_published_page_follows_from_the_stored_records(tmp_path: Path) -> None:
+    """`attractor claims --write docs/claims.md` writes the page; nobody edits a verdict by hand."""
     write_ledger(
         tmp_path / "claims.md", ledger(find_records(ROOT / "results"), rule_dates=read_rule_dates(ROOT / "results"))
     )

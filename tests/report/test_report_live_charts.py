@@ -1,4 +1,4 @@
-"""Charts of what was looked at while runs trained: from a summary's trajectories to lines, bands, points and pages."""
+"""Charts of measurements during training: the trajectories in summaries become lines, bands, points and pages."""
 
 import json
 import re
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STEPS = (50, 100, 150)
-Looks = Mapping[str, Sequence[Sequence[float | None]]]  # by name, of each seed
+Looks = Mapping[str, Sequence[Sequence[float | None]]]  # the values over steps of each seed, by name
 
 
 def looked_at(looks: Mapping[str, Looks], **arguments: Any) -> StudyRecord:
-    """A study whose runs have these looks, by row; a seed of None values has null at every step."""
+    """Return a study whose runs have these trajectories, by row; a seed of None values has null at every step."""
     losses = {"standard": BASE, "slow": shifted(0.1), "decay": shifted(0.2)}
     record = study(losses, control=None, **arguments)
 
@@ -58,7 +58,8 @@ GATES = [[0.1, 0.2, 0.3], [0.1, 0.3, 0.5], [-0.1, -0.1, -0.1]]
 
 
 def test_a_gate_is_drawn_as_it_opens_with_the_t_interval_of_its_seeds() -> None:
-    """Criterion: |tanh gamma|, since its sign is free; mean and bounds at each step are those of `mean_interval`."""
+    """Criterion: the chart has |tanh gamma|, since the sign is arbitrary, with mean and bounds of `mean_interval` at
+    each step."""
     curve = chart(looked_at({"slow": {"gate": GATES}}), "gate").panels[""]["slow"]
     assert [point[0] for point in curve] == list(STEPS)
     for point, *seeds in zip(curve, *GATES, strict=True):
@@ -66,16 +67,16 @@ def test_a_gate_is_drawn_as_it_opens_with_the_t_interval_of_its_seeds() -> None:
         assert point[1:] == pytest.approx((expected.mean, expected.low, expected.high))
 
 
-def test_rows_without_looks_have_no_line_and_studies_without_any_no_chart() -> None:
+def test_rows_without_trajectories_have_no_line_and_studies_without_any_have_no_chart() -> None:
     record = looked_at({"slow": {"gate": GATES}})
     assert list(chart(record, "gate").panels[""]) == ["slow"]
     assert [each.name for each in charts(JudgedStudy(record))] == ["curves", "trajectory-gate"]
     assert [each.name for each in charts(JudgedStudy(looked_at({})))] == ["curves"]
 
 
-def test_the_frame_is_that_of_the_seeds_whatever_the_interval() -> None:
-    """Criterion: two seeds 0.02 apart have an interval nine times as wide; all seeds are in the frame, and it ends
-    within a tenth of them."""
+def test_the_axis_range_is_that_of_the_seeds_whatever_the_interval() -> None:
+    """Criterion: two seeds 0.02 apart have an interval nine times as wide. The axis contains all seeds and exceeds
+    their range by at most a tenth."""
     record = looked_at({"slow": {"gate": [[0.20, 0.20, 0.20], [0.22, 0.22, 0.22], [0.20, 0.20, 0.20]]}})
     low, high = chart(record, "gate").frames[""]
     assert 0.198 <= low < 0.20
@@ -83,7 +84,7 @@ def test_the_frame_is_that_of_the_seeds_whatever_the_interval() -> None:
 
 
 def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
-    """Criterion: a step at which some seed has no number has no point, as in the chart of losses."""
+    """Criterion: a step at which a seed has no number has no point, as in the chart of losses."""
     alone = study({"standard": BASE[:1]}, control=None, seeds=(0,))
     cell = alone.cells[0]
     looks = {"trajectories": {"gate": [[50, 0.5]]}}
@@ -95,7 +96,7 @@ def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
 
 
 @pytest.mark.parametrize(("largest", "in_factors"), [(9.0, False), (900.0, True)])
-def test_logits_that_differ_by_large_factors_are_drawn_in_factors(largest: float, in_factors: bool) -> None:
+def test_logits_that_differ_by_large_factors_have_a_logarithmic_axis(largest: float, in_factors: bool) -> None:
     logits = {"standard": {"max_logit": [[3.0, 4.0, largest]] * 3}, "slow": {"max_logit": [[3.0, 3.0, 3.0]] * 3}}
     found = chart(looked_at(logits), "max_logit")
     assert found.in_factors == in_factors
@@ -104,8 +105,8 @@ def test_logits_that_differ_by_large_factors_are_drawn_in_factors(largest: float
     assert high > largest
 
 
-def test_points_pair_what_was_seen_at_the_same_step() -> None:
-    """Criterion: gates without their sign; a null entropy is left out and shifts nothing."""
+def test_points_pair_measurements_of_the_same_step() -> None:
+    """Criterion: gates have no sign, and a null entropy is left out without shifting the others."""
     entropies = [[3.0, 2.0, 1.0], [3.0, None, 1.0], [3.0, 2.0, 1.0]]
     clouds = entropy_against_gate(JudgedStudy(looked_at({"slow": {"gate": GATES, "fast_entropy": entropies}})))
     assert clouds.keys() == {"fast path"}
@@ -117,7 +118,7 @@ def test_points_pair_what_was_seen_at_the_same_step() -> None:
 
 
 def drawn(record: StudyRecord) -> "Axes":
-    """The panel of the validation losses, as it is drawn."""
+    """Draw the panel of validation losses."""
     figure = next(picture.figure for picture in pictures(JudgedStudy(record)) if picture.name == "curves")
     return figure.axes[0]
 
@@ -133,12 +134,14 @@ def test_a_single_evaluation_is_drawn_as_a_marker_with_a_bar() -> None:
 
 
 def test_lines_that_overlap_have_names_that_do_not() -> None:
-    """Criterion: seven lines within a thousandth of a nat, and seven names in the same order, none on another."""
+    """Criterion: seven lines within a thousandth of a nat have seven names in the same order that do not overlap."""
     losses = {f"row {n}": shifted(0.0002 * n) for n in range(6)}
     axes = drawn(study(losses | {"standard": BASE}, control=None))
     names = [text for text in axes.texts if text.get_text() in (*losses, "standard")]
     assert len(names) == 7
-    boxes = {text.get_text(): Text.get_window_extent(text) for text in names}  # without their leaders
+    boxes = {
+        text.get_text(): Text.get_window_extent(text) for text in names
+    }  # without the lines that lead to the names
     in_order = sorted(boxes, key=lambda name: boxes[name].y0)
     assert all(boxes[above].y0 >= boxes[below].y1 - 1 for below, above in pairwise(in_order))
     assert [name for name in in_order if name != "standard"] == list(losses)
@@ -156,7 +159,7 @@ def test_names_are_spread_in_order_within_bounds_and_no_further_than_needed(seed
     assert spread(apart, 0.1, 0.0, 1.0) == pytest.approx(apart)
 
 
-def test_ticks_read_as_what_they_are() -> None:
+def test_labels_of_ticks_are_short_and_distinct() -> None:
     near = [153_500 + 25 * n for n in range(5)]
     assert len({_in_short(value, 0) for value in near}) == 5
     assert [_in_short(value, 0) for value in (200_000, 1.5e6, 0.05)] == ["200k", "1.5M", "0.05"]
@@ -186,15 +189,16 @@ NAMES = [
 ]
 
 
-def test_blocks_are_drawn_call_by_call() -> None:
+def test_measures_of_blocks_are_drawn_call_by_call() -> None:
     (fast,) = [each for each in charts(JudgedStudy(everything())) if each.name == "change-by-the-fast-blocks"]
     assert fast.of_layers
     assert [point[:2] for point in fast.panels[""]["decay"]] == [(0, 3.0), (1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.slow
-def test_the_page_and_the_files_show_them_all_from_a_stored_record(tmp_path: Path) -> None:
-    """Criterion: the record as JSON has the same charts; each is drawn, stored for the script and written."""
+def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Path) -> None:
+    """Criterion: a record read from JSON gives the same charts, each drawn, embedded for the script and written to a
+    file."""
     stored = StudyRecord.from_dict(json.loads(json.dumps(everything().to_dict())))
     assert charts(JudgedStudy(stored)) == charts(JudgedStudy(everything()))
     written = write_report(stored, tmp_path, formats=("svg",))

@@ -1,4 +1,4 @@
-"""Pictures of dynamics: what a probe saw by iteration comes back as curves, and without a look there is no picture."""
+"""Charts of dynamics: measurements by iteration are drawn as curves, and without them there is no chart."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
 from attractor.runs.study_record import StudyRecord
 
-ORBIT = [[[0.0, 1.0], [2.0, -1.0], [2.5, -1.5]], [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]]  # two boards, three states
+ORBIT = [
+    [[0.0, 1.0], [2.0, -1.0], [2.5, -1.5]],
+    [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]],
+]  # the orbits of two boards over three states
 
 
 def seen(level: float) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def means(chart: Chart) -> dict[int, float]:
     return {place: round(mean, 6) for place, mean, _, _ in chart.panels[""]["slow"]}
 
 
-def test_lists_by_iteration_and_by_rank_are_drawn_from_their_first_place() -> None:
+def test_curves_by_iteration_start_at_0_and_by_rank_at_1() -> None:
     found = by_name(dynamics(slow=seen(1.5)))
     norm, spectrum = found["dynamics-norm-of-the-jacobian"], found["dynamics-spectrum-of-finite-time-exponents"]
     assert means(norm) == {0: 1.5, 1: 3.0, 2: 6.0}
@@ -47,12 +50,12 @@ def test_accuracies_are_in_the_order_of_their_iterations() -> None:
     assert list(means(longer).items()) == [(4, 0.1), (16, 0.4), (64, 0.5)]
 
 
-def test_norms_that_differ_by_large_factors_are_drawn_in_factors() -> None:
+def test_norms_that_differ_by_large_factors_have_a_logarithmic_axis() -> None:
     assert not by_name(dynamics(slow=seen(1.0)))["dynamics-norm-of-the-jacobian"].in_factors
     assert by_name(dynamics(standard=seen(1.0), slow=seen(100.0)))["dynamics-norm-of-the-jacobian"].in_factors
 
 
-def test_a_portrait_has_every_board_from_its_start_to_its_end() -> None:
+def test_a_phase_portrait_has_every_board_from_its_start_to_its_end() -> None:
     (picture,) = [each for each in pictures(JudgedStudy(dynamics(slow=seen(1.0)))) if each.name == "portraits"]
     (axes,) = [axes for axes in picture.figure.axes if axes.get_visible()]
     drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
@@ -63,7 +66,7 @@ def test_a_portrait_has_every_board_from_its_start_to_its_end() -> None:
     assert "75%" in axes.get_title()
 
 
-def test_without_a_look_there_is_no_picture() -> None:
+def test_without_measurements_there_is_no_chart() -> None:
     record = dynamics()
     assert not [name for name in by_name(record) if name.startswith(("dynamics", "longer"))]
     assert "portraits" not in [each.name for each in pictures(JudgedStudy(record))]

@@ -1,4 +1,4 @@
-"""What the rooms of stored results and reports stand on."""
+"""The modules of stored results and reports import only what they need."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "attractor"
 
 
 def test_no_room_of_results_imports_torch():
-    """A report is read on machines without torch; the package itself is stubbed, since its face imports the layers."""
+    """A report can be read on a machine without torch. The test stubs the package itself, which imports the layers."""
     rooms = [
         path for room in ("runs", "statistics", "claims", "report") for path in sorted((SOURCE / room).glob("*.py"))
     ]

@@ -1,4 +1,4 @@
-"""The page of a study: alone, escaped, readable without script, and alive in a browser."""
+"""The page of a study is self-contained, escaped, readable without a script, and interactive in a browser."""
 
 import base64
 import csv
@@ -51,7 +51,7 @@ def page() -> str:
 
 
 class Outline(HTMLParser):
-    """Checks that tags are closed in order; collects ids, and the text that stands outside of scripts and drawings."""
+    """A parser that checks that tags close in order, and collects ids and the text outside of scripts and drawings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,9 +84,12 @@ def outline(page: str) -> Outline:
     return found
 
 
-def test_it_refers_to_nothing_outside(page):
+def test_the_page_loads_nothing_from_outside(page):
     addresses = set(re.findall(r'https?://[^"\s<]+', page))
-    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # names, never fetched
+    assert addresses == {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }  # names of namespaces, which are never fetched
     assert not re.search(r"<(link|iframe|img|object|embed|base)\b|@import|url\((?!#)|javascript:|fetch\(|XMLHttp", page)
     for _, attributes in outline(page).tags:
         for name in ("src", "href", "xlink:href"):
@@ -98,7 +101,7 @@ def test_it_refers_to_nothing_outside(page):
 
 
 def test_a_hostile_label_is_text_everywhere(page):
-    assert page.count("</script>") == 2  # the data and the program
+    assert page.count("</script>") == 2  # one for the data and one for the program
     assert "<script>alert" not in page
     assert "Title &lt;b&gt;&amp;&#34;&lt;/script&gt;" in page
     assert "&lt;done&gt;" in page
@@ -106,7 +109,7 @@ def test_a_hostile_label_is_text_everywhere(page):
     assert said.count(HOSTILE) >= 6
 
 
-def test_the_embedded_data_come_back_as_they_were(page):
+def test_the_embedded_data_can_be_read_back_unchanged(page):
     (stored,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     data = json.loads(stored)
     assert set(data["looks"]) == {"standard", "uniform", HOSTILE, "same"}
@@ -132,7 +135,7 @@ def test_tables_can_be_sorted_and_read(page):
     assert values[1] == pytest.approx(np.exp(BASE).mean())
 
 
-def test_it_is_whole_without_script(page):
+def test_the_page_is_complete_without_a_script(page):
     said = " ".join(outline(page).said)
     for part in ("Sensitive: the control", "no difference shown", "Table 1.", "Figure 4.", "d_model", "2.13"):
         assert part in said
@@ -147,12 +150,12 @@ def test_ids_are_unique_and_every_reference_has_one(page):
     assert set(named) <= set(ids)
 
 
-def test_only_the_seeds_of_a_config_are_left_out_of_what_differs(page):
+def test_the_differences_of_configs_leave_out_only_seeds(page):
     assert re.search(r'<th scope="row" rowspan="4">model.<wbr>attention</th><td>standard</td><td>standard</td>', page)
-    assert '<th scope="row">model.<wbr>d_model</th><td>64</td>' in page  # shared by all
+    assert '<th scope="row">model.<wbr>d_model</th><td>64</td>' in page  # all rows share this value
 
 
-def test_raw_numbers_can_be_taken_along(page):
+def test_raw_numbers_can_be_downloaded(page):
     addresses = dict(re.findall(r'download="[^"]+\.(csv|json)" href="data:[^,]+,([^"]+)"', page))
     rows = list(csv.DictReader(io.StringIO(base64.b64decode(addresses["csv"]).decode())))
     assert {row["quantity"] for row in rows} == {"perplexity", *(f"entropy, layer {n}" for n in range(3))}
@@ -163,7 +166,7 @@ def test_raw_numbers_can_be_taken_along(page):
 
 
 def configured(*attentions: Any, **more: Any) -> StudyRecord:
-    """A study whose rows have these mechanisms, each a name or a whole one, in models with the given fields."""
+    """Return a study whose rows have these mechanisms, by name or config, in models with the given fields."""
     record = study({f"row {n}": BASE for n in range(len(attentions))}, control=None, **more)
     cells = []
     for cell, attention in zip(record.cells, attentions, strict=True):
@@ -175,8 +178,8 @@ def configured(*attentions: Any, **more: Any) -> StudyRecord:
     return replace(record, cells=tuple(cells), environments={"time": ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]})
 
 
-def test_data_size_length_and_date_stand_before_the_verdict() -> None:
-    """Criterion: all of them in the head of the page, and of a corpus nothing but its name."""
+def test_data_size_length_and_date_precede_the_verdict() -> None:
+    """Criterion: all of them are in the head of the page, and a corpus is named without its folder."""
     page = render(JudgedStudy(configured("standard", "gqa")), ())
     head = page.partition("<h2>")[0]
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", head))
@@ -194,7 +197,8 @@ PRESETS = {
 
 
 def test_a_row_given_as_a_config_differs_in_the_fields_that_were_changed() -> None:
-    """Criterion: one field of the study differs, and the whole mechanism says its preset and the one change."""
+    """Criterion: one field of the study differs, and a mechanism given as a config is shown as its preset with one
+    change."""
     whole = {"project": {"kind": "Heads"}, "couple": {"kind": "Euler", "n_steps": 3, "dt": 0.1}}
     page = render(JudgedStudy(configured("standard", "euler", whole)), (), PRESETS)
     table = page.partition("<h2>Configuration</h2>")[2].partition("</table>")[0]
@@ -231,14 +235,14 @@ def test_captions_are_sentences() -> None:
     ],
     ids=["nothing has run", "diverged", "alone"],
 )
-def test_a_poor_record_gives_a_report_all_the_same(record, tmp_path):
+def test_an_incomplete_record_also_gives_a_report(record, tmp_path):
     page = write_report(record, tmp_path, formats=("svg",)).read_text(encoding="utf-8")
     assert outline(page).ids
     assert not re.search(r"\bnan\b", "".join(outline(page).said))
 
 
 @pytest.mark.slow
-def test_the_folder_holds_everything_and_is_the_same_each_time(tmp_path):
+def test_the_folder_is_complete_and_reproducible(tmp_path):
     probes = {row: {"entropy": [2.0, 1.5], "heatmaps": heatmaps(n)} for n, row in enumerate(("standard", HOSTILE))}
     record = study({"standard": BASE, HOSTILE: shifted(0.1)}, quantities=(PERPLEXITY, ENTROPY), probes=probes)
     written = [write_report(record, tmp_path / name, kinds) for name, kinds in (("one", ALL), ("two", ALL[-1:]))]
@@ -263,8 +267,6 @@ def test_an_unknown_format_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="unknown format of figures 'jpg'"):
         write_report(full(), tmp_path, formats=("jpg",))
 
-
-# --- in a browser -----------------------------------------------------------------------------------------------------
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -305,7 +307,7 @@ document.body.setAttribute("data-seen", JSON.stringify(seen));
 
 
 def opened(page: Path, width: int = 1280) -> str:
-    """The document as it stands after its script has run."""
+    """Return the document in a browser after its script has run."""
     profile = page.parent / "profile"
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     flags += f" --disable-component-update --disable-sync --user-data-dir={profile} --virtual-time-budget=4000"
@@ -317,7 +319,7 @@ def opened(page: Path, width: int = 1280) -> str:
 
 
 def measured(page: str, folder: Path, width: int, script: str) -> Any:
-    """What a script finds in the page at a width that a browser's own window may be too wide for."""
+    """Return the result of a script in the page at a width that may be smaller than a browser window."""
     frame = (
         f'<iframe id="frame" style="border: 0; width: {width}px; height: 900px" srcdoc="{html.escape(page)}"></iframe>'
     )
@@ -345,8 +347,8 @@ def test_nothing_scrolls_sideways_outside_of_its_regions(page, tmp_path, width):
 
 @pytest.mark.slow
 @in_browser
-def test_paper_shows_all_columns_and_the_drawings_with_their_names(page, tmp_path):
-    """Criterion: with the rules for print, on a page of A4, nothing is cut, folded or a control."""
+def test_a_print_shows_all_columns_and_the_charts_with_their_names(page, tmp_path):
+    """Criterion: under the rules for print, an A4 page cuts and folds nothing and has no controls."""
     printed = page.replace("@media print", "@media all")
     assert printed != page
     assert measured(printed, tmp_path, 680, TOO_WIDE.replace("EXEMPT", '".visually-hidden"')) == []
@@ -361,7 +363,7 @@ def test_paper_shows_all_columns_and_the_drawings_with_their_names(page, tmp_pat
     names = re.findall(r"<text[^>]*>([^<]*)</text>", page.partition('id="figure-curves"')[2].partition("</svg>")[0])
     assert [name for name in names if name == "uniform"] == [
         "uniform"
-    ] * 2  # a name at the end of its line, in each panel
+    ] * 2  # each panel has a name at the end of its line
 
 
 @in_browser
@@ -380,34 +382,34 @@ def test_a_single_evaluation_is_a_marker_between_ticks_that_differ(tmp_path: Pat
     labels = [text for text, _ in texts]
     assert len(labels) == len(set(labels)) > 8
     heights = {text: float(y) for text, y in texts if text in ("standard", "same")}
-    assert abs(heights["standard"] - heights["same"]) >= 12  # names of lines that overlap are written apart
+    assert abs(heights["standard"] - heights["same"]) >= 12  # names of overlapping lines do not overlap
 
 
 def alone(record: StudyRecord) -> StudyRecord:
-    """The record with nothing but the last evaluation of each run."""
+    """Keep only the last evaluation of each run."""
     cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
     return replace(record, cells=tuple(cells))
 
 
 @in_browser
-def test_its_script_runs_under_its_own_policy(page, tmp_path):
+def test_the_script_runs_under_the_content_security_policy(page, tmp_path):
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     document = opened(tmp_path / "report.html")
-    assert document.count('class="plot"') == 4  # two charts of two columns
+    assert document.count('class="plot"') == 4  # there are two charts of two columns
     assert document.count('class="large"') == 2
     assert '<b>&"</script>' not in document
 
 
 @in_browser
-def test_a_script_that_is_not_its_own_does_not_run(page, tmp_path):
+def test_a_foreign_script_does_not_run(page, tmp_path):
     intruder = "<script>document.body.id = 'taken'</script></body>"
     (tmp_path / "report.html").write_text(page.replace("</body>", intruder), encoding="utf-8")
     assert '<body id="taken"' not in opened(tmp_path / "report.html")
 
 
 @in_browser
-def test_a_scale_of_factors_says_the_numbers_themselves(tmp_path: Path) -> None:
-    """Criterion: of logits from 3 to 900, the powers of ten stand beside the axis and no number of the page is none."""
+def test_a_logarithmic_axis_has_the_numbers_themselves(tmp_path: Path) -> None:
+    """Criterion: for logits from 3 to 900 the axis has the powers of ten, and the chart has no NaN."""
     record = study({"standard": BASE}, control=None)
     for outcome in record.cells[0].outcomes:
         outcome.summary["trajectories"] = {"max_logit": [[50, 3.0], [100, 30.0 + outcome.seed], [150, 900.0]]}
@@ -423,8 +425,8 @@ def test_a_scale_of_factors_says_the_numbers_themselves(tmp_path: Path) -> None:
 @pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("width", [1280, 500])
-def test_it_sorts_zooms_reads_and_compares_by_keyboard(page, tmp_path, width):
-    """The same page with a visitor's script, which its policy would not let in."""
+def test_the_page_sorts_zooms_and_compares_by_keyboard(page, tmp_path, width):
+    """The page contains a test script in the role of a visitor, which its policy would otherwise refuse."""
     visited = re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", f"<script>{ACTS}</script></body>")
     (tmp_path / "report.html").write_text(visited, encoding="utf-8")
     (stored,) = re.findall(r'data-seen="([^"]*)"', opened(tmp_path / "report.html", width))
@@ -435,17 +437,17 @@ def test_it_sorts_zooms_reads_and_compares_by_keyboard(page, tmp_path, width):
     assert seen["home"] == seen["reset"] != seen["zoomed"] != seen["panned"]
     assert seen["read"].startswith("1,000,000 tokens")
     assert "1.630[1.609, 1.651]" in seen["read"]
-    assert seen["paths"][0] == seen["paths"][2] == seen["paths"][1] + 2  # a line and its band
+    assert seen["paths"][0] == seen["paths"][2] == seen["paths"][1] + 2  # a line and its band return
     assert seen["pressed"] == "false"
     assert seen["map"] == ["standard: layer 1, head 1", f"{HOSTILE}: layer 1, head 1"]
     assert seen["weight"].startswith("2 “b” looks at 0 “a”: 0.33")
     assert seen["beside"] == "same: layer 1, head 1"
-    assert seen["wide"]  # tables scroll inside themselves, and the page never sideways
+    assert seen["wide"]  # tables scroll by themselves, and the page never scrolls sideways
 
 
 def test_texts_of_a_stored_record_stay_texts_in_every_file(tmp_path):
-    """Criterion: whatever a record is called, no line of LaTeX begins with its words, no cell of markdown becomes a
-    tag or a link, and a dollar sign in a label is drawn as a dollar sign."""
+    """Criterion: for any label, no line of LaTeX begins with its words, no cell of markdown becomes a tag or a link,
+    and a dollar sign is drawn as a dollar sign."""
     evil = "$\\foo_{$\n\\immediate\\write18{ls}\n<b>[here](javascript:x)|"
     record = study(columns={"$\\web$": {"standard": BASE, evil: shifted(-0.05)}}, title=evil)
     stored = StudyRecord.from_dict(record.to_dict() | {"design": record.design.to_dict() | {"name": evil}})

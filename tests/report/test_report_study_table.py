@@ -1,4 +1,4 @@
-"""Tables of studies: what is bold, what is said to be missing, and what LaTeX can read."""
+"""Tables of studies: bold entries, notes on missing runs, and valid LaTeX."""
 
 import math
 import re
@@ -44,7 +44,7 @@ def bold(table: StudyTable) -> list[str]:
 def test_bold_only_where_the_test_supports_it():
     assert bold(first(study(LOSSES))) == ["best"]
     assert bold(first(study(LOSSES | {"second": shifted(-0.1002, 0.003)}))) == []
-    assert bold(first(study(LOSSES | {"uniform": shifted(0.002)}))) == []  # not sensitive
+    assert bold(first(study(LOSSES | {"uniform": shifted(0.002)}))) == []  # the study is not sensitive
     assert bold(first(study({row: losses[:1] for row, losses in LOSSES.items()}, seeds=(0,)))) == []
 
 
@@ -71,7 +71,7 @@ def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():
 def test_several_columns_give_rows_by_columns_of_each_quantity():
     columns = {"encyclopedic": LOSSES, "web": LOSSES | {"best": [None] * 3, "good": [1.61, 1.63, None]}}
     found = tables(JudgedStudy(study(columns=columns, quantities=(PERPLEXITY, SPEED))))
-    assert [table.name for table in found] == ["results", "differences", "results-2"]  # of costs there are no tests
+    assert [table.name for table in found] == ["results", "differences", "results-2"]  # costs have no tests
     assert found[0].headings == ("attention", "seeds", "params", "encyclopedic", "web")
     assert texts(found[0])["best"]["web"] == "not run"
     assert texts(found[0])["good"]["web"].endswith(" (n=2)")
@@ -79,7 +79,7 @@ def test_several_columns_give_rows_by_columns_of_each_quantity():
     assert "Not run: 'best' in web." in found[0].caption
 
 
-def test_the_published_figure_stands_beside_ours_and_changes_nothing():
+def test_the_published_figure_is_shown_with_ours_and_changes_nothing():
     published = (Published("standard", "", 24.22, 0.31, 10), Published("good", "", 22.55))
     with_figures, without = first(study(LOSSES, published=published)), first(study(LOSSES))
     assert texts(with_figures)["standard"]["published"] == "24.22 ± 0.31 (n=10)"
@@ -104,7 +104,7 @@ def test_one_seed_has_no_spread():
     assert table.caption[0].startswith("One seed: no spread, no interval, no test.")
 
 
-def test_unfinished_and_diverged_runs_are_said():
+def test_unfinished_and_diverged_runs_are_reported():
     table = first(study(LOSSES | {"lost": [1.6, math.nan, 1.6], "slow": [1.6, None, None]}))
     assert texts(table)["lost"]["perplexity ↓"] == "diverged (1 of 3)"
     assert texts(table)["slow"]["perplexity ↓"] == "4.95"
@@ -123,7 +123,8 @@ COMPARED = (PERPLEXITY, Quantity("tok/s", "tokens_per_second"), Quantity("memory
 
 
 def test_a_comparison_fits_into_one_console_table_of_100_columns() -> None:
-    """Criterion: one table, nothing folded or cut, every difference as the verdict says it, ± for what is tested."""
+    """Criterion: there is one table without folded or shortened cells, with every difference as in the verdict, and ±
+    for tested quantities."""
     rivals = {"coupled-euler": shifted(-0.05), "coupled-hamiltonian": [1.6, None, 1.6]}
     judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rivals, quantities=COMPARED))
     (table,) = console_tables(judged)
@@ -162,7 +163,7 @@ def test_a_task_without_context_gain_has_no_column_for_it() -> None:
     assert "Context gain" not in " ".join(first(record).caption)
 
 
-def test_prefixes() -> None:
+def test_large_numbers_have_si_prefixes() -> None:
     values = (870, 45_123, 910_000, 1_234_567, 7e9, 8.1e12, 1.81038408e17, 2.5e19)
     shown = ["870", "45.1k", "910k", "1.23M", "7.00G", "8.10T", "181P", "25.0E"]
     assert [with_prefix(value) for value in values] == shown
@@ -170,7 +171,7 @@ def test_prefixes() -> None:
 
 @pytest.mark.parametrize("width", [120, 60, 40])
 def test_the_console_table_holds_every_cell_however_narrow_the_console(width):
-    """What does not fit goes on below, beside its label: no number is ever cut off."""
+    """Columns that do not fit continue below with their labels, so that no number is shortened."""
     console = Console(width=width)
     with console.capture() as captured:
         console.print(console_table(first(study(LOSSES))))
@@ -182,7 +183,7 @@ def test_the_console_table_holds_every_cell_however_narrow_the_console(width):
     assert (n_parts > 1) == (width < 120)
 
 
-def test_latex_escapes_what_it_is_given():
+def test_latex_escapes_its_input():
     record = study({"standard": BASE, "50% of_$x$ & {y}": BASE}, control=None, title=r"a\b~c^d #1 <b>")
     text = in_latex(JudgedStudy(record))
     assert r"50\% of\_\$x\$ \& \{y\} &" in text
@@ -211,12 +212,12 @@ LETTERS = {"coupled-euler": "CoupledEuler", "lr 0.002": "LrZeroPointZeroZeroTwo"
 
 
 @pytest.mark.parametrize(("label", "name"), LETTERS.items())
-def test_labels_in_letters(label, name):
+def test_macro_names_spell_labels_in_letters(label, name):
     assert in_letters(label) == name
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_a_paper_can_be_set_with_tables_and_macros(tmp_path):
+def test_latex_can_typeset_a_paper_with_tables_and_macros(tmp_path):
     judged = JudgedStudy(study(LOSSES | {"<b>&_%": BASE}))
     (tmp_path / "table.tex").write_text(in_latex(judged))
     (tmp_path / "numbers.tex").write_text(numbers(judged))

@@ -1,4 +1,4 @@
-"""The page of a run shows what the run's folder holds, for finished and unfinished runs, and nothing can break out."""
+"""The page of a run shows the content of the run's folder, finished or not, and escapes all of it."""
 
 import re
 from html import unescape
@@ -86,7 +86,7 @@ def finished_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(run)
 
 
-def test_every_number_of_the_metrics_is_named_with_its_last_value(finished_page: str) -> None:
+def test_every_number_of_the_metrics_is_listed_with_its_last_value(finished_page: str) -> None:
     page = unescape(finished_page)
     for title, value in {
         "Loss": "training loss 2.689, validation loss 2.798",
@@ -128,9 +128,12 @@ def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run
     run.append({"step": 400, "tokens": 40_000, f'"x\\1{HOSTILE}': 1.5})
     page = page_of(run)
     assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
-    assert page.count("&lt;script&gt;") == 5  # title, heading, sample, and the name of a number twice
+    assert page.count("&lt;script&gt;") == 5  # in the title, heading and sample, and twice in the name of a number
     addresses = set(re.findall(r'https?://[^"\s<]+', page))
-    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # names, never fetched
+    assert addresses == {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }  # names of namespaces, which are never fetched
     assert "default-src 'none'" in page
 
 
@@ -146,13 +149,13 @@ def test_an_unfinished_run_with_a_torn_line_shows_its_whole_lines(run: RunFolder
     assert page_of(run) == whole
     assert "unfinished, last logged at step 400" in whole
     assert "Samples" not in whole
-    assert "<dt>parameters</dt>" not in whole  # known when a run is finished
+    assert "<dt>parameters</dt>" not in whole  # the count is known when a run is finished
 
 
 def test_a_run_without_evaluations_or_without_any_line_has_a_page(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "young", {"label": "standard"})
     assert "unfinished, last logged at step 0" in page_of(run)
-    run.append(logged(10, None, skipped=1))  # nothing but a skipped step: a chart of losses would be empty
+    run.append(logged(10, None, skipped=1))  # only a skipped step, which would leave a chart of losses empty
     page = page_of(run)
     assert "Evaluations" not in page
     assert "<h3>Loss</h3>" not in page
@@ -164,14 +167,14 @@ def test_a_single_evaluation_is_drawn_as_a_point(unfinished_page: str) -> None:
     assert len(re.findall(r"<use [^>]*style=\"fill: #0b84d8", panel)) == 1
 
 
-def test_of_many_layers_the_highest_and_the_lowest_are_named(run: RunFolder) -> None:
+def test_the_highest_and_the_lowest_of_many_layers_are_named(run: RunFolder) -> None:
     layers = [[float(layer)] for layer in range(1, 33)]
     run.append({"step": 400, "tokens": 40_000, "query_norm": layers})
     assert "last: layer 31 32, layer 0 1<" in page_of(run)
 
 
 @pytest.mark.slow
-def test_equal_runs_give_equal_bytes_wherever_they_lie(run: RunFolder, tmp_path: Path) -> None:
+def test_equal_runs_give_equal_bytes_in_every_folder(run: RunFolder, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "copy"
     copy.mkdir(parents=True)
     for name in ("config.json", "environment.json", "metrics.jsonl"):

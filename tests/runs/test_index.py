@@ -1,4 +1,4 @@
-"""The index of runs says what the run folders say, whatever happened to them, and can be lost at any time."""
+"""The index of runs agrees with the run folders after any change to them, and can be rebuilt at any time."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def test_the_index_follows_the_folders(tmp_path):
     }  # fmt: skip
     assert first["deep/b"].state == "interrupted"
     assert first["deep/b"].fields["steps"] == 10
-    assert first["deep/b"].fields["loss"] == 3.0  # of the latest evaluation
+    assert first["deep/b"].fields["loss"] == 3.0  # the loss of the latest evaluation
     assert listed(tmp_path) == first
 
     RunFolder.open(tmp_path / "deep/b").write_summary({"steps": 20, "valid_loss": 1.0})
@@ -51,7 +51,7 @@ def test_the_index_follows_the_folders(tmp_path):
     assert (second["deep/b"].state, second["deep/b"].fields["loss"]) == ("finished", 1.0)
 
 
-def test_a_nested_value_is_known_by_the_name_of_its_preset(tmp_path):
+def test_a_nested_value_is_indexed_by_the_name_of_its_preset(tmp_path):
     add_run(tmp_path, "a", model={"attention": PRESETS["gated"], "d_model": 8})
     fields = listed(tmp_path)["a"].fields
     assert fields["model.attention"] == "gated"
@@ -80,7 +80,7 @@ def test_a_damaged_index_is_built_again(tmp_path, content):
 
 def test_a_folder_that_cannot_be_written_is_indexed_in_memory(tmp_path, monkeypatch):
     add_run(tmp_path, "a")
-    (tmp_path / INDEX).mkdir()  # root may write into any folder, but no file can be opened here
+    (tmp_path / INDEX).mkdir()  # root may write into any folder, but cannot open this folder as a file
     assert set(listed(tmp_path)) == {"a"}
 
 
@@ -96,13 +96,13 @@ def test_a_damaged_run_hides_no_other(tmp_path, name, content):
     assert runs["hurt"].problem
 
 
-def test_metrics_of_any_content_hide_nothing(tmp_path):
+def test_metrics_of_any_content_hide_no_run(tmp_path):
     add_run(tmp_path, "a", finished=False)
     (tmp_path / "a" / "metrics.jsonl").write_bytes(b'\xff\n{\n[1]\n{"step": 3, "tokens": 30, "valid_loss": 1.5}\n')
     assert listed(tmp_path)["a"].fields["loss"] == 1.5
 
 
-def test_conditions_select(tmp_path):
+def test_conditions_select_runs(tmp_path):
     for number in range(6):
         kind = "gated" if number % 2 else "standard"
         write_json(tmp_path / "x.json", {})
@@ -133,14 +133,14 @@ def test_conditions_select(tmp_path):
         ("width=1", "where must name one field, and 'width' is several: a.width, b.width; write one of them"),
     ],
 )
-def test_a_condition_that_means_nothing_is_refused(where, said):
+def test_a_meaningless_condition_is_refused(where, said):
     with pytest.raises(InputError) as refused:
         conditions([where], ["lr", "a.width", "b.width"])
     assert said in str(refused.value)
 
 
-def test_an_index_is_json_inside(tmp_path):
-    """Criterion: nothing is unpickled, and a reader with sqlite3 alone can use the index."""
+def test_the_index_stores_json(tmp_path):
+    """Criterion: nothing is unpickled, and a reader needs only sqlite3 to use the index."""
     add_run(tmp_path, "a")
     listed(tmp_path)
     with sqlite3.connect(tmp_path / INDEX) as index:

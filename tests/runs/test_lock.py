@@ -1,4 +1,4 @@
-"""Several processes at once: a run has one owner, and what they write side by side arrives whole."""
+"""Several processes at once: a run has one owner, and concurrent writes arrive complete."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def append_records(number: int, path: Path) -> None:
 
 
 def test_records_of_several_writers_are_neither_lost_nor_torn(tmp_path):
-    """Criterion: after a torn line that a crash left, all of 4 x 150 records are there, each writer's in its order."""
+    """Criterion: after a torn line that a crash left, all 4 x 150 records are there, in order for each writer."""
     run = RunFolder.create(tmp_path, CONFIG)
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "tok')
     side_by_side(append_records, tmp_path)
@@ -52,8 +52,8 @@ def create_runs(number: int, root: Path) -> None:
         RunFolder.create(root / f"own-{number}-{index}", CONFIG | {"seed": number}).write_summary({"by": number})
 
 
-def test_runs_are_created_side_by_side_in_one_folder(tmp_path):
-    """Criterion: 12 of their own and 3 that all four start at once; every run is found, with every record."""
+def test_several_processes_create_runs_in_one_folder(tmp_path):
+    """Criterion: four processes create 12 separate runs and together start 3 others; every run has every record."""
     side_by_side(create_runs, tmp_path)
     runs = find_runs(tmp_path)
     assert len(runs) == 3 * N_PROCESSES + 3
@@ -64,8 +64,8 @@ def test_runs_are_created_side_by_side_in_one_folder(tmp_path):
             assert run.summary() == {"by": run.config["seed"]}
 
 
-def test_a_folder_that_becomes_a_run_while_it_is_looked_at_is_no_stranger(tmp_path, monkeypatch):
-    """Between the first look for config.json and the listing, another process created the run."""
+def test_a_folder_that_becomes_a_run_during_the_check_is_accepted(tmp_path, monkeypatch):
+    """Another process creates the run between the check for config.json and the listing of the folder."""
     RunFolder.create(tmp_path, CONFIG).append({"step": 0, "tokens": 0})
     answers = iter([False])
     exists = Path.exists
@@ -80,7 +80,7 @@ def write_comparison(number: int, path: Path) -> None:
         assert rows["rows"] == [rows["by"]] * 2000
 
 
-def test_one_file_that_several_rewrite_is_always_one_of_theirs(tmp_path):
+def test_a_file_rewritten_by_several_processes_is_always_one_complete_version(tmp_path):
     side_by_side(write_comparison, tmp_path / "comparison.json")
     assert [child.name for child in tmp_path.iterdir()] == ["comparison.json"]
 
@@ -92,7 +92,8 @@ def hold_until_killed(path: Path, ready: object) -> None:
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone_even_by_kill_9(tmp_path):
-    """Criterion: one line with folder, process and next step; the kernel frees what a killed process held."""
+    """Criterion: the error is one line with folder, process and next step, and the kernel releases the lock of a killed
+    process."""
     context = fresh_processes()
     ready = context.Event()
     process = context.Process(target=hold_until_killed, args=(tmp_path, ready))
@@ -110,7 +111,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_even_by_kill_9(tmp_
         pass
 
 
-def test_a_file_system_without_locks_is_named_and_used_all_the_same(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_reported_and_used(tmp_path, monkeypatch):
     def no_locks(*_):
         raise OSError(38, "Function not implemented")
 
@@ -119,7 +120,7 @@ def test_a_file_system_without_locks_is_named_and_used_all_the_same(tmp_path, mo
         pass
 
 
-def test_a_look_says_whether_a_run_is_held_and_writes_nothing(tmp_path):
+def test_checking_whether_a_run_is_held_writes_nothing(tmp_path):
     run = RunFolder.create(tmp_path / "run", CONFIG)
     assert run.state == "not begun"
     untouched = tmp_path / "elsewhere"
@@ -139,13 +140,13 @@ def test_a_look_says_whether_a_run_is_held_and_writes_nothing(tmp_path):
 def hold_again_and_again(number: int, path: Path) -> None:
     for _ in range(300):
         if number == 0:
-            with hold(path):  # raises RunInUseError where a look got in its way
+            with hold(path):  # raises RunInUseError if a check held the lock
                 pass
         else:
             is_held(path)
 
 
-def test_looking_never_keeps_a_process_from_its_run(tmp_path):
-    """Criterion: one process takes a run 300 times while three others ask whether the run is held."""
+def test_a_check_never_keeps_a_process_from_its_run(tmp_path):
+    """Criterion: one process takes a run 300 times while three others check whether the run is held."""
     RunFolder.create(tmp_path, CONFIG)
     side_by_side(hold_again_and_again, tmp_path)

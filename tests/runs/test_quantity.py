@@ -1,4 +1,4 @@
-"""A quantity is read from its place; losses are compared per byte where a record knows how."""
+"""A quantity is read from its place in a run, and losses are compared per byte where the record allows it."""
 
 import math
 
@@ -20,7 +20,7 @@ TEXT = {"task": {"kind": "text"}, "model": {"vocab_size": 4096}}
 
 
 def test_a_loss_is_compared_per_byte_whatever_the_tokenizer() -> None:
-    """The same text, at 1.2 nats a byte, in bytes and in tokens of 4.6 bytes."""
+    """The same text has 1.2 nats a byte, once in bytes and once in tokens of 4.6 bytes."""
     in_bytes = outcome("a", 0, {"valid_loss": 1.2, "bytes_per_token": 1.0})
     in_tokens = outcome("b", 0, {"valid_loss": 1.2 * 4.6, "bytes_per_token": 4.6})
     assert LOSS.compared(in_bytes) == LOSS.compared(in_tokens) == pytest.approx(1.2)
@@ -31,7 +31,7 @@ def test_a_loss_is_compared_per_byte_whatever_the_tokenizer() -> None:
     )
 
 
-def test_older_records_say_how_long_their_tokens_are() -> None:
+def test_older_records_have_the_length_of_their_tokens() -> None:
     described = (
         "wiki: 3,964 documents, 68,978,671 bytes; 20,000,000 training and 354,587 validation tokens in windows of 8"
     )
@@ -56,7 +56,7 @@ def test_a_record_compares_in_one_unit_and_names_it() -> None:
     assert StudyRecord.from_dict(stored).loss_unit == "nats"
 
 
-def test_layers_their_mean_and_what_is_missing() -> None:
+def test_a_quantity_of_layers_has_values_a_mean_and_none_where_missing() -> None:
     run = outcome("a", 0, {"valid_loss": None, "probes": {"effective_rank": [10.0, 30.0]}})
     assert [effective_rank(layer).number(run) for layer in (None, 0, 1, -1, 2)] == [20.0, 10.0, 30.0, 30.0, None]
     assert math.isnan(LOSS.compared(run))  # type: ignore[arg-type]
@@ -64,8 +64,8 @@ def test_layers_their_mean_and_what_is_missing() -> None:
     assert Quantity("nothing", "probes.nothing.at.all").number(run) is None
 
 
-def test_generalisation_is_the_gap_and_not_the_level() -> None:
-    """A model that is better by .2 everywhere generalises no better."""
+def test_generalisation_is_a_gap_and_not_a_level() -> None:
+    """A model that is better by .2 everywhere does not generalise better."""
     runs = [
         outcome("a", 0, {"valid_loss": 1.7 - lead, "probes": {"elsewhere": {"far": 2.5 - lead, "near": 1.9 - lead}}})
         for lead in (0.0, 0.2)
@@ -74,7 +74,7 @@ def test_generalisation_is_the_gap_and_not_the_level() -> None:
     assert gaps[0] == pytest.approx(gaps[1]) == pytest.approx(0.5)
 
 
-def test_every_computed_figure_says_where_it_was_not_measured() -> None:
+def test_every_computed_quantity_has_no_value_where_it_was_not_measured() -> None:
     for name in COMPUTED:
         found = COMPUTED[name](outcome("a", 0, {}))
         assert found is None or math.isnan(found)

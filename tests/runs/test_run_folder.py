@@ -1,4 +1,4 @@
-"""The run folder survives what happens to runs: kills, copies, other configurations, damaged neighbours."""
+"""The run folder survives kills, copies, other configurations and damaged neighbours."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_another_config_is_refused_by_naming_the_fields(tmp_path):
     assert "\n" not in message
 
 
-def test_files_of_others_are_never_mixed_with_a_run(tmp_path):
+def test_foreign_files_are_never_mixed_with_a_run(tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("mine")
@@ -87,7 +87,7 @@ def test_a_record_without_step_or_tokens_is_a_bug(tmp_path):
         RunFolder.create(tmp_path, CONFIG).append({"step": 1})
 
 
-def test_resuming_drops_what_will_be_lived_through_again(tmp_path):
+def test_resuming_drops_the_records_of_steps_that_are_repeated(tmp_path):
     run = RunFolder.create(tmp_path, CONFIG)
     run.keep_until(0)
     for step in range(5):
@@ -117,7 +117,7 @@ def test_numbers_that_json_lacks_become_null(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": [None, [None, 1.5]], "y": {"z": None}}
 
 
-def test_open_refuses_what_is_no_run_or_damaged(tmp_path):
+def test_open_refuses_a_folder_that_is_damaged_or_not_a_run(tmp_path):
     with pytest.raises(InputError, match=r"config\.json"):
         RunFolder.open(tmp_path)
     for damaged in ('{"label": ', "[1]"):
@@ -136,7 +136,7 @@ def test_find_runs_in_order_without_looking_inside_them(tmp_path):
     assert [run.path for run in find_runs(tmp_path / "a")] == [tmp_path / "a"]
 
 
-def test_a_damaged_run_is_skipped_aloud_and_none_at_all_is_an_error(tmp_path):
+def test_a_damaged_run_is_skipped_with_a_warning_and_no_run_at_all_is_an_error(tmp_path):
     with pytest.raises(InputError, match="none"):
         find_runs(tmp_path / "missing")
     with pytest.raises(InputError, match="no readable runs"):
@@ -153,15 +153,15 @@ def test_the_hash_depends_on_values_and_not_on_order():
     assert config_hash({"a": 1}) != config_hash({"a": 2})
 
 
-def test_differences_tell_absent_from_null():
+def test_differences_distinguish_absent_from_null():
     configs = {"x": {"m": {"a": 1, "b": 2}}, "y": {"m": {"a": 1, "b": None}}, "z": {"m": {"a": 1}}}
     assert config_differences(configs) == {"m.b": {"x": 2, "y": None}}
     assert config_differences({"x": {"a": {}}, "y": {"a": {"b": 1}}}) == {"a": {"x": {}}, "a.b": {"y": 1}}
 
 
 @pytest.mark.parametrize("name", ["standard", "coupled-euler", "decay", "psiqrh"])
-def test_a_mechanism_is_named_by_its_preset_whatever_a_stored_one_lacks(name):
-    """Criterion: as it is, as JSON stores it, without a field that came later, and with one change."""
+def test_a_mechanism_is_named_by_its_preset_even_without_newer_fields(name):
+    """Criterion: this holds for a config, its JSON, JSON without a later field, and a config with one change."""
     presets = presets_as_data()
     whole = json.loads(json.dumps(plain(presets[name])))
     config = {"model": {"attention": whole, "d_model": 64}, "lr": 0.1}

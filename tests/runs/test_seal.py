@@ -1,4 +1,4 @@
-"""A report is made of what runs finished with and records were stored with; damage of one file stops nothing else."""
+"""Reports use only results that are unchanged since they were stored, and one damaged file stops nothing else."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ ROWS = ("standard", "gated")
 
 @pytest.fixture
 def study(tmp_path):
-    """The folder of a study of two rows with two seeds each."""
+    """Make the folder of a study of two rows with two seeds each."""
     keys = {}
     for row in ROWS:
         for seed in (0, 1):
@@ -57,13 +57,13 @@ def test_a_run_with_a_changed_byte_is_left_out_and_named(study, name):
     "name", ["config.json", "metrics.jsonl", "summary.json", SEAL, PROBES_FILE, "environment.json"]
 )
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"a": 1}', b"null"])
-def test_no_content_of_one_file_stops_a_report(study, name, content):
+def test_no_damage_of_one_file_stops_a_report(study, name, content):
     path = study.parent / "runs" / "standard-0" / name
     path.write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DamageWarning)
         n_sealed = StudyRecord.read(study).finished
-        (path.parent / SEAL).unlink(missing_ok=True)  # as older runs are
+        (path.parent / SEAL).unlink(missing_ok=True)  # older runs have no seal
         n_older = StudyRecord.read(study).finished
     assert {n_sealed, n_older} <= {3, 4}
 

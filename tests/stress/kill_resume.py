@@ -1,11 +1,11 @@
-"""Kill a run with SIGKILL again and again, and compare what it becomes with a run that nobody touched.
+"""Kill a run with SIGKILL again and again, and compare its end with that of an undisturbed run.
 
-    python tests/stress/kill_resume.py [n_kills] [seed]        `make stress` does this with 25 kills
+`python tests/stress/kill_resume.py [n_kills] [seed]`; `make stress` does this with 25 kills.
 
-The run is a real one through the command line that saves a checkpoint after every step, so that kills fall into every
-part of a step and of a checkpoint's writing. Where they fall is drawn from the seed: so many steps on, and a few
-milliseconds more. Equal must be the sha256 of the final weights, of the optimizer's and the random state, and every
-record of the metrics (but for what is measured, such as tokens per second), each step once.
+The run is a real one through the command line. It saves a checkpoint after every step, so that kills hit every part of
+a step and of the writing of a checkpoint. The seed determines each kill: a number of further steps, and a few
+milliseconds. The sha256 of the final weights, optimizer and random state must be equal. So must every record of the
+metrics, each step once, except measurements such as tokens per second.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def newest_step(folder: Path) -> int:
 
 
 def kill_after(process: subprocess.Popen[bytes], folder: Path, steps: int, seconds: float) -> str:
-    """SIGKILL once so many steps more are saved, and some time later; says what it left."""
+    """Kill the process once this many more steps are saved and some time has passed; return what it left."""
     first = newest_step(folder)
     while process.poll() is None and newest_step(folder) < first + steps:
         time.sleep(0.001)
@@ -83,7 +83,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
-    """Raises where the killed run and the untouched one differ."""
+    """Raise an error if the killed run and the undisturbed one differ."""
     generator = random.Random(seed)
     say(f"{n_kills} kills of a run of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))

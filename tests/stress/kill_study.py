@@ -1,10 +1,10 @@
-"""Kill a study again and again, now its launcher, now one of its runs, now all of them, and see what it becomes.
+"""Kill a study again and again, by its launcher, one of its runs or all of them, and compare its end.
 
-    python tests/stress/kill_study.py [n_kills] [seed]        `make stress` does this with 12 kills
+`python tests/stress/kill_study.py [n_kills] [seed]`; `make stress` does this with 12 kills.
 
-The study is a real one through the command line, two runs side by side, that saves a checkpoint every few steps. What
-is killed, and when, is drawn from the seed. A run that was finished at a kill must never be touched again, and in the
-end every run must be what it is in a study that nobody touched: weights, optimizer, random state, and every record.
+The study is a real one through the command line. Two runs train at once and save a checkpoint every few steps. The seed
+determines what is killed and when. A run that is finished at a kill must not change any more. In the end every run must
+equal that of an undisturbed study in weights, optimizer, random state and every record.
 """
 
 import os
@@ -49,19 +49,19 @@ def runs_of(folder: Path) -> dict[str, Path]:
 
 
 def held_by(folder: Path) -> list[int]:
-    """The processes that carry out a run now, as the kernel's locks know them."""
+    """Return the processes that hold runs now, according to the kernel's locks."""
     held = {}
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
-        if fields[1] == "->":  # it waits for a lock
+        if fields[1] == "->":  # this process waits for a lock
             continue
-        held[int(fields[5].rsplit(":", 1)[1])] = int(fields[4])  # by inode
+        held[int(fields[5].rsplit(":", 1)[1])] = int(fields[4])  # the key is the inode
     locks = [path / HOLD for path in runs_of(folder).values()]
     return [held[lock.stat().st_ino] for lock in locks if lock.exists() and lock.stat().st_ino in held]
 
 
 def finished_in(folder: Path) -> dict[str, int]:
-    """The finished runs, and when each file of theirs was written."""
+    """Return the finished runs with the time at which each of their files was written."""
     return {
         str(file.relative_to(folder)): file.stat().st_mtime_ns
         for path in runs_of(folder).values()
@@ -74,7 +74,7 @@ def finished_in(folder: Path) -> dict[str, int]:
 def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
     runs = held_by(folder)
     if victim == "one of its runs" and runs:
-        os.kill(runs[0], signal.SIGKILL)  # the launcher tells that it failed, and goes on with the rest
+        os.kill(runs[0], signal.SIGKILL)  # the launcher reports the failure and continues with the others
         process.communicate(timeout=300)
         return f"the launcher ended with {process.returncode}"
     os.kill(process.pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
 
 
 def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
-    """Raises where a finished run was touched, or the killed study and the untouched one differ."""
+    """Raise an error if a finished run changed, or if the killed study and the undisturbed one differ."""
     generator = random.Random(seed)
     say(f"{n_kills} kills of a study of six runs of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))
@@ -116,7 +116,7 @@ def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any
 
 
 def wait_until_free(folder: Path) -> None:
-    """Runs whose launcher was killed save, and end by themselves."""
+    """Wait until the runs of a killed launcher have saved and ended."""
     deadline = time.monotonic() + 60
     while held_by(folder):
         assert time.monotonic() < deadline, "a run outlived its launcher"
