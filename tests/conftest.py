@@ -17,9 +17,9 @@ import pytest
 import torch
 
 CACHE = tempfile.TemporaryDirectory(prefix="attractor-tests-")
-os.environ["ATTRACTOR_CACHE"] = CACHE.name  # removed when the worker ends
+os.environ["ATTRACTOR_CACHE"] = CACHE.name  # the folder is removed when the worker ends
 
-# A busy machine is no failure; and with CI set, as in .ci/run, the same code draws the same examples.
+# A slow machine must not fail a test. With CI set, as in .ci/run, the same code draws the same examples.
 hypothesis.settings.register_profile("attractor", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("attractor")
 
@@ -33,7 +33,7 @@ if not torch.accelerator.is_available():
 # The hook rewrites modules as they are imported, so it must stand before the first import of attractor.
 jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
 
-# On a busy machine reading takes long, and a line that says so would stand in what a test expects to be empty.
+# On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
 from attractor.corpus import sign_of_life  # noqa: E402
 
 sign_of_life.FIRST_SECONDS = 600.0
@@ -43,7 +43,7 @@ CHECKED = (TESTS / "attention", TESTS / "kernels", TESTS / "test_contract.py")
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # all that is imported by now stays, so no later collection of garbage needs to look at it
+    gc.freeze()  # imported modules stay alive, so later garbage collections need not visit them
 
 
 @pytest.hookimpl(tryfirst=True)

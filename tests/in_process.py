@@ -1,4 +1,4 @@
-"""Commands as a person types them, in this process: it saves the seconds in which Python and torch start."""
+"""Commands run as a person types them, but in this process, which saves the start of Python and torch."""
 
 import sys
 from collections.abc import Callable
@@ -16,15 +16,15 @@ TINY = [
     "--seq-len=16",
     "--batch-size=4",
 ]
-SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]  # of a run that takes a second
+SHORT = ["--n-steps=6", "--eval-batches=2", "--device=cpu"]  # options of a run that takes a second
 
 
 def without_heartbeat(stderr: str) -> str:
-    """Return what a command said, without the lines that it prints on a busy machine so that a log shows it at work."""
+    """Return the standard error of a command without the lines that show, on a busy machine, that it is at work."""
     return "".join(line for line in stderr.splitlines(keepends=True) if ": at work for " not in line)
 
 
-Command = Callable[..., tuple[int | str | None, str, str]]  # arguments to exit code, output and errors
+Command = Callable[..., tuple[int | str | None, str, str]]  # maps arguments to exit code, output and errors
 
 
 def command_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:

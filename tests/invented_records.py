@@ -1,4 +1,4 @@
-"""Records of studies with invented outcomes, at a scale that may decide."""
+"""Records of studies with invented outcomes, at a scale that may decide a claim."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
 
-# Noise that runs of one seed share: it spreads losses by .01 and cancels in differences.
+# The noise that runs of one seed share spreads losses by .01 and cancels in differences.
 SHARED = (-0.012, 0.011, -0.006, 0.009, 0.002, -0.011, 0.012, -0.003, 0.006, -0.008)
-# And noise of each run's own, of mean zero over the first four, six, eight and ten seeds.
+# The noise of each run alone has mean zero over the first four, six, eight and ten seeds.
 OWN = (0.002, -0.002, 0.001, -0.001, 0.003, -0.003, 0.001, -0.001, 0.002, -0.002)
 
 Run = float | Mapping[str, Any] | None
@@ -27,9 +27,10 @@ def record(
     claims: tuple[str, ...] = ("C1",),
     name: str = "synthetic",
 ) -> StudyRecord:
-    """Runs by row, or by row and column: a loss, a summary (with its `probes` and `curve`), or None where unfinished.
+    """Return a record with these runs by row, or by row and column.
 
-    A control is added to every column that has a baseline, worse by `twin_gap`.
+    A run is a loss, a summary (with its `probes` and `curve`), or None if unfinished. Every column with a baseline gets
+    a control that is worse by `twin_gap`.
     """
     placed = {(key, "") if isinstance(key, str) else key: runs for key, runs in cells.items()}
     if control is not None:

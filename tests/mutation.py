@@ -1,11 +1,11 @@
-"""Mutation check: plant known faults in copies of the source, one at a time, and see whether the tests notice.
+"""Mutation check: plant known faults in copies of the source, one at a time, and check whether the tests notice.
 
 `make mutants` checks the fast tests, and `make mutants ARGS=--all` every test. Further arguments choose faults by
-number or by a part of their file's path. The tests nearest to the fault run first, then its room, then all others; a
-check ends at the first test that fails.
+number or by a part of their file's path. The tests nearest to the fault run first, then those of its room, then all
+others; a check ends at the first test that fails.
 
-The faults were chosen before anyone looked at which tests exist. Where a fault is missed, the remedy is a test that was
-missing, never another fault. Where a change moves the line that a fault replaces, the fault moves along.
+The faults were chosen before anyone looked at which tests exist. Where a fault is missed, the remedy is a new test,
+never another fault. Where a change moves the line that a fault replaces, the fault moves along.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LEFT_BEHIND = {".git", ".venv", "dist", "runs"}  # at the top of the repository
-LONGEST_SECONDS = 3600  # a fault may also make a test wait for ever
+LEFT_BEHIND = {".git", ".venv", "dist", "runs"}  # these entries of the repository's root are not copied
+LONGEST_SECONDS = 3600  # a limit, since a fault may make a test wait for ever
 
 
 @dataclass(frozen=True)
 class Mutant:
-    file: str  # below src/attractor
-    old: str  # found exactly once in the file
+    file: str  # the path below src/attractor
+    old: str  # this text occurs exactly once in the file
     new: str
     breaks: str
 
@@ -218,7 +218,7 @@ def copy_repository(copy: Path) -> None:
 
 
 def tests_near(mutant: Mutant) -> list[list[str]]:
-    """Return the test files named like the file with the fault, and the folder of tests of its room."""
+    """Return the test files named like the file with the fault, and the test folder of its room."""
     room, name = mutant.file.split("/")[0], Path(mutant.file).stem
     named = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob(f"test_*{name}*.py"))]
     folder = [f"tests/{room}"] if (ROOT / "tests" / room).is_dir() else []
@@ -226,7 +226,7 @@ def tests_near(mutant: Mutant) -> list[list[str]]:
 
 
 def first_failure(copy: Path, arguments: Sequence[str]) -> str | None:
-    """Run pytest in the copy, and return the first test that fails; None where all pass."""
+    """Run pytest in the copy; return the first test that fails, or None if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--ignore=tests/test_mutation.py"]
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
@@ -235,14 +235,14 @@ def first_failure(copy: Path, arguments: Sequence[str]) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"(no end within {LONGEST_SECONDS} s)"
-    if done.returncode in (0, 5):  # 5: no test was chosen
+    if done.returncode in (0, 5):  # 5 means that no test was selected
         return None
     failures = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return failures[0] if failures else f"(pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]})"
 
 
 def check(mutant: Mutant, tier: Sequence[str], workers: int) -> str | None:
-    """Return the test that notices the fault; None where none does."""
+    """Return the test that notices the fault, or None."""
     with tempfile.TemporaryDirectory(prefix="attractor-mutant-") as folder:
         copy = Path(folder) / "repository"
         copy_repository(copy)

@@ -1,4 +1,4 @@
-"""The type checker that the import hook in conftest puts behind every signature of `attractor.attention`."""
+"""The type checker that the import hook in conftest adds to every signature of `attractor.attention`."""
 
 from typing import Any, Self
 

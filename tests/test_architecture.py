@@ -1,4 +1,4 @@
-"""Imports point one way. The rooms of the house are the first-level packages and modules of `attractor`."""
+"""Imports between rooms go only in the permitted directions. The rooms are the top-level packages and modules."""
 
 import ast
 from functools import cache
@@ -154,7 +154,8 @@ def place(file: Path) -> str:
 
 
 def module(file: Path) -> str:
-    """The dotted name: attractor/tasks/text.py is attractor.tasks.text, and a package is named as its folder."""
+    """Return the dotted name of a file: attractor/tasks/text.py is attractor.tasks.text, and a package has its folder's
+    name."""
     parts = file.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -164,7 +165,8 @@ MODULES = {module(file): file for file in FILES}
 
 @cache
 def imports(file: Path) -> frozenset[str]:
-    """The dotted names a file imports, in functions and for types too: a late import is still a dependency."""
+    """Return the dotted names that a file imports, also in functions and for types, since a late import is a
+    dependency, too."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -176,14 +178,15 @@ def imports(file: Path) -> frozenset[str]:
 
 
 def room_of(name: str) -> str:
-    """`import attractor` and `from attractor import f` reach for the public face, which is a room as well."""
+    """Return the room of an imported name; `import attractor` and `from attractor import f` import the public face, a
+    room, too."""
     first = name.split(".")[1] if "." in name else "__init__"
     on_disk = (SOURCE / first).is_dir() or (SOURCE / f"{first}.py").exists()
     return first if on_disk else "__init__"
 
 
 def file_of(name: str) -> Path | None:
-    """The file that stands behind an imported name, which may be a module or a thing inside one."""
+    """Return the file of an imported name, which may be a module or an object in one."""
     return MODULES.get(name) or MODULES.get(name.rpartition(".")[0])
 
 
@@ -213,10 +216,10 @@ def test_imports_point_one_way() -> None:
         )
 
 
-def test_no_files_import_one_another_in_a_circle() -> None:
-    """Between files, late imports and those for type checkers included, since they only hide a circle.
+def test_files_import_one_another_without_circles() -> None:
+    """Criterion: late imports and those for type checkers count, since they only hide a circle.
 
-    A package's __init__ is left out: it passes on names for the outside.
+    The __init__ of a package does not count, since it only exports names.
     """
     parts = [file for file in FILES if file.name != "__init__.py"]
     graph = {file: {file_of(name) for name in inside(file)} & set(parts) for file in parts}

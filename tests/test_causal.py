@@ -1,4 +1,4 @@
-"""One face for a run of ours and a Hugging Face folder; whatever cannot be asked is refused in one line."""
+"""A run of ours and a Hugging Face folder load as the same interface, and unusable models are refused in one line."""
 
 import re
 import shlex
@@ -38,8 +38,8 @@ def causal(request: pytest.FixtureRequest) -> Causal:
 
 
 @torch.no_grad()
-def test_a_model_spells_any_text_and_predicts_from_the_past_alone(causal: Causal) -> None:
-    """Specials that a text names are text; the same logits come with any later tokens, and with padding before."""
+def test_a_model_encodes_any_text_and_predicts_from_the_past_alone(causal: Causal) -> None:
+    """Criterion: names of special tokens in a text are text, and later tokens or padding before change no logits."""
     tokens = causal.encode(SAID)
     assert causal.decode(tokens) == SAID
     assert causal.start not in tokens
@@ -55,7 +55,7 @@ def test_a_model_spells_any_text_and_predicts_from_the_past_alone(causal: Causal
     assert causal.max_length == N_POSITIONS
 
 
-def test_what_is_ours_is_known_as_ours(run: Path, llama: Path) -> None:
+def test_our_models_are_recognised_as_ours(run: Path, llama: Path) -> None:
     ours, theirs = load_causal(run, CPU), load_causal(llama, CPU, dtype=torch.bfloat16)
     assert (isinstance(ours.model, LanguageModel), ours.name, ours.trained_length) == (True, "run", 32)
     assert (isinstance(theirs.model, LanguageModel), theirs.name) == (False, "llama")
@@ -91,7 +91,7 @@ def test_a_folder_without_tokenizer_weights_or_config_is_refused(llama: Path, tm
             load_causal(copy, CPU)
 
 
-def test_what_is_no_whole_causal_language_model_is_refused(llama: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_complete_causal_one_is_refused(llama: Path, tmp_path: Path) -> None:
     from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, LlamaConfig, LlamaModel
 
     bert = BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
@@ -122,8 +122,8 @@ def test_a_tokenizer_of_a_larger_vocabulary_is_noticed(llama: Path, run: Path) -
 
 
 @torch.no_grad()
-def test_a_model_that_was_brought_in_or_given_out_says_what_it_said(run: Path, tmp_path: Path) -> None:
-    """And begins texts as it did."""
+def test_an_imported_or_exported_model_has_the_same_logits(run: Path, tmp_path: Path) -> None:
+    """Criterion: start and end tokens and the encoding of a text are the same, too."""
     llama = write_llama(tmp_path / "llama", beginning="<s>")
     import_run(llama, tmp_path / "imported")
     restored = tokenizer_of_run(RunFolder.open(run))

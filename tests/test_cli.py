@@ -1,4 +1,4 @@
-"""The command line: every wrong input ends in one line and exit code 2, every right one in what was asked for."""
+"""The command line ends every wrong input in one line with exit code 2, and carries out every right one."""
 
 import json
 import os
@@ -31,7 +31,7 @@ Command = Callable[..., Said]
 
 @pytest.fixture
 def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command as a shell would run it, in an empty folder."""
+    """Run the command as a shell would, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -61,7 +61,7 @@ def trained(attractor: Command, corpus: str) -> str:
 
 
 def assert_refused(said: Said, *parts: str) -> None:
-    """One line that starts as errors do and holds each part; exit code 2; nothing printed as if it had worked."""
+    """Check that the error is one line with every part, that the exit code is 2, and that standard output is empty."""
     assert said.code == 2, said
     (line,) = said.err.splitlines()
     assert line.startswith("error: ")
@@ -69,8 +69,6 @@ def assert_refused(said: Said, *parts: str) -> None:
         assert part in line
     assert said.out == ""
 
-
-# --- wrong input --------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[list[str], list[str]]] = {
     "preset": (
@@ -131,7 +129,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
 def test_wrong_input_is_one_line_that_says_what_to_do(
     attractor: Command, arguments: list[str], parts: list[str], tmp_path: Path
 ) -> None:
-    """Criterion: exit code 2, one line with the field and the value and what would do, nothing written."""
+    """Criterion: exit code 2, one line with the field, the value and a remedy, and no file written."""
     assert_refused(attractor(*arguments), *parts)
     assert not [path for path in tmp_path.rglob("*") if path.name in ("metrics.jsonl", "checkpoints")]
 
@@ -139,7 +137,7 @@ def test_wrong_input_is_one_line_that_says_what_to_do(
 @pytest.mark.parametrize("case", [case for case, (arguments, _) in WRONG.items() if arguments[0] == "train"])
 def test_a_plan_refuses_what_training_refuses_in_the_same_line(attractor: Command, case: str, tmp_path: Path) -> None:
     if case == "word too many":
-        return  # a plan takes words: they are mechanisms
+        return  # a plan accepts words, which name mechanisms
     options = WRONG[case][0][1:]
     refused = attractor("train", *options)
     said = attractor("plan", *options)
@@ -187,7 +185,7 @@ def test_a_folder_of_another_configuration_is_left_as_it_is(attractor: Command, 
     assert Path(trained, "config.json").read_text() == config
 
 
-def test_a_folder_of_something_else_is_left_as_it_is(attractor: Command, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_as_it_is(attractor: Command, tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "love.txt").write_text("dear")
     for command in ("train", "plan"):
@@ -207,12 +205,12 @@ def test_a_damaged_configuration_cannot_be_resumed(attractor: Command, tmp_path:
 @pytest.mark.parametrize(
     "option", ["--lr=0.1", "--attention=gated", "--out=elsewhere", "--size=small", "--epochs=2", "--recipe=glue"]
 )
-def test_what_a_resumed_run_could_not_obey_is_refused(attractor: Command, trained: str, option: str) -> None:
+def test_options_that_a_resumed_run_cannot_follow_are_refused(attractor: Command, trained: str, option: str) -> None:
     said = attractor("train", f"--resume={trained}", option)
     assert_refused(said, option[2:].split("=")[0], "must be left out with --resume")
 
 
-def test_generation_refuses_what_it_cannot_do(attractor: Command, trained: str) -> None:
+def test_generation_refuses_impossible_requests(attractor: Command, trained: str) -> None:
     assert_refused(attractor("generate", trained, "--checkpoint=first"), "unknown checkpoint 'first'", "best", "last")
     assert_refused(attractor("generate", trained, "--temperature=-1"), "temperature must be at least 0", "-1")
     assert_refused(attractor("generate", trained, "--top-k=0"), "top_k must be at least 1, got 0")
@@ -232,8 +230,8 @@ def test_a_damaged_best_checkpoint_is_not_continued_from(attractor: Command, tra
     assert_refused(attractor("generate", trained), "damaged checkpoint", f"step-{best:08d}", "choose the other one")
 
 
-def test_colours_of_a_terminal_do_not_reach_the_line(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tyro draws a coloured box where standard output is a terminal, of any width, and one of hyphens in ASCII."""
+def test_an_error_line_has_no_colours_of_a_terminal(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal tyro would draw a coloured box, or a box of hyphens in ASCII."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
     for columns, drawn in (("40", True), ("200", True), ("80", False)):
@@ -245,19 +243,16 @@ def test_colours_of_a_terminal_do_not_reach_the_line(attractor: Command, monkeyp
             assert not re.search(r"\x1b|[│─╭╰]|-{3}", said.err)
 
 
-# --- right input --------------------------------------------------------------------------------------------------
-
-
-def test_the_command_alone_shows_what_there_is(attractor: Command) -> None:
+def test_the_command_alone_lists_its_subcommands(attractor: Command) -> None:
     said = attractor()
     assert (said.code, said.err) == (0, "")
     assert all(name in said.out for name in cli.COMMANDS)
     assert attractor("--help").out == said.out
 
 
-def test_training_ends_with_its_measure_the_next_command_and_its_folder(attractor: Command, corpus: str) -> None:
-    """Criterion: without --out the folder is named for mechanism and configuration, so that the same command finds it
-    again and another configuration never does."""
+def test_training_ends_with_its_metric_the_next_command_and_its_folder(attractor: Command, corpus: str) -> None:
+    """Criterion: without --out the folder is named for mechanism and configuration, so that the same command finds the
+    folder and another configuration never does."""
     asked = ["train", *TINY, *SHORT, f"--corpus={corpus}", "--attention=gated"]
     said = attractor(*asked)
     assert (said.code, said.err) == (0, "")
@@ -273,7 +268,9 @@ def test_training_ends_with_its_measure_the_next_command_and_its_folder(attracto
     assert other.out.splitlines()[-1] != folder
 
 
-def test_a_log_has_a_line_for_each_validation_with_what_a_bar_would_show(attractor: Command, corpus: str) -> None:
+def test_a_log_has_a_line_for_each_validation_with_the_numbers_of_a_progress_bar(
+    attractor: Command, corpus: str
+) -> None:
     said = attractor("train", *TINY, *SHORT, f"--corpus={corpus}", "--eval-every=2", "--log-every=1")
     lines = [line for line in said.out.splitlines() if line.startswith("step ")]
     assert [int(line.split()[1]) for line in lines] == [2, 4, 6]
@@ -281,7 +278,7 @@ def test_a_log_has_a_line_for_each_validation_with_what_a_bar_would_show(attract
         assert part in lines[0]
 
 
-def test_a_plan_is_what_training_says_first_and_leaves_nothing_behind(
+def test_a_plan_prints_the_first_lines_of_training_and_leaves_no_files(
     attractor: Command, corpus: str, tmp_path: Path
 ) -> None:
     asked = [*TINY, *SHORT, f"--corpus={corpus}", "--attention=gated"]
@@ -310,10 +307,10 @@ def test_a_plan_is_what_training_says_first_and_leaves_nothing_behind(
         ("sudoku", ("--n-boards=50", "--n-valid-boards=10"), None),
     ],
 )
-def test_a_text_is_validated_on_a_part_unless_more_is_asked_for(
+def test_a_text_is_validated_on_a_part_unless_the_options_request_more(
     attractor: Command, corpus: str, recipe: str, options: tuple[str, ...], eval_batches: int | None
 ) -> None:
-    """Studies of a published recipe still validate on everything: it stays as it is."""
+    """Studies of a published recipe still validate on the whole set, since the recipe itself is unchanged."""
     on_text = (f"--corpus={corpus}",) if recipe != "sudoku" else ()
     said = attractor("plan", f"--recipe={recipe}", *on_text, *options, "--no-calibrate", "--json")
     (plan,) = json.loads(said.out)["plans"]
@@ -321,7 +318,7 @@ def test_a_text_is_validated_on_a_part_unless_more_is_asked_for(
     assert RECIPES["fast-slow"].eval_batches is None
 
 
-def test_mechanisms_are_planned_side_by_side_with_what_differs(attractor: Command, corpus: str) -> None:
+def test_plans_of_several_mechanisms_show_their_differences(attractor: Command, corpus: str) -> None:
     said = attractor("plan", "standard", "gated", *TINY, *SHORT, f"--corpus={corpus}", "--json")
     assert (said.code, said.err) == (0, "")
     told = json.loads(said.out)
@@ -337,7 +334,7 @@ def test_the_plan_of_a_run_is_that_of_its_own_configuration(attractor: Command, 
     assert_refused(attractor("plan", f"--resume={trained}", "--lr=0.1"), "lr must be left out with --resume")
 
 
-def test_options_change_the_recipe_and_nothing_else(attractor: Command, trained: str) -> None:
+def test_options_change_only_their_fields_of_the_recipe(attractor: Command, trained: str) -> None:
     stored = json.loads(Path(trained, "config.json").read_text())
     recipe = json.loads(json.dumps(RECIPES["laptop"].to_dict()))
     assert {name for name in recipe if stored[name] != recipe[name]} == {
@@ -356,10 +353,10 @@ def test_a_warm_up_longer_than_the_recipe_fits_a_longer_run(attractor: Command, 
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_another_one_of_its_own_mechanism_and_of_a_larger_vocabulary(
+def test_a_run_starts_from_another_one_of_its_mechanism_with_a_larger_vocabulary(
     attractor: Command, corpus: str
 ) -> None:
-    """Neither a run of the recipe's mechanism nor one of the seed 0 is there."""
+    """There is neither a run of the recipe's mechanism nor one of seed 0."""
     own = [f"--corpus={corpus}", "--attention=gated", "--seed=3"]
     assert attractor("train", *TINY, *SHORT, *own, "--vocab-size=384", "--out=gated-seed3").code == 0
     start = [f"--corpus={corpus}", "--start={attention}-seed{seed}", "--seed=3", "--n-steps=1", "--eval-batches=1"]
@@ -397,7 +394,7 @@ def test_an_empty_prompt_starts_a_document(attractor: Command, trained: str) -> 
     assert attractor("generate", trained, "--prompt=abc", "--max-new-tokens=0").out == "abc\n"
 
 
-def test_a_run_resumed_when_it_is_finished_says_so(attractor: Command, trained: str) -> None:
+def test_resuming_a_finished_run_reports_that_it_is_finished(attractor: Command, trained: str) -> None:
     said = attractor("train", f"--resume={trained}")
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[0] == "'run' is finished already"
@@ -423,7 +420,7 @@ def test_a_run_that_stops_by_itself_has_a_page(attractor: Command, corpus: str) 
     assert not Path("wild/samples.json").exists()
 
 
-def test_without_a_page_or_samples_a_run_is_finished_all_the_same(
+def test_a_run_whose_page_or_samples_fail_is_still_finished(
     attractor: Command, corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -437,11 +434,9 @@ def test_without_a_page_or_samples_a_run_is_finished_all_the_same(
     assert Path("run/summary.json").exists()
 
 
-# --- how it ends --------------------------------------------------------------------------------------------------
-
-
 def test_an_interrupted_command_ends_as_a_shell_expects(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that saved says so itself; before its first step, and after a second Ctrl-C, there is one line as well."""
+    """A run that has saved prints a line of its own. Before its first step, and after a second Ctrl-C, there is one
+    line, too."""
 
     def interrupted(*_: object) -> None:
         raise RunInterrupted("saved", signal.SIGTERM)
@@ -457,8 +452,8 @@ def test_an_interrupted_command_ends_as_a_shell_expects(attractor: Command, monk
         assert len(said.err.splitlines()) == 1
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    """Criterion: as in `attractor --help | head -1`, nothing is said on standard error."""
+def test_a_closed_pipe_is_not_an_error() -> None:
+    """Criterion: as in `attractor --help | head -1`, standard error stays empty."""
     reader, writer = os.pipe()
     command = [sys.executable, "-c", "from attractor.cli import main; main()", "--help"]
     process = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,5 @@
-"""A command that is silent for long says in a log that it is at work, and a terminal is left to its progress bars."""
+"""A command without output for long reports in a log that it is at work, and not on a terminal, which has progress
+bars."""
 
 import io
 import threading
@@ -10,7 +11,7 @@ from attractor.cli.console import Heartbeat, LogConsole
 
 
 class Lines(io.StringIO):
-    """A stream that tells when something has been written."""
+    """A stream that signals each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +22,7 @@ class Lines(io.StringIO):
         return super().write(text)
 
 
-def test_a_silent_command_says_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_command_reports_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Lines()
     monkeypatch.setattr("sys.stderr", stderr)
     with Heartbeat(LogConsole(file=io.StringIO()), "attractor data describe", seconds=0.01):
@@ -34,17 +35,15 @@ def test_a_silent_command_says_that_it_is_at_work(monkeypatch: pytest.MonkeyPatc
     [(LogConsole(file=io.StringIO()), 1e6), (LogConsole(file=io.StringIO(), quiet=True), 0.0), (Console(), 0.0)],
     ids=["it has not been long", "another process speaks", "a terminal"],
 )
-def test_nothing_is_said_that_nobody_needs(
-    capsys: pytest.CaptureFixture[str], console: Console, seconds: float
-) -> None:
-    """Criterion: no line until the time is over, none from the other processes of a run, none on a terminal."""
+def test_no_unnecessary_line_is_printed(capsys: pytest.CaptureFixture[str], console: Console, seconds: float) -> None:
+    """Criterion: there is no line before the time has passed, from the other processes of a run, or on a terminal."""
     with Heartbeat(console, "attractor train", seconds) as heartbeat:
         started = heartbeat.thread.is_alive()
     assert started == (seconds > 0)
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_printed_puts_the_line_off() -> None:
+def test_other_output_delays_the_line() -> None:
     console = LogConsole(file=io.StringIO())
     before = console.printed
     console.print("a line")

@@ -1,4 +1,4 @@
-"""Sizes that cannot fit, batches that are found to, and several processes on paper: as a person asks for them."""
+"""Commands refuse sizes that cannot fit into memory, choose batches that do, and plan several processes."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def refused(said: tuple[int | str | None, str, str], *parts: str, printed: str =
 
 @pytest.mark.parametrize("command", [["train"], ["plan"], ["compare", "standard"]], ids=lambda command: command[0])
 @pytest.mark.parametrize("case", OVERSIZED)
-def test_what_cannot_fit_is_refused_in_one_line_before_anything_is_written(
+def test_a_run_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(
     attractor: Command, command: list[str], case: str, tmp_path: Path
 ) -> None:
     options, parts = OVERSIZED[case]
@@ -70,7 +70,7 @@ def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
     assert not Path("runs").exists()
 
 
-def test_the_first_line_of_a_run_says_what_it_needs_and_soon_how_long_it_takes(attractor: Command) -> None:
+def test_a_run_first_reports_its_memory_and_soon_its_duration(attractor: Command) -> None:
     code, out, err = attractor("train", *TINY, *SHORT, "--log-every=2", "--out=run")
     assert code == 0, err
     first, *lines = out.splitlines()
@@ -90,10 +90,7 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_train_it(
     refused(attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free")
 
 
-# --- --batch-size auto, --keep ------------------------------------------------------------------------------------
-
-
-def test_auto_stores_the_numbers_that_it_finds(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [option for option in TINY if "batch" not in option]
     code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=roomy")
     assert code == 0, err
@@ -108,7 +105,7 @@ def test_auto_stores_the_numbers_that_it_finds(attractor: Command, monkeypatch: 
     assert plan["config"]["accumulation"] == stored[1]["accumulation"]
 
 
-def test_auto_is_refused_where_it_would_mean_nothing(attractor: Command) -> None:
+def test_auto_is_refused_where_it_is_meaningless(attractor: Command) -> None:
     refused(attractor("train", "--batch-size=auto", "--accumulation=2"), "accumulation must be left out")
     refused(attractor("train", "--batch-size=1.5"), "--batch-size must be a whole number or auto, got '1.5'")
     refused(attractor("compare", "standard", "--batch-size=auto"), "batch_size must be a number in a comparison, got")
@@ -127,17 +124,14 @@ def test_keep_is_at_least_one(attractor: Command, command: list[str]) -> None:
     refused(said, "keep must be at least 1, got 0", printed=EXECUTED if "study" in command else "")
 
 
-def test_keep_says_how_many_checkpoints_are_kept(attractor: Command) -> None:
+def test_keep_sets_the_number_of_kept_checkpoints(attractor: Command) -> None:
     assert attractor("train", *TINY, *SHORT, "--save-every=1", "--eval-every=6", "--keep=3", "--out=run")[0] == 0
     names = [path.name for path in sorted(Path("run/checkpoints").glob("step-*"))]
     assert names == ["step-00000004", "step-00000005", "step-00000006"]
 
 
-# --- several processes on paper -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_processes_are_planned_without_being_there(attractor: Command, parallel: str) -> None:
+def test_several_processes_are_planned_by_a_single_one(attractor: Command, parallel: str) -> None:
     asked = ["plan", "--batch-size=16", "--device=cpu", "--devices=8", f"--parallel={parallel}"]
     code, out, err = attractor(*asked, "--json")
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""Help, lists and completion of the command line: all is described, nothing is stale, every value is true."""
+"""Help, lists and completion of the command line are complete and current, and show true values."""
 
 import json
 import shlex
@@ -34,21 +34,18 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return command_in_process(monkeypatch, capsys)
 
 
-# --- nothing is missing, nothing is stale -------------------------------------------------------------------------
-
-
-def test_the_stored_tables_are_what_the_code_says() -> None:
-    """Criterion: options, values, names and counts are computed anew and are the stored ones, each of them."""
+def test_the_stored_tables_follow_from_the_code() -> None:
+    """Criterion: newly computed options, values, names and counts equal the stored ones."""
     now, stored = contents(), json.loads(FILE.read_text())
     assert json.loads(json.dumps(now)) == stored, REWRITE
 
 
-def test_the_page_is_what_the_tables_say() -> None:
+def test_the_page_follows_from_the_tables() -> None:
     assert PAGE.read_text() == page(), REWRITE
 
 
 def test_the_phrases_are_those_of_the_training_commands() -> None:
-    """Criterion: every option of these commands has a phrase, no phrase is of an option that is gone, none of two."""
+    """Criterion: every option of these commands has exactly one phrase, and every phrase has an option."""
     options = {f.name for name in TRAINING for f in fields(class_of(name))}
     assert options == set(PHRASES)
     assert sum(len(part) for group in GROUPS.values() for part in group) == len(PHRASES)
@@ -65,19 +62,16 @@ def test_every_command_explains_itself_and_all_its_options(attractor: Command, c
     assert {option.name for option in tables().options_of(command)} == {f.name for f in fields(class_of(command))}
 
 
-def test_everything_that_has_a_name_has_a_phrase() -> None:
+def test_everything_with_a_name_has_a_phrase() -> None:
     kinds = tables().kinds
     missing = {name for kind in kinds if kind != "families" for name, entry in kinds[kind].items() if not entry.phrase}
     assert not missing, "describe them in catalogue.py"
 
 
-def test_every_module_of_a_command_has_it_in_its_table() -> None:
+def test_the_module_of_every_command_is_in_the_table() -> None:
     found = {module: import_module(f"attractor.cli.{module}").COMMANDS for module in set(cli.COMMANDS.values())}
     assert all(name.split()[-1] in found[module] for name, module in cli.COMMANDS.items())
     assert sum(map(len, found.values())) == len(cli.COMMANDS) == len(EXAMPLES)
-
-
-# --- what is shown ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -91,7 +85,7 @@ def test_the_help_of_training_fits_a_screen(command: str, width: int) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_all_help_fits_its_width(width: int) -> None:
     for text in (help_of_all(width), *(help_of_command(name, ("--help-all",), width) for name in cli.COMMANDS)):
-        described = text.partition("\nexample")[0]  # a line to be copied is not broken
+        described = text.partition("\nexample")[0]  # an example is a line to be copied, which may be long
         assert max(map(len, described.splitlines())) <= width
 
 
@@ -115,7 +109,7 @@ def test_options_of_a_model_or_task_are_shown_where_it_is_chosen(line: str, ther
     "line", ["", "--recipe medium", "--size small", "--size fast-slow", "--task mqar", "--recipe mqar --size akorn"]
 )
 def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
-    """Criterion: a run that is started by this line has every value that its help shows for a setting."""
+    """Criterion: a run started by this line has the value that its help shows for every setting."""
     start = start_of(line.split())
     config = parse_command(runs.Train, "train", line.split()).config()
     checked = 0
@@ -133,7 +127,7 @@ def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_options_without_a_recipe_show_their_defaults(command: str) -> None:
-    """Criterion: no value is None, and a value that is no phrase is the default of the field."""
+    """Criterion: no value is None, and every value is either a phrase or the default of the field."""
     defaults = {f.name: f.default for f in fields(class_of(command))}
     for option in tables().commands[command].options:
         assert option.default != "None"
@@ -141,7 +135,7 @@ def test_options_without_a_recipe_show_their_defaults(command: str) -> None:
             assert option.default == shown(defaults[option.name])
 
 
-def test_the_version_and_a_group_of_commands(attractor: Command) -> None:
+def test_the_version_and_a_group_of_commands_are_shown(attractor: Command) -> None:
     assert attractor("--version") == (0, f"attractor {__version__}\n", "")
     code, out, _ = attractor("data")
     assert code == 0
@@ -151,19 +145,16 @@ def test_the_version_and_a_group_of_commands(attractor: Command) -> None:
     assert "unknown command 'prepair'; did you mean 'prepare'? ('attractor data --help' shows all)" in err
 
 
-def test_help_for_a_name_that_is_not_there_is_refused_as_a_run_is(attractor: Command) -> None:
+def test_help_for_an_unknown_name_is_refused_as_by_a_run(attractor: Command) -> None:
     for line in ("--recipe labtop", "--size smal", "--task texts"):
         refused, asked = attractor("train", *line.split()), attractor("train", *line.split(), "--help")
         assert refused == asked
         assert refused[0] == 2
 
 
-# --- options --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_no_option_is_a_subcommand(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A union of kinds becomes one in tyro, as `slow-attention:str` did."""
+    """Tyro makes a union of types a subcommand, as formerly `slow-attention:str`."""
     with pytest.raises(SystemExit):
         tyro.cli(class_of(command), args=["--help"])
     assert "subcommands" not in capsys.readouterr().out
@@ -176,7 +167,7 @@ def test_the_mechanism_of_the_slow_path_is_named_as_that_of_the_fast_one() -> No
 
 
 @pytest.mark.parametrize("example", [each for examples in EXAMPLES.values() for each in examples])
-def test_an_example_is_a_line_that_is_understood(example: str) -> None:
+def test_every_example_parses(example: str) -> None:
     words = shlex.split(example.partition(" > ")[0])[1:]
     name = cli.command_of(words)
     rest = words[len(name.split()) :]
@@ -186,9 +177,6 @@ def test_an_example_is_a_line_that_is_understood(example: str) -> None:
 
 def test_options_may_be_written_with_underscores_and_negated() -> None:
     refuse_unknown_options("plan", ["--n_steps=3", "--no-calibrate", "standard", "--", "--anything"])
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_shows_every_name_within_80_columns(attractor: Command) -> None:
@@ -214,9 +202,6 @@ def test_a_name_in_full_has_the_choices_at_every_stage_and_the_fields(attractor:
     assert "did you mean 'coupled-euler'?" in err
 
 
-# --- completion and waiting -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("line", "there", "absent"),
     [
@@ -226,7 +211,7 @@ def test_a_name_in_full_has_the_choices_at_every_stage_and_the_fields(attractor:
         ("train --n-s", "--n-steps --n-slow", "--lr"),
         ("train --attention coupled-", "coupled-euler coupled-mla", "gated"),
         ("train --size ", "small fast-slow", "laptop"),
-        ("train --size = fa", "fast-slow", "small"),  # as bash takes --size=fa apart
+        ("train --size = fa", "fast-slow", "small"),  # bash splits --size=fa like this
         ("compare ga", "gated", "standard"),
         ("plan --no-", "--no-calibrate", "--calibrate"),
         ("list lap", "laptop", "gated"),
@@ -252,7 +237,7 @@ def test_completion_knows_every_option(command: str) -> None:
             assert f"--{option.name.replace('_', '-')}" in offered
 
 
-def test_a_terminal_says_that_it_waits_and_a_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_that_the_command_waits_and_a_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True

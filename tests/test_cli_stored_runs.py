@@ -1,4 +1,4 @@
-"""The commands about stored runs, as a person gives them."""
+"""The commands about stored runs list, show, compare, prune and repair them."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ def test_a_run_is_shown(attractor):
         assert line in out
 
 
-def test_runs_are_compared_by_what_they_have_in_common(attractor):
+def test_runs_are_compared_by_their_common_fields(attractor):
     code, out, err = attractor("runs", "compare", "--where", "corpus~squares.txt seed=0", "--out", "compared")
     assert (code, err) == (0, "")
     assert Path(out.splitlines()[-1]) == Path("compared/report.html")
@@ -75,7 +75,7 @@ def test_runs_are_compared_by_what_they_have_in_common(attractor):
     assert "at least 2 finished runs must meet the conditions, got 1" in err
 
 
-def test_only_what_is_not_needed_is_pruned_and_only_when_asked(attractor):
+def test_only_unneeded_files_are_pruned_and_only_on_request(attractor):
     folders = [Path("runs/gated-0/checkpoints"), Path("runs/standard-0/checkpoints")]
     before = [list_checkpoints(folder) for folder in folders]
     code, out, _ = attractor("runs", "prune", "--where", "label=gated")
@@ -89,7 +89,7 @@ def test_only_what_is_not_needed_is_pruned_and_only_when_asked(attractor):
     assert list_checkpoints(folders[1]) == before[1]
 
 
-def test_a_run_that_somebody_carries_out_is_not_pruned(attractor, pool):
+def test_a_run_that_a_process_holds_is_not_pruned(attractor, pool):
     folder = RunFolder.open(Path("runs/standard-1"))
     before = list_checkpoints(folder.checkpoints)
     with folder.hold():
@@ -123,7 +123,7 @@ def test_a_run_is_repaired(attractor):
         (("runs", "lst"), "unknown command 'lst'; did you mean 'list'?"),
     ],
 )
-def test_what_is_wrong_ends_in_one_line(attractor, arguments, said):
+def test_wrong_input_ends_in_one_line(attractor, arguments, said):
     code, _, err = attractor(*arguments)
     assert code == 2
     assert err.startswith("error: ")

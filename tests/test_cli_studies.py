@@ -1,4 +1,4 @@
-"""The commands about studies, as a person gives them: from a file to a report, a stored record and verdicts."""
+"""The commands about studies lead from a file to a report, a stored record and verdicts."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def attractor(monkeypatch, capsys, tmp_path):
     return run
 
 
-def test_from_a_file_to_a_report_a_record_and_verdicts(attractor):
+def test_a_study_file_leads_to_a_report_a_record_and_verdicts(attractor):
     code, out, err = attractor("study", "run", "tried.py", "--device", "cpu", "--workers", "2", "--threads", "1")
     assert (code, err) == (0, "")
     page = Path(out.splitlines()[-1])
@@ -79,7 +79,7 @@ def test_from_a_file_to_a_report_a_record_and_verdicts(attractor):
     assert "coupled beats every uncoupled variant" in Path("ledger.md").read_text()
 
 
-def test_studies_are_listed_with_what_they_ask(attractor):
+def test_studies_are_listed_with_their_questions(attractor):
     code, out, _ = attractor("study", "list", ".")
     assert code == 0
     assert "Does it run?" in out
@@ -105,7 +105,7 @@ def test_studies_are_listed_with_what_they_ask(attractor):
         (("advise", "--corpus", "squares.txt", "--rivals", "standard"), "rivals"),
     ],
 )
-def test_what_is_wrong_ends_in_one_line_and_exit_code_2(attractor, arguments, said):
+def test_wrong_input_ends_in_one_line_and_exit_code_2(attractor, arguments, said):
     code, _, err = attractor(*arguments)
     assert code == 2
     assert err.startswith("error: ")
@@ -114,9 +114,9 @@ def test_what_is_wrong_ends_in_one_line_and_exit_code_2(attractor, arguments, sa
     assert not Path("runs").exists()
 
 
-def test_a_report_is_of_the_folder_around_what_a_command_printed(tmp_path):
-    """Criterion: the folder, its page, its record, its pool of runs, and the folder in which it lies alone all mean it.
-    A run inside is meant by itself, and of several studies none."""
+def test_a_report_accepts_every_path_that_a_command_prints(tmp_path):
+    """Criterion: the folder, its page, its record, its pool of runs, and a parent with no other study all name the
+    study. A run inside names itself, and a parent of several studies names none."""
     study = tmp_path / "runs" / "compare-1"
     (study / "runs" / "key").mkdir(parents=True)
     for file in ("study.json", "report.html", "record.json", "runs/key/config.json", "runs/key/report.html"):
@@ -130,8 +130,8 @@ def test_a_report_is_of_the_folder_around_what_a_command_printed(tmp_path):
         folder_around(tmp_path / "runs")
 
 
-def test_an_error_of_writing_names_the_file_that_was_asked_for(tmp_path):
-    """Criterion: not the temporary one beside it; a folder is refused before anything is written."""
+def test_an_error_of_writing_names_the_requested_file(tmp_path):
+    """Criterion: it does not name the temporary file, and a folder is refused before anything is written."""
     absent = tmp_path / "absent" / "file.json"
     with pytest.raises(FileNotFoundError) as error:
         write_text(absent, "")

@@ -1,9 +1,9 @@
 """The contract of every mechanism, over every name in PRESETS: a new preset is covered as soon as it is in the table.
 
-`pytest tests/test_contract.py -k NAME` tries every preset with NAME in its name, `-k "[NAME]"` that one alone.
-A preset is tried as it stands and with each option that its stages have; exactness is asked for in fp64.
+`pytest tests/test_contract.py -k NAME` tests every preset with NAME in its name, `-k "[NAME]"` that one alone. Each
+preset is tested as it is and with each option of its stages; exactness is tested in fp64.
 
-Every preset keeps its causality, its cached decoding and its configuration in the fast tests. The rest of the contract
+The fast tests check the causality, the cached decoding and the configuration of every preset. The rest of the contract
 runs there on the fewest presets that together have every class of every stage, and on the others among the slow tests.
 """
 
@@ -34,15 +34,15 @@ OPTIONS: dict[str, Any] = {
     "n_steps": 2,
     "shared_force": True,
 }
-# Numbers cached for one position at d_model = 64, H = 8, K = 8, written as keys + values.
+# The numbers cached for one position at d_model = 64, H = 8, K = 8, written as keys + values.
 CACHED = {
     "standard": 8 * 8 + 8 * 8,
     "gqa": 2 * 8 + 2 * 8,
     "mqa": 8 + 8,
-    "mla": 16 + 4,  # the latent and the shared rope key
+    "mla": 16 + 4,  # the cache has the latent and the shared rope key
     "differential": 8 * 8 + 8 * 8,
     "differential-original": 8 * 8 + 8 * 8,
-    "differential-v2": 8 * 8 + 8 * 8,  # twice the queries, but not the keys
+    "differential-v2": 8 * 8 + 8 * 8,  # twice the queries, with the usual keys
     "mlp-only": 8 * 8 + 8 * 8,
     "coupled-euler": 8 * 8 + 8 * 8,
     "coupled-hamiltonian": 8 * 8 + 8 * 8,
@@ -51,12 +51,12 @@ CACHED = {
     "coupled-differential": 8 * 8 + 8 * 8,
     "coupled-gated": 8 * 8 + 8 * 8,
     "coupled-gqa": 2 * 8 + 2 * 8,
-    "coupled-mla": 8 * (8 + 4) + 8 * 8,  # evolved keys and values of all heads: no absorption
+    "coupled-mla": 8 * (8 + 4) + 8 * 8,  # coupled keys and values of all heads, without absorption
     "phase": 8 * 16 + 8 * 8,  # scored keys have both parts, cos and sin
     "psiqrh": 8 * 64 + 8 * 32,  # the latent is 4 d_model wide
     "gated": 8 * 8 + 8 * 8,
-    "decay": 8 * 8 + 8 * (8 + 1),  # with every value its head's decay
-    "uniform": 8 * 8,  # values only
+    "decay": 8 * 8 + 8 * (8 + 1),  # every value has the decay of its head
+    "uniform": 8 * 8,  # the cache has values only
 }
 
 
@@ -65,7 +65,7 @@ each_class_fast = pytest.mark.parametrize("name", tiered(PRESETS))
 
 
 def layer_of(name: str, **changes: Any) -> Attention:
-    """A layer in fp64 whose parameters are all moved off their special starting values."""
+    """Build a layer in fp64 whose parameters are all moved off their special starting values."""
     torch.manual_seed(0)
     layer = build(name, d_model=WIDTH, n_heads=HEADS, layer_index=1, **changes).double()
     with torch.no_grad():
@@ -75,14 +75,14 @@ def layer_of(name: str, **changes: Any) -> Attention:
 
 
 def settings(name: str) -> list[dict[str, Any]]:
-    """The preset as it stands, then with each of OPTIONS that one of its stages has."""
+    """Return the options of the preset as it is, then with each of OPTIONS that one of its stages has."""
     stages = [getattr(PRESETS[name], stage) for stage in STAGES]
     known = {f.name for stage in stages for f in fields(stage)}
     return [{}] + [{option: value} for option, value in OPTIONS.items() if option in known]
 
 
 def cases(name: str) -> Iterator[tuple[Attention, Rope | None]]:
-    """Every setting, without and (where positions have somewhere to go) with rope."""
+    """Yield every setting without rope and, for mechanisms that use positions, with rope."""
     for changes in settings(name):
         layer = layer_of(name, **changes)
         yield layer, None
@@ -100,7 +100,7 @@ def triangle(length: int = LENGTH) -> Tensor:
 
 
 def influence(layer: Attention, x: Tensor, mask: bool | Tensor, rope: Rope | None = None) -> Tensor:
-    """max |d (w . out_t) / d x_s| for a random w: B T S."""
+    """Return max |d (w . out_t) / d x_s| for a random w, as B T S."""
     x = x.clone().requires_grad_()
     out, _ = layer(x, mask, rope)
     probed = (out * torch.randn_like(out)).sum((0, 2))
@@ -128,7 +128,8 @@ def test_no_output_depends_on_a_later_input(name: str) -> None:
 
 @every_preset
 def test_cached_decoding_equals_the_full_pass(name: str) -> None:
-    """Criterion: 1e-10 in fp64, one token at a time and in chunks, of which one joins several tokens to a past."""
+    """Criterion: they agree to 1e-10 in fp64, token by token and in chunks, one of which adds several tokens to a
+    cache."""
     x = inputs(length=5)
     for layer, rope in cases(name):
         whole, _ = layer(x, True, rope)
@@ -146,7 +147,8 @@ def test_cache_holds_exactly_the_numbers_that_the_mechanism_needs(name: str) -> 
 
 @each_class_fast
 def test_weights_are_distributions_over_the_allowed_keys(name: str) -> None:
-    """Criterion: shape B H T S (2 H for the difference of two maps), rows sum to one, forbidden keys get exactly 0."""
+    """Criterion: their shape is B H T S (2 H for the difference of two maps), rows sum to one, and forbidden keys have
+    exactly 0."""
     n_maps = HEADS * (2 if isinstance(PRESETS[name].score, Differential) else 1)
     mask = triangle(4)
     mask[2, 0] = False
@@ -166,7 +168,7 @@ def test_weights_are_distributions_over_the_allowed_keys(name: str) -> None:
 
 @each_class_fast
 def test_observing_changes_no_bit(name: str) -> None:
-    """Criterion: output and all gradients are equal bit by bit, and nothing is recorded once the block is left."""
+    """Criterion: output and all gradients are equal bit by bit, and recording ends with the `with` block."""
 
     def run(layer: Attention) -> list[Tensor]:
         x = inputs().requires_grad_()
@@ -187,12 +189,14 @@ def test_observing_changes_no_bit(name: str) -> None:
 
 @each_class_fast
 def test_boolean_mask_is_obeyed(name: str) -> None:
-    """Criterion: T S or B 1 T S, the gradient by a forbidden key is exactly zero and by an allowed one is not, and what
-    only forbidden keys hold changes no bit."""
+    """Criterion: for masks T S and B 1 T S, the gradient by a forbidden key is exactly zero and by an allowed one is
+    not. The content of keys that are only forbidden changes no bit."""
     others = torch.arange(LENGTH) != 3
     diagonal = torch.eye(LENGTH, dtype=torch.bool)
     by_sequence = torch.rand(2, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.5
-    by_sequence = (by_sequence | diagonal) & others  # nobody looks at position 3, and itself may find nothing
+    by_sequence = (
+        by_sequence | diagonal
+    ) & others  # no query attends to position 3, and its own query attends to nothing
     x = inputs()
     changed = x.clone()
     changed[:, 3] = 100 * torch.randn(2, WIDTH, dtype=torch.float64)
@@ -207,8 +211,8 @@ def test_boolean_mask_is_obeyed(name: str) -> None:
 
 @each_class_fast
 def test_query_that_may_attend_to_nothing_gets_a_zero_context(name: str) -> None:
-    """Criterion: in fp64, fp32 and bf16 its output is that of a zero context exactly, and every value and gradient
-    anywhere is finite."""
+    """Criterion: in fp64, fp32 and bf16 its output is exactly that of a zero context, and all values and gradients are
+    finite."""
     mask = triangle().repeat(2, 1, 1, 1)
     mask[1, 0, 2] = False
     for changes in settings(name):
@@ -226,7 +230,7 @@ def test_query_that_may_attend_to_nothing_gets_a_zero_context(name: str) -> None
 
 @each_class_fast
 def test_left_padding_changes_nothing(name: str) -> None:
-    """Criterion: 1e-10 between a padded sequence and the same one alone, in the full pass and token by token."""
+    """Criterion: a padded sequence and the same sequence alone agree to 1e-10, in the full pass and token by token."""
     n_padded, length = 2, 7
     real = torch.ones(2, length, dtype=torch.bool)
     real[1, :n_padded] = False
@@ -270,7 +274,8 @@ def test_config_survives_json_and_builds_the_same_layer(name: str) -> None:
 
 @each_class_fast
 def test_half_precision_stays_close(name: str) -> None:
-    """Criterion: within 3% of fp32 in the Euclidean norm, with module and input in bf16 and under autocast."""
+    """Criterion: the output is within 3% of fp32 in the Euclidean norm, with module and input in bf16 and under
+    autocast."""
     for layer, rope in cases(name):
         layer = layer.float()
         x = inputs(dtype=torch.float32)
@@ -285,8 +290,8 @@ def test_half_precision_stays_close(name: str) -> None:
 
 @each_class_fast
 def test_gradients_are_those_of_the_forward_pass(name: str) -> None:
-    """Criterion: torch's gradcheck in fp64 (finite differences along random directions), by x and by every parameter;
-    and no parameter is idle."""
+    """Criterion: torch's gradcheck passes in fp64 by x and by every parameter (finite differences along random
+    directions), and every parameter has a nonzero gradient."""
     for layer, rope in cases(name):
         names, parameters = zip(*layer.named_parameters(), strict=True)
 
@@ -302,8 +307,8 @@ def test_gradients_are_those_of_the_forward_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if {"n_kv_heads": 2} in settings(name)])
 def test_grouped_keys_are_shared_keys(name: str) -> None:
-    """Criterion: 2 key heads for 4 query heads give what 4 give whose weights agree within a group (under coupling
-    where the queries of a group agree, too: only then do equal keys stay equal), with half the cache."""
+    """Criterion: 2 key heads for 4 query heads equal 4 key heads with equal weights within a group, at half the cache.
+    Under coupling the queries of a group agree, too, since only then do equal keys stay equal."""
     torch.manual_seed(0)
     grouped, full = (build(name, WIDTH, HEADS, n_kv_heads=n).double() for n in (2, 4))
     query = grouped.project.get_submodule("query") if hasattr(grouped.project, "query") else None
@@ -324,8 +329,9 @@ def test_grouped_keys_are_shared_keys(name: str) -> None:
 
 
 @each_class_fast
-def test_layer_built_on_meta_comes_to_life(name: str) -> None:
-    """Criterion: as many parameters, no memory; after `to_empty`, the modules' `reset_parameters` fill every number."""
+def test_a_layer_built_on_meta_can_be_filled(name: str) -> None:
+    """Criterion: it has as many parameters without memory, and after `to_empty` the modules' `reset_parameters` fill
+    every one."""
     for changes in settings(name):
         with torch.device("meta"):
             layer = build(name, WIDTH, HEADS, **changes)
@@ -356,7 +362,7 @@ def test_auxiliary_loss_is_a_finite_scalar(name: str) -> None:
 
 @each_class_fast
 def test_mask_of_wrong_kind_is_refused(name: str) -> None:
-    """Criterion: an InputError that names the field, the shape it must have, and the dtype and shape it has."""
+    """Criterion: an InputError names the field, the required shape, and the dtype and shape of the mask."""
     layer, x = layer_of(name), inputs()
     right = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     wrong = {
@@ -374,7 +380,7 @@ def test_mask_of_wrong_kind_is_refused(name: str) -> None:
 
 
 @each_class_fast
-def test_a_mask_of_each_sequence_is_taken_with_and_without_a_dimension_for_heads(name: str) -> None:
+def test_a_mask_per_sequence_is_accepted_with_and_without_a_dimension_for_heads(name: str) -> None:
     layer, x = layer_of(name), inputs(batch=2)
     mask = torch.ones(2, LENGTH, LENGTH, dtype=torch.bool).tril()
     mask[1, :, 0] = False
@@ -382,8 +388,8 @@ def test_a_mask_of_each_sequence_is_taken_with_and_without_a_dimension_for_heads
     torch.testing.assert_close(layer(x, mask)[0], layer(x, mask[:, None])[0])
 
 
-def test_what_is_no_mask_and_no_rope_is_refused_with_what_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: also where no checker stands behind the signatures, as in a user's process."""
+def test_invalid_masks_and_ropes_are_refused_with_the_valid_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: this also holds without a type checker on the signatures, as in a user's process."""
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
     layer, x = layer_of("standard"), inputs()
     with pytest.raises(InputError, match=r"^causal_mask must be True, False or a boolean tensor, got NoneType; "):
@@ -399,7 +405,7 @@ def test_what_is_no_mask_and_no_rope_is_refused_with_what_would_be(monkeypatch: 
 
 @each_class_fast
 def test_rope_of_wrong_width_is_refused(name: str) -> None:
-    """Criterion: an InputError that names both widths; where nothing is scored, any rope is ignored."""
+    """Criterion: an InputError names both widths; a layer without scores ignores any rope."""
     layer, x = layer_of(name), inputs()
     wrong = Rope(layer.rope_width + 2)
     if not layer.rope_width:

@@ -1,4 +1,4 @@
-"""The pages tell the truth: trees name what is there, code runs, commands work, recipes can be followed literally."""
+"""The pages are true: trees name existing files, code runs, commands work, and recipes can be followed literally."""
 
 import os
 import re
@@ -35,13 +35,13 @@ TRACKED = [
 
 
 def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
-    """The fenced blocks of a page, as (language, content), in order."""
+    """Return the fenced blocks of a page in order, as (language, content)."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     return [(language, content) for language, content in found if language in languages]
 
 
 def run(command: str, folder: Path, source: Path = ROOT / "src") -> str:
-    """A command as a reader types it, with this environment's programs; its output, or a failure that shows it."""
+    """Run a command as a reader types it, with this environment's programs; return its output, or fail with it."""
     bin_folder = str(Path(sys.executable).parent)
     environment = os.environ | {
         "PATH": bin_folder + os.pathsep + os.environ["PATH"],
@@ -55,11 +55,8 @@ def run(command: str, folder: Path, source: Path = ROOT / "src") -> str:
     return done.stdout
 
 
-# --- the tree -------------------------------------------------------------------------------------------------------
-
-
 def tree() -> list[tuple[int, str, str]]:
-    """The layout of the repository in CONTRIBUTING.md: indentation, path, phrase."""
+    """Parse the layout of the repository in CONTRIBUTING.md into indentation, path and phrase."""
     (text,) = [content for _, content in blocks(ROOT / "CONTRIBUTING.md", "") if "src/attractor/" in content]
     lines = [re.match(r"( *)(\S+)\s*(.*)", line) for line in text.splitlines()]
     return [(len(line[1]), line[2], line[3]) for line in lines if line]
@@ -75,7 +72,7 @@ def test_every_path_in_the_tree_exists() -> None:
             assert (folder / name / file).exists() or (folder / file).exists(), f"{file} is not in {name}"
 
 
-def test_every_room_stands_in_the_tree() -> None:
+def test_every_room_is_in_the_tree() -> None:
     named = {name.rstrip("/") for _, name, _ in tree()}
     inside = [path for path in (ROOT / "src" / "attractor").iterdir() if path.is_dir() or path.suffix == ".py"]
     rooms = {path.stem if path.is_file() else path.name for path in inside}
@@ -85,7 +82,7 @@ def test_every_room_stands_in_the_tree() -> None:
 
 
 def test_the_readme_is_read_in_a_minute_and_names_the_papers() -> None:
-    """Criterion: at most 120 lines; title, authors, year and arXiv number as the claims have them."""
+    """Criterion: it has at most 120 lines, and the titles, authors, years and arXiv numbers that the claims have."""
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 120
     citation = (ROOT / "CITATION.cff").read_text()
@@ -114,7 +111,7 @@ def test_make_has_the_targets_that_the_readme_names() -> None:
 
 
 def test_the_readmes_table_is_the_stored_result() -> None:
-    """The numbers under the figure come from results/, cell by cell."""
+    """Criterion: every cell of the numbers under the figure comes from results/."""
     readme = (ROOT / "README.md").read_text()
     judged = JudgedStudy(read_record(ROOT / "results" / "compare-laptop.json"))
     perplexity = judged.headlines[0]
@@ -136,17 +133,14 @@ def test_the_readmes_table_is_the_stored_result() -> None:
             assert difference == signed(interval)
 
 
-# --- code and commands ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "page", [page if page in READ_FIRST else pytest.param(page, marks=pytest.mark.slow) for page in PAGES], ids=page_id
 )
 def test_code_and_commands_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python blocks share one namespace; `attractor` commands run for real, in a folder of their own. Output that is
-    shown under them is theirs: every line begins with a word with which a line of the real output begins."""
+    """Python blocks share one namespace, and `attractor` commands really run, in a folder of their own. Each line of
+    output shown below a command begins like a line of the real output."""
     monkeypatch.chdir(tmp_path)
     attractor = command_in_process(monkeypatch, capsys)
     names: dict[str, object] = {}
@@ -169,17 +163,16 @@ def test_code_and_commands_of_a_page_run_in_order(
 
 
 def first_word(line: str) -> str:
-    """Of the rule of a table only that it is a rule, since its length depends on how many digits a speed has."""
+    """Return the first word of a line; the rule of a table is shortened, since its length depends on the digits of a
+    speed."""
     return line.split()[0].rstrip("─")
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=page_id)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
-
-# --- the recipes of CONTRIBUTING ------------------------------------------------------------------------------------
 
 SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]
 RECIPES = [section for section in SECTIONS if section.startswith("Add ")]
@@ -199,7 +192,7 @@ def test_there_are_three_recipes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.splitlines()[0].split()[-1])
 def test_a_recipe_followed_to_the_letter_works(recipe: str, tmp_path: Path) -> None:
-    """Its files are created, its lines added, its commands run, in a copy of the repository."""
+    """The test creates the recipe's files, adds its lines and runs its commands in a copy of the repository."""
     copy = tmp_path / "repository"
     for name in ("src", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -223,9 +216,6 @@ def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert text.count(old) == 1, f"{file.name} has {text.count(old)} lines {old!r}; the recipe needs exactly one"
     file.write_text(text.replace(old, new))
-
-
-# --- what no file may hold ------------------------------------------------------------------------------------------
 
 
 def test_no_file_names_a_registry() -> None:

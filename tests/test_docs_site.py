@@ -1,4 +1,4 @@
-"""The site's pages as text: all are reachable, and what they show is drawn, counted and cited, never typed."""
+"""Every page of the site is reachable, and its figures are drawn, counted and cited, never typed."""
 
 import ast
 import importlib.util
@@ -19,7 +19,7 @@ NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
 RESULTS = ROOT / "results"
 DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
-# What speaks of measurements, and shows them by directives: a figure typed there would not follow the results.
+# These pages show measurements by directives, since a typed figure would not follow the results.
 MEASURED = [*sorted((DOCS / "mechanisms").glob("*.md")), DOCS / "stabilise.md", DOCS / "controlled-comparisons.md"]
 
 
@@ -28,7 +28,7 @@ def name(page: Path) -> str:
 
 
 def directives(kind: str) -> list[tuple[Path, str, str]]:
-    """Page, argument and body of every such directive."""
+    """Return the page, argument and body of every directive of this kind."""
     return [
         (page, found[2].strip(), found[3])
         for page in PAGES
@@ -42,7 +42,7 @@ def definitions(path: Path) -> set[str]:
 
 
 def in_docs(module: str) -> ModuleType:
-    """One of the build's own modules; it is not on the path."""
+    """Import a module of the documentation's build, which is not on the path."""
     path = next(folder / f"{module}.py" for folder in (DOCS / "_ext", DOCS) if (folder / f"{module}.py").exists())
     spec = importlib.util.spec_from_file_location(f"docs_{module}", path)
     assert spec is not None
@@ -62,7 +62,7 @@ def test_every_page_is_in_one_table_of_contents() -> None:
     assert sorted([*listed, "index"]) == sorted(map(name, PAGES))
 
 
-def test_the_configuration_loads_and_its_extensions_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_loads_with_its_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())
     settings = runpy.run_path(str(DOCS / "conf.py"))
     own = {path.stem for path in (DOCS / "_ext").glob("*.py")}
@@ -71,8 +71,8 @@ def test_the_configuration_loads_and_its_extensions_are_there(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_fences_hold_code_and_colons_directives(page: Path) -> None:
-    """Pages are read as plain text, too: whoever runs their code knows a block by ``` or, if it takes long, by ~~~."""
+def test_fences_contain_code_and_colons_contain_directives(page: Path) -> None:
+    """Pages are also read as plain text, where ``` marks code, and ~~~ marks code that takes long."""
     fences = re.findall(r"^(```|~~~)(.*)$", page.read_text(), re.MULTILINE)
     assert len(fences) % 2 == 0
     for (opening, language), (closing, nothing) in zip(fences[::2], fences[1::2], strict=True):
@@ -95,7 +95,7 @@ def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(
         assert (page.parent / target).exists(), target
 
 
-def test_what_the_cells_of_a_notebook_give_is_shown_below_them(tmp_path: Path) -> None:
+def test_the_output_of_a_notebooks_cells_is_shown_below_them(tmp_path: Path) -> None:
     cells = [
         "x = 6 * 7",
         "x",
@@ -120,7 +120,7 @@ def test_notebooks_run_with_the_pages_that_train() -> None:
     assert {*NOTEBOOKS} <= {*in_docs("run_blocks").long_pages()}
 
 
-def test_every_picture_is_drawn_and_every_drawing_shown() -> None:
+def test_every_figure_of_a_page_is_drawn_and_every_drawing_is_shown() -> None:
     shown = {argument.replace("-", "_") for _, argument, _ in directives("picture")}
     functions = definitions(DOCS / "figures.py")
     assert shown <= functions
@@ -128,7 +128,7 @@ def test_every_picture_is_drawn_and_every_drawing_shown() -> None:
     assert {function for function in functions - shown if len(re.findall(rf"\b{function}\b", text)) < 2} == set()
 
 
-def test_what_pages_show_is_stored() -> None:
+def test_the_results_that_pages_show_are_stored() -> None:
     claims = {claim.id for claim in CLAIMS}
     for page, argument, _ in directives("verdicts"):
         assert set(argument.split()) <= claims, name(page)
@@ -140,7 +140,7 @@ def test_what_pages_show_is_stored() -> None:
         assert (RESULTS / f"compare-{argument}.json").exists()
 
 
-def test_no_page_types_a_measured_figure() -> None:
+def test_no_page_contains_a_typed_measurement() -> None:
     measured = in_docs("measured")
     figures = {entry.verdict.ours.split()[0] for entry in measured.entries().values() if entry.verdict.ours}
     for _, argument, _ in directives("costs"):
@@ -169,7 +169,7 @@ def test_costs_are_ratios_to_the_baseline() -> None:
         measured.cost_rows(record, ["standart"])
 
 
-def test_every_finding_names_what_shows_it() -> None:
+def test_every_finding_names_its_evidence() -> None:
     text = (DOCS / "findings.md").read_text()
     tests = {each for path in (ROOT / "tests").rglob("test_*.py") for each in definitions(path)}
     named = set(re.findall(r"`(test_\w+)`", text))

@@ -1,4 +1,4 @@
-"""How configurations are printed."""
+"""Configurations are printed as short code."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -45,12 +45,12 @@ def test_a_printed_config_names_no_field_that_is_at_its_default(name: str) -> No
 
 
 def nested_reprs(config: Any) -> str:
-    """The longest repr inside of a config's own: fields of the same name may stand in it."""
+    """Return the longest repr of a nested config, which may have fields with the same names."""
     nested = [repr(getattr(config, f.name)) for f in fields(config) if is_dataclass(getattr(config, f.name))]
     return max(nested, key=len, default="nothing")
 
 
-def test_what_is_printed_is_short() -> None:
+def test_a_printed_config_is_short() -> None:
     assert repr(TrainConfig()) == "TrainConfig()"
     assert repr(AttentionConfig()) == "AttentionConfig()"
     gated = TrainConfig(n_steps=100, model=TransformerConfig(attention="gated"))

@@ -1,8 +1,9 @@
-"""Golden losses: twenty optimizer steps of every preset on made-up data, so that no refactor changes training unseen.
+"""Golden losses: twenty optimizer steps of every preset on artificial data, so that no refactor changes training
+unnoticed.
 
-After a change that is meant to alter training, raise the version of what changed in `attractor/train/formulas.py`, so
-that no older run is taken for a new one; then write the losses anew with `python tests/test_golden.py`, and say why in
-the commit.
+After a change that is meant to alter training, raise the version of the changed computation in
+`attractor/train/formulas.py`, so that older runs do not count as new ones. Then write the losses again with `python
+tests/test_golden.py`, and give the reason in the commit.
 """
 
 import json
@@ -22,7 +23,7 @@ N_STEPS, VOCABULARY = 20, 61
 
 
 def batch(step: int) -> torch.Tensor:
-    """Sequences in which each token follows from the two before it, started at random; four batches, over and over."""
+    """Return sequences with a random start in which each token follows from the two before it; four batches repeat."""
     raw = np.random.Philox(key=np.array([0, step % 4], dtype=np.uint64)).random_raw(8)
     tokens = np.zeros((4, 25), dtype=np.int64)
     tokens[:, :2] = (raw % VOCABULARY).astype(np.int64).reshape(4, 2)
@@ -53,9 +54,9 @@ def test_losses_of_twenty_steps_are_the_golden_ones(attention: str) -> None:
 
 
 def test_presets_that_compute_different_things_have_different_losses() -> None:
-    """Otherwise the golden numbers would guard nothing."""
+    """Otherwise the golden numbers would protect nothing."""
     last = {name: values[-1] for name, values in json.loads(GOLDEN.read_text()).items()}
-    # gqa and mqa coincide here: with four heads, a quarter of them is one.
+    # Presets gqa and mqa coincide here, since a quarter of four heads is one.
     last.pop("mqa")
     assert len({round(value, 5) for value in last.values()}) == len(last)
 

@@ -1,4 +1,4 @@
-"""What `import attractor` brings along, and the names it promises."""
+"""`import attractor` loads few modules and keeps its public names."""
 
 import json
 import subprocess
@@ -16,20 +16,20 @@ HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datas
 
 
 def modules_after(statement: str) -> set[str]:
-    """The first parts of the names of all modules that a fresh interpreter has loaded."""
+    """Return the top-level names of all modules that a fresh interpreter has loaded after this statement."""
     code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return set(json.loads(done.stdout))
 
 
 def test_the_package_alone_loads_nothing_heavy_and_shows_its_public_names() -> None:
-    """Criterion: `import attractor` loads no torch; `dir(attractor)` is what DESIGN promises, and nothing else."""
+    """Criterion: `import attractor` loads no torch, and `dir(attractor)` is exactly the list of public names."""
     assert modules_after("import attractor; dir(attractor)").isdisjoint({"torch", "numpy", *HEAVY})
     assert set(dir(attractor)) == {*attractor.__all__, "__version__"}
 
 
 def test_names_stay_what_they_are_when_all_rooms_are_loaded() -> None:
-    """Criterion: no module takes the place of a function of the same name."""
+    """Criterion: no module replaces a function of the same name."""
     for name in attractor.__all__:
         if name != "hf":
             getattr(attractor, name)
@@ -38,15 +38,15 @@ def test_names_stay_what_they_are_when_all_rooms_are_loaded() -> None:
     assert callable(attractor.attention_maps)
 
 
-def test_a_layer_for_ones_own_model_costs_no_more_than_torch() -> None:
-    """Criterion: neither the console, nor reports, nor statistics, nor Hugging Face are loaded with the package."""
+def test_building_a_layer_loads_little_more_than_torch() -> None:
+    """Criterion: the package loads neither the console, nor reports, nor statistics, nor Hugging Face."""
     loaded = modules_after("import attractor; attractor.attention.build('gated', d_model=16, n_heads=2)")
     assert {"torch", "attractor"} <= loaded
     assert loaded.isdisjoint(HEAVY), loaded & set(HEAVY)
 
 
-def test_runs_can_be_read_and_trained_without_a_screen() -> None:
-    """Criterion: the loop itself stands on neither console nor reports."""
+def test_runs_can_be_read_and_trained_without_a_console() -> None:
+    """Criterion: the training loop imports neither console nor reports."""
     assert modules_after("import attractor.train.loop").isdisjoint(HEAVY)
 
 
@@ -56,8 +56,8 @@ def test_the_command_line_loads_reports_only_when_it_reports() -> None:
     assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
 
 
-def test_what_is_printed_from_tables_loads_no_torch() -> None:
-    """Criterion: help, version, lists, completion, and the refusal of a wrong word or option come without torch."""
+def test_output_from_stored_tables_loads_no_torch() -> None:
+    """Criterion: help, version, lists, completion and the refusal of a wrong word or option import no torch."""
     lines = ["--help", "--version", "train --help", "train --task mqar --help-all", "data", "study run --help", "list"]
     lines += ["list mqar", "list sizes", "completion", "trian", "train --n-stepz 3"]
     code = f"""
@@ -78,15 +78,15 @@ for line in {lines}:
     assert "unknown option --n-stepz; did you mean --n-steps?" in done.stderr
 
 
-def test_runs_are_watched_without_torch_and_figures_are_drawn_only_when_a_run_is_looked_at() -> None:
-    """Criterion: the server stands within the second in which its own modules load."""
+def test_runs_are_watched_without_torch_and_figures_are_drawn_only_on_request() -> None:
+    """Criterion: the server needs only the modules that load within a second."""
     loaded = modules_after("import attractor.report.live_server")
     assert "jinja2" in loaded
     assert loaded.isdisjoint({"torch", "matplotlib", "scipy", "pandas", "transformers"})
 
 
-def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -> None:
-    """A promised name; a model that stands on fixed points needs none of it."""
+def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
+    """The name is public, and models that use fixed points need none of its imports."""
     assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")
     assert "scipy" in modules_after(
         "import attractor; attractor.equilibrium.master_equation.random_generator(3, seed=0)"
@@ -98,7 +98,7 @@ def test_the_master_equation_is_there_by_its_name_and_brings_scipy_only_then() -
 @pytest.mark.parametrize(
     "room", ["claims", "equilibrium", "report", "runs", "solving", "statistics", "study", "tasks", "train"]
 )
-def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
+def test_a_room_is_imported_when_it_is_first_named(room: str) -> None:
     found = getattr(attractor, room)
     assert isinstance(found, ModuleType)
     assert found.__name__ == f"attractor.{room}"
@@ -106,7 +106,7 @@ def test_a_room_is_found_when_it_is_first_named(room: str) -> None:
 
 @pytest.mark.parametrize("room", sorted({*attractor._ROOMS} - {"report", "train"}))
 def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
-    """Criterion: `dir` gives every name of `__all__`, names that can be used, and no import that its file needs."""
+    """Criterion: `dir` gives every name of `__all__` and no import of the file, and every name is usable."""
     module = getattr(attractor, room)
     shown = set(dir(module))
     assert shown >= set(module.__all__)
@@ -130,13 +130,13 @@ def test_a_former_name_of_a_module_imports_the_present_one_and_warns(name: str) 
     assert module is import_module(f"attractor.{PRESENT_NAMES[name]}")
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
         _ = attractor.training
 
 
 def test_the_public_names_are_these() -> None:
-    """Whoever changes one of these lists changes a promise: say so in CHANGELOG.md."""
+    """These lists are promises, so a change of one belongs in CHANGELOG.md."""
     rooms = (
         "analysis attention claims control equilibrium hf models report runs scoring solving statistics study tasks "
         "train"

@@ -1,4 +1,4 @@
-"""The planted faults of the mutation check (`make mutants`) still have a place in the source."""
+"""Every fault of the mutation check (`make mutants`) still has a place in the source."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,8 @@ from mutation import MUTANTS, ROOT, Mutant
 
 
 def test_every_fault_can_be_planted(tmp_path: Path) -> None:
-    """The text that a fault replaces stands exactly once in its file, and the file still compiles afterwards."""
+    """Criterion: the text that a fault replaces occurs exactly once in its file, and the file with the fault
+    compiles."""
     assert len(MUTANTS) == len({mutant.breaks for mutant in MUTANTS}) == 30
     for number, mutant in enumerate(MUTANTS):
         source = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""Attention maps of whole models."""
+"""The attention maps of whole models."""
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ TOKENS = torch.arange(12).view(2, 6) % 11
     ("attention", "n_maps"), [("standard", 4), ("gqa", 4), ("differential", 8), ("differential-v2", 8), ("uniform", 4)]
 )
 def test_maps_are_a_list_over_layers(attention: str, n_maps: int) -> None:
-    """Criterion: one map per layer, B H T T (differential: B 2H T T), causal, rows summing to one."""
+    """Criterion: there is one map per layer, B H T T (differential: B 2H T T), which is causal with rows that sum to
+    one."""
     model = TINY.replace(attention=attention).build(seed=0)
     maps = attractor.attention_maps(model, TOKENS)
     assert len(maps) == 3
@@ -27,7 +28,7 @@ def test_maps_are_a_list_over_layers(attention: str, n_maps: int) -> None:
 
 
 def test_maps_are_those_of_the_layers_in_order() -> None:
-    """Criterion: layer i's map is what its own queries and keys give."""
+    """Criterion: the map of layer i follows from its own queries and keys."""
     model = TINY.build(seed=0)
     maps = attractor.attention_maps(model, TOKENS)
     with attractor.capture("q_coupled", "k_coupled") as seen:

@@ -1,4 +1,4 @@
-"""Weight decay pulls at matrices and leaves the coupling's step sizes alone, whoever made the model."""
+"""Weight decay shrinks matrices and leaves the coupling's step sizes alone, in our models and in others."""
 
 import math
 
@@ -20,7 +20,7 @@ COUPLED = tuple(name for name in PRESETS if name.startswith("coupled"))
 
 
 class Foreign(nn.Module):
-    """Somebody's model: torch's own attention, and a layer of ours in a place of its own."""
+    """A foreign model with torch's own attention and one of our layers."""
 
     def __init__(self, attention: str) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ def test_the_groups_partition_the_parameters_of_every_model(attention: str) -> N
         AdamW(groups, lr=1e-3)
 
 
-def test_what_decays_of_a_foreign_model() -> None:
-    """Criterion: its matrices, of which the tied one counts once; no bias, norm or step size."""
+def test_only_matrices_of_a_foreign_model_decay() -> None:
+    """Criterion: the tied matrix counts once, and no bias, norm or step size decays."""
     decay = decay_by_name(Foreign("coupled-euler"))
     decaying = {name for name, value in decay.items() if value}
     assert {"embedding.weight", "theirs.in_proj_weight", "theirs.out_proj.weight"} <= decaying
@@ -63,7 +63,7 @@ def test_what_decays_of_a_foreign_model() -> None:
 
 @pytest.mark.parametrize("attention", COUPLED)
 def test_step_sizes_never_decay(attention: str) -> None:
-    """Criterion: where gradients are 0, decay alone moves parameters. With one group for all, AdamW moves tau."""
+    """With zero gradients only decay moves parameters. In a single group, AdamW would move tau."""
     for model in (TINY.replace(attention=attention).build(), Foreign(attention)):
         taus = {name: parameter for name, parameter in model.named_parameters() if name.endswith("tau")}
         before = {name: tau.detach().clone() for name, tau in taus.items()}
@@ -107,6 +107,6 @@ def test_a_hugging_face_model_holds_its_tied_weights_once() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf])
-def test_a_decay_that_is_no_rate_is_refused(wrong: float) -> None:
+def test_an_invalid_decay_is_refused(wrong: float) -> None:
     with pytest.raises(InputError, match=r"^weight_decay must be at least 0 and finite, got "):
         attractor.parameter_groups(Foreign("standard"), wrong)

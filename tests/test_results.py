@@ -1,4 +1,4 @@
-"""Results in hand: what is loaded is what lies on disk, and what is compared is what the command compares."""
+"""Loaded results equal the files on disk, and compared results equal those of the command."""
 
 import builtins
 import json
@@ -40,7 +40,7 @@ def loaded_run(path: Path) -> RunResult:
 
 
 def altered(run: Path, to: Path, **files: str | None) -> Path:
-    """A copy of a run in which some files have another content, or are gone."""
+    """Copy a run and change or remove some of its files."""
     shutil.copytree(run, to)
     for name, content in files.items():
         (path,) = to.glob(f"{name}.json*")
@@ -48,10 +48,7 @@ def altered(run: Path, to: Path, **files: str | None) -> Path:
     return to
 
 
-# --- one run ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_loaded_run_is_what_lies_in_its_folder(runs: Path) -> None:
+def test_a_loaded_run_has_the_content_of_its_folder(runs: Path) -> None:
     run = loaded_run(runs / "gated-1")
     assert run.config == SMALL.replace(attention="gated", seed=1)
     lines = (runs / "gated-1" / "metrics.jsonl").read_text().splitlines()
@@ -69,7 +66,7 @@ def test_metrics_are_the_records_as_a_table(runs: Path) -> None:
     assert losses.to_dict() == {record["step"]: record["loss"] for record in run.records if "loss" in record}
 
 
-def test_without_pandas_one_line_says_what_to_install_and_the_records_are_there(
+def test_without_pandas_one_line_names_the_package_and_the_records_are_available(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = builtins.__import__
@@ -96,7 +93,7 @@ def test_the_model_has_the_best_weights_and_is_in_evaluation_mode(runs: Path) ->
     assert logits.shape == (1, 4, 320)
 
 
-def test_a_run_prints_as_one_line_with_what_matters(runs: Path) -> None:
+def test_a_run_prints_as_one_line_with_its_main_results(runs: Path) -> None:
     run = loaded_run(runs / "gated-0")
     said = repr(run)
     assert "\n" not in said
@@ -119,14 +116,14 @@ def test_the_figure_shows_every_loss_and_rate_of_the_records(runs: Path) -> None
     assert shown.startswith(b"\x89PNG")
 
 
-def test_html_of_a_run_escapes_what_it_names(runs: Path, tmp_path: Path) -> None:
+def test_html_of_a_run_escapes_its_names(runs: Path, tmp_path: Path) -> None:
     page = loaded_run(altered(runs / "gated-0", tmp_path / "<b>"))._repr_html_()
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
     assert page.count("<svg") == 1
 
 
-def test_a_run_that_goes_on_is_read_anew(runs: Path, tmp_path: Path) -> None:
+def test_a_run_under_way_can_be_read_again(runs: Path, tmp_path: Path) -> None:
     copy = altered(runs / "gated-0", tmp_path / "copy", summary=None)
     run = loaded_run(copy)
     assert run.state == "interrupted"
@@ -138,9 +135,6 @@ def test_a_run_that_goes_on_is_read_anew(runs: Path, tmp_path: Path) -> None:
     assert run.best_loss == 0.5
     with run.folder.hold():
         assert "running" in repr(run)
-
-
-# --- several runs -----------------------------------------------------------------------------------------------------
 
 
 def paths(runs: Path) -> list[Path]:
@@ -201,9 +195,6 @@ def test_a_study_gives_its_runs_figures_and_html(runs: Path) -> None:
     assert "\n" not in repr(study)
 
 
-# --- what cannot be loaded --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -221,14 +212,14 @@ def test_a_damaged_run_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("config", ['{"n_steps": "many"}', '{"model": 3}', '{"task": {"kind": []}}', '{"colour": 1}'])
-def test_a_configuration_that_is_none_is_refused_in_one_line(runs: Path, tmp_path: Path, config: str) -> None:
+def test_an_invalid_configuration_is_refused_in_one_line(runs: Path, tmp_path: Path, config: str) -> None:
     run = loaded_run(altered(runs / "gated-0", tmp_path / "run", config=config))
     with pytest.raises(InputError, match=r"config\.json") as refused:
         _ = run.config
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_a_run_that_has_not_begun_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TrainConfig().to_dict()))
     run = loaded_run(tmp_path)
     assert run.records == []
@@ -239,7 +230,7 @@ def test_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
             ask()
 
 
-def test_what_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+def test_a_path_that_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no folder"):
         attractor.load(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"holds neither config\.json nor study\.json"):

@@ -1,4 +1,4 @@
-"""Every command that a message suggests parses, and a name is suggested only for a word that is close to it."""
+"""Every command that a message suggests parses, and names are suggested only for words that are close to them."""
 
 import ast
 import re
@@ -18,11 +18,11 @@ from attractor.train.config import RECIPES
 
 SOURCE = Path(__file__).parents[1] / "src" / "attractor"
 QUOTED = re.compile(r"'attractor ([a-z][^']*)'")
-PLACEHOLDER = "X"  # what an f-string fills in
+PLACEHOLDER = "X"  # stands for the value of an f-string
 
 
 def texts(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield every text of a file except docstrings, with a placeholder in each gap of an f-string."""
+    """Yield every text of a file except docstrings, with a placeholder for each value of an f-string."""
     source = file.read_text(encoding="utf-8")
     nodes = list(ast.walk(ast.parse(source))) if "'attractor" in source else []
     inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -47,7 +47,7 @@ def suggestions() -> list[tuple[str, str]]:
 
 
 def test_every_suggested_command_parses() -> None:
-    """A name alone is the name of a command; a line with options or arguments parses as a whole."""
+    """A name alone is the name of a command; a line with options or arguments must parse as a whole."""
     commands = suggestions()
     assert {"list", "train --task sudoku"} <= {words for _, words in commands}, "the search misses commands"
     for place, words in commands:
@@ -73,15 +73,15 @@ every_vocabulary = pytest.mark.parametrize("names", VOCABULARIES.values(), ids=V
 
 
 @every_vocabulary
-def test_a_word_that_is_near_nothing_has_no_suggestion(names: list[str]) -> None:
+def test_a_word_without_a_near_match_has_no_suggestion(names: list[str]) -> None:
     for word in ("nope", "none", "something", "xyz", "foo", "softmax"):
         assert nearest(word, sorted(names)) is None, word
 
 
 @every_vocabulary
-def test_a_slip_of_the_finger_finds_the_name(names: list[str]) -> None:
-    """Criterion: two letters exchanged, one left out at the end, or one doubled, in every name of five letters or more;
-    what is found may be another name that is as near."""
+def test_a_typing_error_leads_to_the_name(names: list[str]) -> None:
+    """Criterion: in every name of five letters or more, two letters are exchanged, the last is left out, or one is
+    doubled. The suggestion may be another name that is as near."""
     for name in (name for name in names if len(name) >= 5):
         for slip in (name[:-3] + name[-2] + name[-3] + name[-1], name[:-1], name + name[-1]):
             assert nearest(slip, sorted(names)) is not None, slip

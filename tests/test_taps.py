@@ -1,4 +1,4 @@
-"""Taps: what passes is untouched, whoever listens hears everything once, and nobody hears anything afterwards."""
+"""Taps pass tensors on unchanged, open captures record each tensor once, and closed ones record nothing."""
 
 import re
 
@@ -9,7 +9,7 @@ from attractor.errors import InputError
 from attractor.taps import TAPS, capture, listening, tap
 
 
-def test_tap_returns_the_very_tensor() -> None:
+def test_tap_returns_the_same_tensor() -> None:
     x = torch.randn(3, requires_grad=True)
     assert tap("q", x) is x
     with capture("q") as seen:
@@ -18,7 +18,7 @@ def test_tap_returns_the_very_tensor() -> None:
     assert seen["q"][0] is x
 
 
-def test_capture_hears_only_its_names_in_order() -> None:
+def test_capture_records_only_its_names_in_order() -> None:
     first, second, other = torch.zeros(1), torch.ones(1), torch.ones(2)
     with capture("q", "k") as seen:
         tap("q", first)
@@ -42,8 +42,8 @@ def test_captures_nest() -> None:
     assert "k" not in outer
 
 
-def test_capture_inside_a_capture_of_the_same_names_ends_alone() -> None:
-    """Criterion: two captures that hold equal dictionaries: leaving the inner one must not close the outer."""
+def test_an_inner_capture_of_the_same_names_ends_without_the_outer() -> None:
+    """Criterion: even while both hold equal dictionaries, the end of the inner capture does not close the outer one."""
     with capture("q") as outer:
         with capture("q") as inner:
             pass
@@ -53,7 +53,7 @@ def test_capture_inside_a_capture_of_the_same_names_ends_alone() -> None:
     assert inner["q"] == []
 
 
-def test_listening_says_who_would_hear() -> None:
+def test_listening_tells_whether_a_capture_is_open() -> None:
     assert not listening()
     with capture("q"):
         assert listening()
@@ -75,7 +75,7 @@ def test_listening_ends_with_an_error() -> None:
     assert seen["q"] == []
 
 
-def test_unknown_tap_is_refused_and_leaves_nobody_listening() -> None:
+def test_an_unknown_tap_is_refused_and_leaves_no_capture_open() -> None:
     message = re.escape("unknown tap 'weight'; did you mean 'weights'? (attractor.taps.TAPS describes all)")
     with pytest.raises(InputError, match=f"^{message}$"), capture("q", "weight"):
         pass

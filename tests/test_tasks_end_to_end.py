@@ -1,4 +1,4 @@
-"""Every task from the command line to its own metric, on data that the test makes."""
+"""Every task runs from the command line to its own metric, on data that the test makes."""
 
 import json
 from pathlib import Path
@@ -58,8 +58,8 @@ MEASURES = {
 
 
 @pytest.mark.parametrize("task", fast_alone(TASKS, "text", "sudoku"))
-def test_a_task_trains_resumes_and_compares_by_its_own_metric(task: str, tmp_path: Path, attractor: Command) -> None:
-    """Criterion: its measures stand in the summary, in the metrics of every validation and, live, on the console; a
+def test_a_task_trains_resumes_and_compares_by_its_metric(task: str, tmp_path: Path, attractor: Command) -> None:
+    """Criterion: its measures are in the summary, in the metrics of every validation and on the live console, and a
     comparison of mechanisms ends with a page."""
     asked = ["--task", task, *MAKERS[task](tmp_path, attractor), *RUN]
     code, said, errors = attractor("train", *asked, "--out=run")
@@ -89,7 +89,7 @@ def test_an_option_of_another_task_is_refused_with_its_name(attractor: Command) 
     )
 
 
-def test_epochs_stand_for_steps_where_data_end(attractor: Command) -> None:
+def test_finite_data_may_be_measured_in_epochs_instead_of_steps(attractor: Command) -> None:
     asked = ["--task=mqar", "--level=zoology-64", "--n-examples=40", *MODEL]
     _, said, _ = attractor("plan", *asked, "--epochs=2.5", "--no-calibrate", "--json")
     assert json.loads(said)["plans"][0]["n_steps"] == 25
@@ -101,7 +101,7 @@ def test_epochs_stand_for_steps_where_data_end(attractor: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_comparison_fine_tunes_each_mechanism_from_its_own_run(tmp_path: Path, attractor: Command) -> None:
+def test_a_comparison_fine_tunes_each_mechanism_from_its_run(tmp_path: Path, attractor: Command) -> None:
     pretrain = ["--task", "text", *text(tmp_path, attractor), *RUN, "--positions=learned", "--max-seq-len=64"]
     code, _, errors = attractor("compare", "standard", "gated", *pretrain, "--seeds", "2", "3", "--out=pretrained")
     assert code == 0, errors

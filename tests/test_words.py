@@ -1,7 +1,7 @@
-"""One word means one thing: the names of the code, held to lists.
+"""One word means one thing: rules for the names of the code.
 
-The glossary (docs/glossary.md) says what the terms mean. Here stands what a reader would otherwise meet twice: a class
-name with two meanings, a variable whose name says nothing, and a document that is not in the repository.
+The glossary (docs/glossary.md) says what the terms mean. These tests refuse a class name with two meanings, a variable
+whose name says nothing, and a document that is not in the repository.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attractor"
 FILES = sorted(SOURCE.rglob("*.py"))
-EMPTY_NAMES = {"found", "each", "own", "told", "one"}  # they say that there is something, and not what it is
+EMPTY_NAMES = {"found", "each", "own", "told", "one"}  # these names do not say what the variable holds
 ABSENT_DOCUMENTS = re.compile(r"\b(CLAIMS|METHODS|DESIGN|STYLE)(\.md\b|,? section)")
 READ_BY_PEOPLE = (*FILES, *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "studies").glob("*.py")),
     ROOT / "README.md", ROOT / "CONTRIBUTING.md")  # fmt: skip

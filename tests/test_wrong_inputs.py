@@ -1,6 +1,6 @@
-"""Wrong inputs of every command: each ends in one line on standard error that names what is wrong, and exit code 2.
+"""Wrong inputs of every command end in one line on standard error that names the mistake, and in exit code 2.
 
-A case is a command line as a person types it. What the commands are given lies in one folder, made once for all cases.
+A case is a command line as a person types it. All cases share one folder of inputs.
 """
 
 import errno
@@ -34,9 +34,7 @@ STUDY = Study(
 )
 """
 
-# --- the cases: a command, and what is wrong in it, a line each ------------------------------------------------------
-
-# Whatever training refuses. "train" stands for these options with a small model on text.txt.
+# Options that training refuses. Each is added to a `train` command for a small model on text.txt.
 TRAINING = """
 --attention=eular           --recipe=labtop             --size=smal              --task=texts
 --schedule=cosin            --precision=fp8             --device=cud             --lr=fast
@@ -357,7 +355,7 @@ NO_GPU = [f"{command} --device=cuda" for command in ("train", "generate run", "b
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of all cases: two runs, what was made of one of them, and damaged copies."""
+    """Make the folder of all cases: two runs, the exports of one of them, and damaged copies."""
     folder = tmp_path_factory.mktemp("wrong")
     here = Path.cwd()
     os.chdir(folder)
@@ -428,15 +426,15 @@ def attractor(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def what_was_typed(line: str) -> set[str]:
-    """Every word behind the command, with the name, the value and the file name of an option by themselves."""
+    """Return every word after the command, with the name, the value and the file name of an option also separately."""
     words = {part for word in line.replace(TRAIN, "train").split()[1:] for part in re.split("[=:]", word.strip("-"))}
     return {form for word in words for form in (word, word.replace("-", "_"), Path(word).name) if form}
 
 
 @pytest.mark.parametrize("case", ALL, ids=[case.replace(TRAIN, "train") for case in ALL])
 def test_a_wrong_input_is_one_line_that_names_it(attractor: Command, case: str) -> None:
-    """Criterion: exit code 2, and one line on standard error, which holds a word that was typed behind the command, or
-    the words that stand behind the case."""
+    """Criterion: exit code 2 and one line on standard error, with a typed word or with the words that the case
+    requires."""
     line, _, part = case.partition(" => ")
     code, _, err = attractor(*shlex.split(line.replace("{ROOT}", str(ROOT))))
     assert code == 2, (code, err)
@@ -447,17 +445,14 @@ def test_a_wrong_input_is_one_line_that_names_it(attractor: Command, case: str) 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("line", NO_GPU)
-def test_a_gpu_that_is_not_there_is_refused(attractor: Command, line: str) -> None:
+def test_a_missing_gpu_is_refused(attractor: Command, line: str) -> None:
     code, _, err = attractor(*shlex.split(line))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "'cuda'; try cpu, cuda or auto" in err
 
 
-def test_no_case_is_there_twice_and_there_are_many() -> None:
+def test_no_case_occurs_twice_and_there_are_many() -> None:
     assert len({*ALL}) == len(ALL) > 300
-
-
-# --- the operating system --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -476,7 +471,7 @@ def test_no_case_is_there_twice_and_there_are_many() -> None:
 def test_each_error_of_the_system_has_a_next_step_of_its_own(
     attractor: Command, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str
 ) -> None:
-    """Criterion: only a full disk is told to make room."""
+    """Criterion: only the message for a full disk advises to free space."""
 
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number), "a/place")
@@ -494,8 +489,8 @@ def test_each_error_of_the_system_has_a_next_step_of_its_own(
 def test_a_full_disk_ends_a_run_with_the_command_that_resumes_it(
     attractor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place_of_write: str
 ) -> None:
-    """Criterion: one line and exit code 2; with room again the printed command carries the run to its end, where it is
-    what it would have been."""
+    """Criterion: the error is one line with exit code 2. With free space, the printed command finishes the run with the
+    result of an undisturbed one."""
     options = f"train {TINY} --n-steps=8 --save-every=2 --eval-every=4 --log-every=1 --eval-batches=1 --device=cpu"
     asked = [*shlex.split(options), "--corpus=text.txt"]
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

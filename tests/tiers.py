@@ -1,4 +1,4 @@
-"""Which of a test's many cases run in the fast tests, and which only among the slow ones."""
+"""The choice of a test's cases for the fast tests; the others are marked slow."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from attractor.attention.config import STAGES
 
 
 def representatives() -> set[str]:
-    """Return presets that together have every class of every stage: each brings one that those before it lack."""
+    """Return presets that together have every class of every stage; each adds a class that the earlier ones lack."""
     names: set[str] = set()
     covered: set[type] = set()
     for name, config in PRESETS.items():
@@ -25,11 +25,11 @@ REPRESENTATIVES = representatives()
 
 
 def tiered(names: Iterable[str]) -> list[Any]:
-    """Return the names as parameters of a test, marked slow where they are presets and no representatives."""
+    """Return the names as parameters of a test; presets that are not representatives are marked slow."""
     slow = PRESETS.keys() - REPRESENTATIVES
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 
 def fast_alone(names: Iterable[str], *fast: str) -> list[Any]:
-    """Return the names as parameters of a test, all but the given ones marked slow."""
+    """Return the names as parameters of a test; all but the given ones are marked slow."""
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]

@@ -1,4 +1,4 @@
-"""Folders with tiny causal models of random weights, ours and Hugging Face's, with a tokenizer each."""
+"""Folders with tiny causal models of random weights, ours and Hugging Face's, each with a tokenizer."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ N_POSITIONS = 64
 
 
 def bytes_causal(seed: int = 0, name: str = "tiny", **model: Any) -> Causal:
-    """Of random weights, large enough for what it sees to matter."""
+    """Return a model whose random weights are so large that its input changes its output noticeably."""
     config = TransformerConfig(
         **{"vocab_size": 320, "d_model": 16, "n_heads": 2, "n_layers": 2, "d_ff": 32, "max_seq_len": N_POSITIONS}
         | model
@@ -46,7 +46,7 @@ def bytes_causal(seed: int = 0, name: str = "tiny", **model: Any) -> Causal:
 
 
 def write_run(folder: Path, n_steps: int = 3, seed: int = 0, **model: Any) -> Path:
-    """A run on bytes, in windows of 32."""
+    """Write the folder of a run on bytes, with windows of 32."""
     corpus = folder.parent / "squares.txt"
     if not corpus.exists():
         corpus.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def write_tokenizer(folder: Path, beginning: str | None = None) -> None:
 
 
 def write_task(folder: Path) -> Path:
-    """A task of lm-eval, `squares`, with questions in a file: the first choice is right of every second one."""
+    """Write the lm-eval task `squares` with its questions; the first choice is right for every second one."""
     questions = [{"text": text, "choices": CHOICES, "answer": i % 2} for i, text in enumerate(TEXTS)]
     (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
     task = {
@@ -118,5 +118,5 @@ def write_task(folder: Path) -> Path:
         "doc_to_target": "answer",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
-    (folder / "squares.yaml").write_text(json.dumps(task))  # JSON is YAML
+    (folder / "squares.yaml").write_text(json.dumps(task))  # JSON is valid YAML
     return folder

@@ -1,5 +1,7 @@
-"""A folder with a tiny instruct model of transformers: a Llama of random weights, a byte-level BPE tokenizer with a
-beginning token, two ids that end a text, a chat template, and sampling settings."""
+"""A folder with a tiny instruct model of transformers: a Llama with random weights and sampling settings.
+
+Its byte-level BPE tokenizer has a start token, two ids that end a text, and a chat template.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ CHAT = [
     {"role": "user", "content": "How much are 3 and 4? <|im_end|>"},
 ]
 PROMPT = "<|im_start|>user\nhow much<|im_end|> <s> and <|endoftext|>"
-N_SPOKEN = 9  # tokens of the greedy answer to CHAT before the one that ends it
+N_SPOKEN = 9  # number of tokens of the greedy answer to CHAT before its end
 SEED = 1
 
 
@@ -60,7 +62,7 @@ def write_tokenizer(folder: Path, **changes: Any) -> Any:
 
 @torch.no_grad()
 def write_chat(folder: Path, penalty: float | None = 1.2, **changes: Any) -> Path:
-    """Write the model. Its greedy answer to CHAT ends after N_SPOKEN tokens, with the second id that ends a text."""
+    """Write the model. Its greedy answer to CHAT ends after N_SPOKEN tokens with the second id that ends a text."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     tokenizer = write_tokenizer(folder, **changes)
@@ -90,7 +92,7 @@ def write_chat(folder: Path, penalty: float | None = 1.2, **changes: Any) -> Pat
     assert answer[-1] not in answer[:-1]
     assert not {*ends} & {*answer}
     rows = model.lm_head.weight
-    rows[[answer[-1], ends[1]]] = rows[[ends[1], answer[-1]]]  # so that the end is what the model says
+    rows[[answer[-1], ends[1]]] = rows[[ends[1], answer[-1]]]  # makes the model generate the end here
     model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
     return folder

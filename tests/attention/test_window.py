@@ -166,7 +166,7 @@ def test_rows_of_a_rolling_cache_are_reordered() -> None:
 
 
 def test_a_rolling_cache_forgets_only_what_it_can() -> None:
-    """Criterion: before the window is full, decoding goes on as if the forgotten positions had never been."""
+    """Criterion: before the window is full, decoding continues as if the forgotten positions had never been cached."""
     layer, x = layer_of("standard", window=6), inputs(8)
     cache = layer.new_cache()
     layer(x[:, :5], cache=cache)

@@ -54,7 +54,7 @@ def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None
 def test_the_line_before_each_point_has_the_number_of_points_left(
     monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
 ) -> None:
-    """On this clock every look takes one second. All mechanisms of an axis come before the next axis."""
+    """Every reading of this clock adds one second. All mechanisms of an axis come before the next axis."""
     said: list[str] = []
     monkeypatch.setattr(cost_curves, "tried", growing)
     monkeypatch.setattr(cost_curves.time, "monotonic", iter(range(100)).__next__)

@@ -1,4 +1,4 @@
-"""The probe of two timescales gives known numbers for known models, beside those of the initial weights."""
+"""The probe of two timescales gives known numbers for known models, and also those of the initial weights."""
 
 from functools import partial
 

@@ -189,8 +189,8 @@ def test_a_flipped_bit_anywhere_is_damage(stopped: Path, name: str) -> None:
 def test_a_checkpoint_of_another_configuration_is_refused(
     config: TrainConfig, runtime: Runtime, stopped: Path, tmp_path: Path, interrupt_during: Interrupt
 ) -> None:
-    """Criterion: in the folder of a run with another seed, whose weights have the same shapes, the checkpoint is
-    refused in one line that names both, by `train` and when weights are loaded."""
+    """Criterion: the checkpoint is refused in the folder of a run with another seed, whose weights have the same
+    shapes. The error is one line that names both, by `train` and when weights are loaded."""
     other = config.replace(seed=1)
     interrupt_during([1])
     with pytest.raises(RunInterrupted):

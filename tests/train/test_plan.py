@@ -30,8 +30,8 @@ ESTIMATE = RunCosts("cpu", 1, 5, 0.5, 0.2, 0.1, 1.0, 0.05, 12.0, 100_000_000)
 
 def test_flops_are_six_for_each_weight_and_each_causal_product() -> None:
     """The count by hand has d_model 4, 2 heads of width 2, d_ff 6, vocabulary 10 and 7 tokens. Its weights are: readout
-    40, q k v o 64, MLP 72. A token attends to 4 tokens on average (of 1 to 7), and each costs a dot product and a
-    weighted sum of width 4 over both heads: 4 x 8 = 32."""
+    40, q k v o 64, MLP 72. A token attends to 4 tokens on average (of 1 to 7). Each costs a dot product and a weighted
+    sum of width 4 over both heads: 4 x 8 = 32."""
     by_hand = {"project": 2 * 48, "couple": 0, "score": 2 * 32, "output": 2 * 16, "mlp": 2 * 72, "readout": 2 * 40}
     assert forward_flops(SMALL, 7) == by_hand
     assert training_flops_per_token(SMALL.build(0), seq_len=7) == 3 * sum(by_hand.values())
