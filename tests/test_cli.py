@@ -401,7 +401,7 @@ def test_resuming_a_finished_run_reports_that_it_is_finished(attractor: Command,
 
 
 @pytest.mark.slow
-def test_the_page_of_a_run_is_written_anew_from_its_folder(attractor: Command, trained: str) -> None:
+def test_the_page_of_a_run_can_be_written_again_from_its_folder(attractor: Command, trained: str) -> None:
     page = Path(trained, "report.html")
     first = page.read_bytes()
     page.unlink()
@@ -411,7 +411,7 @@ def test_the_page_of_a_run_is_written_anew_from_its_folder(attractor: Command, t
     assert_refused(attractor("report", trained, "--store=x.json"), "store must be left out for a run", "x.json")
 
 
-def test_a_run_that_stops_by_itself_has_a_page(attractor: Command, corpus: str) -> None:
+def test_a_run_that_stops_early_has_a_page(attractor: Command, corpus: str) -> None:
     wild = ["--lr=1e30", "--clip=None", "--max-bad-steps=2", "--n-steps=20", "--warmup-steps=0", "--device=cpu"]
     said = attractor("train", *TINY, *wild, f"--corpus={corpus}", "--out=wild")
     assert said.code == 1

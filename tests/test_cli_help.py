@@ -52,7 +52,7 @@ def test_the_phrases_are_those_of_the_training_commands() -> None:
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_explains_itself_and_all_its_options(attractor: Command, command: str) -> None:
+def test_the_help_of_every_command_explains_all_its_options(attractor: Command, command: str) -> None:
     code, out, err = attractor(*command.split(), "--help-all")
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: attractor {command}")
@@ -99,7 +99,7 @@ def test_all_help_fits_its_width(width: int) -> None:
         ("--help-all", "--pool-factor --oscillator-width --level --glue-task --betas", ""),
     ],
 )
-def test_options_of_a_model_or_task_are_shown_where_it_is_chosen(line: str, there: str, absent: str) -> None:
+def test_options_of_a_model_or_task_are_shown_if_it_is_chosen(line: str, there: str, absent: str) -> None:
     words = help_of_command("train", line.split(), 80).partition("\nexample")[0].split()
     assert set(there.split()) <= set(words)
     assert not set(absent.split()) & set(words)

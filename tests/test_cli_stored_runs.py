@@ -59,7 +59,7 @@ def test_runs_are_listed_filtered_and_sorted(attractor):
     assert Path(stored[0]["run"], "config.json").is_file()
 
 
-def test_a_run_is_shown(attractor):
+def test_show_prints_the_content_of_a_run(attractor):
     code, out, _ = attractor("runs", "show", "runs/gated-0")
     assert code == 0
     for line in ("  state: finished", "  model.attention: gated", "  steps: 6"):
@@ -99,7 +99,7 @@ def test_a_run_that_a_process_holds_is_not_pruned(attractor, pool):
     assert list_checkpoints(folder.checkpoints) == before
 
 
-def test_a_run_is_repaired(attractor):
+def test_a_damaged_run_is_repaired(attractor):
     code, out, _ = attractor("runs", "repair", "runs/standard-1")
     assert (code, out) == (0, "nothing is damaged\n")
     Path("runs/standard-1/summary.json").write_text("")

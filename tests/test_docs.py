@@ -224,7 +224,7 @@ def test_no_file_names_a_registry() -> None:
     assert not found
 
 
-def test_constraints_hold_versions_and_nothing_else() -> None:
+def test_constraints_contain_only_versions() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.\[\]-]+==[\w.]+( ;.*)?", line) for line in lines)
     assert any(line.startswith("torch==2.13.0") for line in lines)

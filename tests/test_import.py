@@ -28,7 +28,7 @@ def test_the_package_alone_loads_nothing_heavy_and_shows_its_public_names() -> N
     assert set(dir(attractor)) == {*attractor.__all__, "__version__"}
 
 
-def test_names_stay_what_they_are_when_all_rooms_are_loaded() -> None:
+def test_public_names_keep_their_objects_when_all_rooms_are_loaded() -> None:
     """Criterion: no module replaces a function of the same name."""
     for name in attractor.__all__:
         if name != "hf":

@@ -29,7 +29,7 @@ def test_capture_records_only_its_names_in_order() -> None:
     assert seen["k"] == []
 
 
-def test_captures_nest() -> None:
+def test_nested_captures_record_independently() -> None:
     x, y, z = torch.zeros(1), torch.ones(1), torch.ones(2)
     with capture("q") as outer:
         tap("q", x)

@@ -112,7 +112,7 @@ def test_field_of_another_mechanism_is_refused() -> None:
         ({"couple": {}}, "unknown couple stage 'None'"),
     ],
 )
-def test_stored_config_that_says_something_else_is_refused(stored: dict[str, Any], message: str) -> None:
+def test_a_stored_config_of_another_form_is_refused(stored: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match="^" + re.escape(message)):
         AttentionConfig.from_dict(stored)
 

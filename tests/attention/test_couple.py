@@ -187,7 +187,7 @@ def test_one_query_per_key_is_the_ungrouped_rule(integrator: type[Dynamics]) -> 
 
 
 @written_out
-def test_group_rule(integrator: type[Dynamics]) -> None:
+def test_a_group_of_queries_shares_a_key_that_moves_by_their_mean(integrator: type[Dynamics]) -> None:
     """Criterion: each query moves against its group's key; the key moves by the mean of dt_h f(q_h) over the group's
     queries."""
     coupling, (q, k) = coupling_of(integrator(n_steps=2), layout(4, n_kv_heads=2)), state(4, 2)

@@ -57,7 +57,7 @@ def recurrent(layer: Attention, x: Tensor, rope: Rope | None = None) -> Tensor:
 @pytest.mark.parametrize("with_rope", [False, True])
 @pytest.mark.parametrize("openness", [-40.0, 0.0, 40.0])
 @pytest.mark.parametrize("length", [T, 2 * PIECE + 3])
-def test_it_is_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float, length: int) -> None:
+def test_the_layer_equals_the_recurrence(n_kv_heads: int, with_rope: bool, openness: float, length: int) -> None:
     """Criterion: output and all gradients agree to 1e-12 in fp64, for decays a from almost 0 to almost 1."""
     layer, x = layer_of(openness, n_kv_heads=n_kv_heads), some_x(length).requires_grad_()
     rope = Rope(layer.rope_width) if with_rope else None
@@ -116,7 +116,7 @@ def test_far_positions_cost_near_ones_no_precision() -> None:
     assert abs(running[-1] - running[-2] + 0.01) > 1e-3
 
 
-def test_limits() -> None:
+def test_decays_of_one_and_zero_are_the_known_limits() -> None:
     """Criterion: a = 1 is linear attention without decay; with a = 0 each position sees only its own value, up to a
     factor."""
     x = some_x()
@@ -146,7 +146,7 @@ def test_norm_bounds_and_never_magnifies(size: float) -> None:
 
 
 @pytest.mark.parametrize("memory", [2.0, 256.0, 100_000.0])
-def test_training_starts_with_the_memory_that_is_asked_for(memory: float) -> None:
+def test_training_starts_with_the_requested_memory(memory: float) -> None:
     """Criterion: in fp32 the tapped decays of every head and token give the requested memory within 0.1%; after 3,000
     tokens the effective memory has reached it, too."""
     layer = build("decay", WIDTH, H, n_kv_heads=2, initial_memory=memory)
@@ -187,7 +187,7 @@ def test_a_decay_for_each_key_head() -> None:
         assert caches[0].n_numbers - caches[1].n_numbers == T * n_kv_heads
 
 
-def test_weights_shown_are_the_shares_of_what_is_summed() -> None:
+def test_tapped_weights_are_shares_of_the_summed_products() -> None:
     """Criterion: the tapped weights are the absolute products of queries, keys and survival, divided by their sum per
     row."""
     layer, x = layer_of(), some_x()
@@ -219,7 +219,7 @@ def test_taps_change_nothing_and_decoding_continues_after_any_chunk() -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
 
 
-def test_it_combines_with_other_stages() -> None:
+def test_decay_combines_with_coupling_and_gates() -> None:
     """Criterion: when the layer is coupled and gated, decoding equals the full pass."""
     config = PRESETS["decay"].replace(couple=PRESETS["coupled-euler"].couple, output=Gated(), qk_norm=True)
     layer, x = build(config, WIDTH, H).double(), some_x()

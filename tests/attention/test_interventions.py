@@ -76,7 +76,7 @@ def test_mla_with_qk_norm_trains_and_decodes_unfolded() -> None:
 
 
 @pytest.mark.parametrize("field", REDUNDANT)
-def test_redundant_pair_is_valid_and_says_why(field: str) -> None:
+def test_a_redundant_pair_is_valid_and_warns_with_the_reason(field: str) -> None:
     """Criterion: a model warns once, however many layers it has."""
     changes = {"qk_norm": True, field: INTERVENTIONS[field]}
     with pytest.warns(UserWarning, match=f"^{REDUNDANT[field]}: "):
@@ -91,7 +91,7 @@ def test_pairs_that_add_up_are_silent(pair: tuple[str, str]) -> None:
     build("standard", WIDTH, HEADS, **{field: INTERVENTIONS[field] for field in pair})
 
 
-def test_absorbed_decoding_goes_on_under_sigma_reparam() -> None:
+def test_absorbed_decoding_also_works_under_sigma_reparam() -> None:
     """Criterion: the cache holds as many numbers as without sigmaReparam (latents, not keys), since the reparametrised
     weight is still one matrix that can be folded."""
     layer = layer_of("mla", sigma_reparam=True).eval()

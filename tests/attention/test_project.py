@@ -86,7 +86,7 @@ def test_mla_with_qk_norm_trains_and_decodes_unabsorbed(dims: dict[str, int]) ->
     assert cache.n_numbers == 6 * 4 * (layer.layout.free + layer.layout.rotary + layer.layout.value)
 
 
-def test_dims_of_mla() -> None:
+def test_every_field_of_mla_sizes_its_matrices() -> None:
     """Criterion: every field sizes its own matrices; defaults follow d_model and the head width."""
     project = mla(**DIMS).project
     assert isinstance(project, LatentProjection)
@@ -136,7 +136,7 @@ def test_shared_latent_is_the_formula() -> None:
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
-def test_heads_have_as_many_key_heads_as_asked_for(n_kv_heads: int) -> None:
+def test_a_layer_has_the_requested_number_of_key_heads(n_kv_heads: int) -> None:
     layer = build("standard", 16, 4, n_kv_heads=n_kv_heads)
     q, k, v = layer.project(some_x().float())
     assert (q.shape[1], k.shape[1], v.shape[1]) == (4, n_kv_heads, n_kv_heads)

@@ -203,7 +203,7 @@ def test_maps_are_tapped_first_then_second(form: str) -> None:
 
 
 @pytest.mark.parametrize("layer_index", [0, 1, 11])
-def test_lambda_starts_as_the_depth_says(layer_index: int) -> None:
+def test_lambda_starts_as_a_function_of_depth(layer_index: int) -> None:
     expected = 0.8 - 0.6 * math.exp(-0.3 * layer_index)
     for name in ("differential", "differential-original"):
         score = build(name, WIDTH, H, layer_index=layer_index).score
@@ -243,7 +243,7 @@ def mean_by_hand(v: Tensor, allowed: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "causal_mask", [True, False, some_mask()[1, 0], some_mask()], ids=["causal", "all", "T S", "B 1 T S"]
 )
-def test_uniform_is_the_mean_of_what_may_be_seen(causal_mask: bool | Tensor, n_kv_heads: int) -> None:
+def test_uniform_is_the_mean_over_allowed_keys(causal_mask: bool | Tensor, n_kv_heads: int) -> None:
     layer, x = build("uniform", WIDTH, H, n_kv_heads=n_kv_heads).double(), some_x()
     spelled_out = {True: lower_triangle(T, T, x.device), False: torch.ones(T, T, dtype=torch.bool)}
     allowed = causal_mask if isinstance(causal_mask, Tensor) else spelled_out[causal_mask]

@@ -59,7 +59,7 @@ def norm(matrix: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", REPARAMETRIZED)
-def test_which_matrices_and_at_what_norm_they_start(name: str) -> None:
+def test_queries_and_keys_start_at_a_spectral_norm_of_one(name: str) -> None:
     """Criterion: the matrices of queries and keys start at a spectral norm of exactly 1; all starting weights are those
     of the model without sigmaReparam."""
     model = MODEL.replace(attention=PRESETS[name].replace(sigma_reparam=True)).build(seed=0)
@@ -127,7 +127,7 @@ def test_vectors_move_in_training_alone() -> None:
     assert errors[-1] < 1e-4 < errors[0]
 
 
-def test_two_forwards_before_a_backward() -> None:
+def test_a_second_forward_pass_leaves_the_gradients_of_the_first() -> None:
     """Criterion: the second forward pass moves the vectors and leaves the gradients of the first unchanged."""
     torch.manual_seed(0)
     linear = SigmaLinear(6, 5)
@@ -243,7 +243,7 @@ def test_stored_configs_keep_their_form_and_name(name: str) -> None:
     assert "z_loss" not in config.to_dict()["score"]
 
 
-def test_hash_of_a_stored_config_is_what_it_was() -> None:
+def test_the_hash_of_a_stored_config_is_unchanged() -> None:
     """Criterion: two mechanisms keep the hashes that they had before the fields were added."""
     assert config_hash(PRESETS["standard"].to_dict()) == "49b9ea271b5a"
     assert config_hash(PRESETS["mla"].to_dict()) == "1ecf43f88c60"

@@ -165,7 +165,7 @@ def test_rows_of_a_rolling_cache_are_reordered() -> None:
     torch.testing.assert_close(found, whole[:, 9:])
 
 
-def test_a_rolling_cache_forgets_only_what_it_can() -> None:
+def test_a_rolling_cache_forgets_positions_only_before_the_window_is_full() -> None:
     """Criterion: before the window is full, decoding continues as if the forgotten positions had never been cached."""
     layer, x = layer_of("standard", window=6), inputs(8)
     cache = layer.new_cache()

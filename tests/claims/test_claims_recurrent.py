@@ -50,7 +50,9 @@ def test_every_claim_has_a_rule() -> None:
     ("unit", "none", "largest", "status"),
     [(0.0, 0.5, 3.0, "holds"), (0.3, 0.5, 3.0, "fails"), (0.0, 0.1, 3.0, "fails"), (0.0, 0.5, 40.0, "fails")],
 )
-def test_the_norm_of_the_jacobian(unit: float, none: float, largest: float, status: str) -> None:
+def test_the_claim_on_the_norm_of_the_jacobian_holds_or_fails(
+    unit: float, none: float, largest: float, status: str
+) -> None:
     rows = {"ItrSA": untrained(runs(norm={"largest": largest}), tokens={"growth": {"unit": unit, "none": none}})}
     assert verdict("J1", rows).status == status
 
@@ -58,7 +60,7 @@ def test_the_norm_of_the_jacobian(unit: float, none: float, largest: float, stat
 @pytest.mark.parametrize(
     ("holds", "ratio", "status"), [(1.0, 20.0, "holds"), (0.99, 20.0, "fails"), (1.0, 1.5, "fails")]
 )
-def test_the_bound(holds: float, ratio: float, status: str) -> None:
+def test_the_claim_on_the_bound_holds_or_fails(holds: float, ratio: float, status: str) -> None:
     assert verdict("J2", {"ItrSA": runs(bound={"holds": holds, "ratio": ratio})}).status == status
 
 
@@ -80,7 +82,7 @@ def test_the_best_model_is_unknown_where_a_row_was_not_run() -> None:
     ("exponent", "behind", "status"),
     [(-0.3, 0.25, "holds"), (0.1, 0.25, "fails"), (-0.3, 0.0, "fails"), (-0.3, -0.2, "fails")],
 )
-def test_energies(exponent: float, behind: float, status: str) -> None:
+def test_the_claims_on_energies_hold_or_fail(exponent: float, behind: float, status: str) -> None:
     constrained = {row: runs(0.5 - behind, exponent) for row in ("ItrSA one energy", "ItrSA energies")}
     assert verdict("J4", {"ItrSA": runs(0.5)} | constrained).status == status
 
@@ -88,7 +90,7 @@ def test_energies(exponent: float, behind: float, status: str) -> None:
 @pytest.mark.parametrize(
     ("boards", "multi", "status"), [(0.1, 0.4, "holds"), (0.9, 0.4, "fails"), (0.1, 0.5, "fails"), (0.1, 0.6, "fails")]
 )
-def test_energy_penalties(boards: float, multi: float, status: str) -> None:
+def test_the_claims_on_energy_penalties_hold_or_fail(boards: float, multi: float, status: str) -> None:
     rows = {"ItrSA": runs(0.5), "ItrSA E-single": runs(0.0, boards=boards), "ItrSA E-multi": runs(multi)}
     assert verdict("J5", rows).status == status
 
@@ -97,7 +99,7 @@ def test_energy_penalties(boards: float, multi: float, status: str) -> None:
     ("solved", "exponent", "status"),
     [(0.6, 0.1, "holds"), (0.6, -0.1, "holds"), (0.5, 0.1, "fails"), (0.6, -0.5, "fails"), (0.6, 0.5, "fails")],
 )
-def test_the_spectral_penalty(solved: float, exponent: float, status: str) -> None:
+def test_the_claim_on_the_spectral_penalty_holds_or_fails(solved: float, exponent: float, status: str) -> None:
     rows = {row: runs(0.5, 0.3) for row in ("ItrSA", "AKOrN")}
     rows |= {f"{row} spectral": runs(solved, exponent) for row in ("ItrSA", "AKOrN")}
     assert verdict("J6", rows).status == status
@@ -107,7 +109,9 @@ def test_the_spectral_penalty(solved: float, exponent: float, status: str) -> No
     ("free", "sphere", "with_norm", "status"),
     [(0.1, -0.1, 0.05, "holds"), (0.0, -0.1, 0.05, "fails"), (0.1, 0.1, 0.05, "fails"), (0.1, -0.1, 0.0, "fails")],
 )
-def test_computing_longer(free: float, sphere: float, with_norm: float, status: str) -> None:
+def test_the_claim_on_longer_computation_holds_or_fails(
+    free: float, sphere: float, with_norm: float, status: str
+) -> None:
     rows = {
         "ItrSA": runs(later=free),
         "AKOrN one sphere": runs(later=sphere),
@@ -119,7 +123,7 @@ def test_computing_longer(free: float, sphere: float, with_norm: float, status: 
 @pytest.mark.parametrize(
     ("many", "rise", "status"), [(0.5, 0.01, "holds"), (0.1, 0.01, "fails"), (0.3, 0.01, "fails"), (0.5, -0.1, "fails")]
 )
-def test_heads(many: float, rise: float, status: str) -> None:
+def test_the_claim_on_heads_holds_or_fails(many: float, rise: float, status: str) -> None:
     rows = {"1": runs(exponent=0.3), "8": runs(exponent=many)}
     assert verdict("J8", {row: untrained(of, heads={"rise": {"gain-2": rise}}) for row, of in rows.items()}).status == (
         status
@@ -127,7 +131,7 @@ def test_heads(many: float, rise: float, status: str) -> None:
 
 
 @pytest.mark.parametrize(("correlation", "status"), [(0.99, "holds"), (0.2, "fails"), (None, "not run")])
-def test_the_pseudo_energy(correlation: float | None, status: str) -> None:
+def test_the_claim_on_the_pseudo_energy_holds_or_fails(correlation: float | None, status: str) -> None:
     assert verdict("J9", {"ItrSA": runs(pseudo_energy={"correlation": correlation})}).status == status
 
 
@@ -135,7 +139,9 @@ def test_the_pseudo_energy(correlation: float | None, status: str) -> None:
     ("before", "later", "without", "status"),
     [(1.0, 0.0, 0.3, "holds"), (0.5, 0.0, 0.3, "fails"), (1.0, 0.1, 0.3, "fails"), (1.0, 0.0, 0.5, "fails")],
 )
-def test_turning_and_injection(before: float, later: float, without: float, status: str) -> None:
+def test_the_claims_on_rotation_and_injection_hold_or_fail(
+    before: float, later: float, without: float, status: str
+) -> None:
     turning = {"before": {"outside": before}, "one": {"later": {"outside": later}}}
     rows = {
         "ItrSA": untrained(runs(), turning=turning),

@@ -92,7 +92,7 @@ def test_a_large_effect_ends_its_arm_early_and_a_larger_one_no_later() -> None:
     assert pairs[-1] <= 4
 
 
-def test_a_closed_arm_takes_no_more_runs_while_the_others_go_on() -> None:
+def test_a_closed_arm_takes_no_more_runs_while_the_others_continue() -> None:
     pilot = Pilot(RIVALS, 8)
     everything = outcomes(pilot, {"differential": 0.3}, np.random.default_rng(1))
     judgement, losses = conducted(pilot, everything)

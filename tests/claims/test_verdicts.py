@@ -59,7 +59,7 @@ def two_rows(difference, n=8, noise=1.0, **settings):
         (0.030, 40, "unclear", "not shown"),
     ],
 )
-def test_better_than(difference, noise, status, word):
+def test_better_than_has_every_verdict(difference, noise, status, word):
     verdict = Differs((LEAD,)).judge(two_rows(difference, noise=noise))
     assert verdict.status == status
     assert word in verdict.reason
@@ -185,7 +185,7 @@ def test_a_run_that_diverged_is_named_and_decides_nothing(lost):
         (0.000, 40, "unclear"),
     ],
 )
-def test_no_difference(difference, noise, status):
+def test_no_difference_has_every_verdict(difference, noise, status):
     verdict = Equivalent((LEAD,)).judge(two_rows(difference, noise=noise))
     assert verdict.status == status
     assert ("would show that there is none" in verdict.reason) == (status == "unclear")
@@ -232,7 +232,7 @@ def spread(of, against, n=10):
     )
 
 
-def test_spread():
+def test_spread_has_every_verdict():
     rule = Steadier(("coupled",), "mlp-only", published=1 / 8)
     holds = rule.judge(spread(1, 8))
     assert (holds.status, holds.seeds, holds.unit) == ("holds", 10, "x")
@@ -295,7 +295,7 @@ def costs(speed, n=1, memory=1.4):
     ("speed", "status", "word"),
     [(0.80, "holds", ""), (0.95, "holds", "better than published"), (0.7, "fails", "worse")],
 )
-def test_costs(speed, status, word, n):
+def test_costs_have_every_verdict(speed, status, word, n):
     verdict = Costs(SPEED, "standard", (("coupled", 0.82),), 0.05, more_is_better=True).judge(costs(speed, n))
     assert verdict.status == status
     assert word in verdict.reason

@@ -109,7 +109,7 @@ def test_a_view_reports_an_obstacle_exactly_where_there_is_one(case: str) -> Non
 
 
 @pytest.mark.parametrize("case", [case for case in SCORING if not couples_or_norms(case)])
-def test_each_part_scales_what_its_equation_says(case: str) -> None:
+def test_each_part_scales_the_logits_of_its_equation(case: str) -> None:
     layer = layer_of(case)
     holds(view_of(layer), Observed(layer))
 

@@ -106,7 +106,7 @@ def changes(view: DotProduct, drawn: Drawn, eta_q: list[float], eta_k: list[floa
 @pytest.mark.parametrize("reads", [MHA, GQA])
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, sizes=sizes, aligned=st.booleans(), tau_q=taus, tau_k=taus)
-def test_the_lemma(
+def test_a_step_changes_logits_by_at_most_the_bound_of_the_lemma(
     norm: str, reads: tuple[int, ...], seed: int, sizes: list[float], aligned: bool, tau_q: float, tau_k: float
 ) -> None:
     """Criterion: to first order the change is at most tau_q D through the queries and tau_k D through the keys of every
@@ -219,7 +219,7 @@ BOUNDS = {  # (20a)-(20d) in units of tau D
 @pytest.mark.parametrize("kind", LATENTS)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds, sizes=sizes, tau=taus, aligned=st.booleans())
-def test_the_four_terms_of_latent_attention(
+def test_the_four_terms_of_latent_attention_keep_their_bounds(
     kind: str, norm: str, seed: int, sizes: list[float], tau: float, aligned: bool
 ) -> None:
     """Criterion: each term is within its bound for every head. Where all directions agree, some head attains tau D

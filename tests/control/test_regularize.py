@@ -118,7 +118,7 @@ def test_the_first_call_is_exact_wherever_singular_values_lie(seed: int, shape: 
     assert float(found) == pytest.approx(float(values[0]), rel=1e-5)
 
 
-def test_it_follows_weights_that_move_and_values_that_change_places() -> None:
+def test_the_estimate_follows_moving_weights_and_crossing_singular_values() -> None:
     """Criterion: the value is within 1e-3 of the exact one and never above it, at each of 200 steps. The second
     singular value rises past the first at one percent a step, and all others drift."""
     left, values, right = torch.linalg.svd(random(48, 48))
@@ -162,7 +162,7 @@ def test_in_fp32_matrices_may_be_flat_small_or_large(largest: float, second: flo
         assert squared_norms(matrix.double(), vectors.double()).sqrt().item() == pytest.approx(largest, rel=1e-6)
 
 
-def test_it_is_computed_in_fp32_whatever_the_model_is_in() -> None:
+def test_the_penalty_is_computed_in_fp32_for_any_precision_of_the_model() -> None:
     """Criterion: autocast changes no bit, and bf16 weights give the value of the same weights in fp32."""
     layer = layer_of().float()
     found = Spectral(layer)()

@@ -98,12 +98,16 @@ def test_a_gpt2_pair_and_a_tokenizer_json_are_found_in_their_folder(tmp_path: Pa
     assert load_tokenizer(str(tmp_path / "other" / "tokenizer.json")).name == "other"
 
 
-def test_gpt2_is_found_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt2_is_found_in_the_folder_of_the_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(bpe.GPT2_FOLDER, str(write_pair(tmp_path)))
     assert load_tokenizer("gpt2").name == "gpt2"
 
 
-def test_gpt2_without_network_says_what_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt2_without_network_is_refused_with_the_files_to_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.delenv(bpe.GPT2_FOLDER, raising=False)
     monkeypatch.setattr(bpe, "reachable", lambda: False)
@@ -143,7 +147,7 @@ def test_a_vocabulary_without_an_end_gets_one(tmp_path: Path) -> None:
         ("missing/tokenizer.json", "'missing/tokenizer.json' does not exist"),
     ],
 )
-def test_a_name_that_gives_no_tokenizer_says_why(name: str, message: str) -> None:
+def test_a_name_without_a_tokenizer_is_refused_with_the_reason(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_tokenizer(name)
 

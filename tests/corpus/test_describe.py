@@ -54,7 +54,7 @@ def documents(words: np.ndarray, prefix: str = "w") -> list[Document]:
 
 
 @given(st.lists(st.text(alphabet="ab .,é\n", max_size=60), max_size=30), st.integers(1, 10), st.integers(1, 6))
-def test_pieces_have_the_words_that_were_asked_for(texts: list[str], n_pieces: int, piece_words: int) -> None:
+def test_pieces_have_the_requested_number_of_words(texts: list[str], n_pieces: int, piece_words: int) -> None:
     pieces = draw_pieces([(str(i), text.encode()) for i, text in enumerate(texts)], n_pieces, piece_words)
     long_enough = int((pieces.sizes >= piece_words).sum())
     assert len(pieces.texts) == min(n_pieces, long_enough)

@@ -173,7 +173,7 @@ def test_a_column_is_refused_where_there_is_no_table(tmp_path: Path) -> None:
             load_corpus(corpus, "text")
 
 
-def test_without_a_column_a_configuration_is_stored_as_it_always_was() -> None:
+def test_without_a_column_a_configuration_is_stored_as_before() -> None:
     assert Text("a.txt").to_dict() == {"kind": "text", "corpus": "a.txt"}
     named = Text("a.jsonl", "body")
     assert Text.from_dict({k: v for k, v in named.to_dict().items() if k != "kind"}) == named

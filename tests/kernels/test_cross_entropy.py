@@ -67,7 +67,7 @@ def test_a_soft_cap_on_the_logits_is_differentiated(loss: Callable[..., Tensor])
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["hidden", "weight"])
-def test_one_gradient_can_be_asked_for_alone(which: int) -> None:
+def test_one_gradient_can_be_computed_alone(which: int) -> None:
     inputs = case()
     inputs[1 - which].requires_grad_(False)
     (expected,) = torch.autograd.grad(linear_cross_entropy_reference(*inputs), inputs[which])

@@ -125,7 +125,7 @@ def test_cost_is_linear_in_the_length() -> None:
 
 
 @pytest.mark.slow
-def test_it_compiles_whole() -> None:
+def test_the_sum_compiles_without_a_graph_break() -> None:
     given = case(13)
     compiled = torch.compile(decayed_attention, fullgraph=True, backend="aot_eager")
     found, expected = compiled(*given, SCALE, piece=PIECE), decayed_attention(*given, SCALE, piece=PIECE)

@@ -79,7 +79,7 @@ def test_half_precision_is_near_the_exact_result() -> None:
 
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("varied", [(0, 1, 2, 3), (0,), (1,), (2,), (3,)])
-def test_vmap_over_models(varied: tuple[int, ...]) -> None:
+def test_vmap_over_models_gives_the_results_of_each_model(varied: tuple[int, ...]) -> None:
     """Criterion: models may differ in all inputs or in some; values and gradients are those of each model alone."""
     inputs = [x.detach() for x in case(2, 2, 2, 6)]
     stacked = [torch.stack([x, x * 1.5]) if i in varied else x for i, x in enumerate(inputs)]

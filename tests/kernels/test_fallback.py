@@ -114,7 +114,7 @@ def test_the_check_can_be_traced_by_the_compiler(caplog: pytest.LogCaptureFixtur
     assert line == "the fused kernel for coupling is not used, and the plain computation is: width 1000"
 
 
-def test_a_machine_without_triton_says_so(
+def test_a_machine_without_triton_logs_the_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hopper: Any
 ) -> None:
     monkeypatch.setattr(fallback, "find_spec", lambda name: None)

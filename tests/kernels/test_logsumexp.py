@@ -74,7 +74,9 @@ def test_row_that_may_attend_to_nothing_is_zero_without_gradient() -> None:
 @pytest.mark.parametrize(
     "varied", [{"q", "k"}, {"q"}, {"k"}, {"q", "k", "allowed"}], ids=lambda names: " ".join(sorted(names))
 )
-def test_vmap_over_models(allowed: Tensor | None, causal: bool, varied: set[str]) -> None:
+def test_vmap_over_models_gives_the_results_of_each_model(
+    allowed: Tensor | None, causal: bool, varied: set[str]
+) -> None:
     """Criterion: models may differ in all inputs or in some; values and gradients are those of each model alone."""
     if allowed is None and "allowed" in varied:
         varied = varied - {"allowed"}

@@ -36,7 +36,7 @@ def test_second_derivatives_are_right() -> None:
     assert torch.autograd.gradgradcheck(phase_activation, inputs)
 
 
-def test_cosines_and_sines_alone_are_kept_beside_the_input() -> None:
+def test_only_cosines_sines_and_the_input_are_kept() -> None:
     def kept(activate) -> int:  # type: ignore[no-untyped-def]
         addresses = set()
 

@@ -67,7 +67,7 @@ def test_the_forward_pass_is_n_steps_and_then_the_readout(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_number_of_iterations_is_the_configs_unless_said_otherwise(name: str) -> None:
+def test_the_number_of_iterations_is_that_of_the_config_by_default(name: str) -> None:
     model, tokens = built(name), boards()
     with torch.no_grad():
         usual, longer = model(tokens)[0], model(tokens, n_iterations=9)[0]
@@ -228,7 +228,7 @@ def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
     assert CONFIGS[name] == model_config(json.loads(json.dumps(CONFIGS[name].to_dict())))
 
 
-def test_the_named_sizes() -> None:
+def test_the_named_sizes_have_their_parameters() -> None:
     """Criterion: ItrSA has two embedding tables, the readout, four attention matrices, gamma and the last norm."""
     with torch.device("meta"):
         n_parameters = {

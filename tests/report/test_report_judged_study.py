@@ -187,7 +187,7 @@ def test_a_hopeless_number_of_seeds_is_not_recommended() -> None:
     assert len(judged.verdict()) == 2
 
 
-def test_seeds_are_planned_for_the_smallest_difference_that_matters_where_it_is_named() -> None:
+def test_seeds_are_planned_for_the_smallest_difference_that_matters_if_it_is_given() -> None:
     losses = {"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-5, 0.01)}
     fine, coarse = (JudgedStudy(study(losses, margin=margin)).differences["near", "", FIRST] for margin in (0.01, 0.1))
     assert fine.further is not None

@@ -60,7 +60,7 @@ def test_claims_with_runs_have_a_reason() -> None:
     assert "C5 unclear (smoke, text): smoke scale" in printed(entries(scale="smoke"))
 
 
-def test_claims_asked_for_come_with_their_rule() -> None:
+def test_requested_claims_are_shown_with_their_rule() -> None:
     text = printed(entries(), "C5", "J1")
     assert (
         "since 2026-01-01, younger than the runs that it judges: validation loss: coupled-euler below mlp-only" in text

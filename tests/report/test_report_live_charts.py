@@ -57,7 +57,7 @@ def chart(record: StudyRecord, name: str) -> Chart:
 GATES = [[0.1, 0.2, 0.3], [0.1, 0.3, 0.5], [-0.1, -0.1, -0.1]]
 
 
-def test_a_gate_is_drawn_as_it_opens_with_the_t_interval_of_its_seeds() -> None:
+def test_a_gate_is_drawn_by_its_opening_with_the_t_interval_of_its_seeds() -> None:
     """Criterion: the chart has |tanh gamma|, since the sign is arbitrary, with mean and bounds of `mean_interval` at
     each step."""
     curve = chart(looked_at({"slow": {"gate": GATES}}), "gate").panels[""]["slow"]

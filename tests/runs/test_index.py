@@ -58,7 +58,7 @@ def test_a_nested_value_is_indexed_by_the_name_of_its_preset(tmp_path):
     assert fields["model.d_model"] == 8
 
 
-def test_a_run_that_a_process_holds_is_running_for_as_long_as_it_does(tmp_path):
+def test_a_run_is_running_while_a_process_holds_it(tmp_path):
     run = add_run(tmp_path, "a", finished=False)
     with run.hold():
         assert listed(tmp_path)["a"].state == "running"

@@ -214,7 +214,7 @@ def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tm
         (("gated",), (1, 2, 1), "seeds must be without repetition, got '1 2 1'"),
     ],
 )
-def test_a_comparison_that_compares_nothing_is_refused(
+def test_a_comparison_of_fewer_than_two_mechanisms_is_refused(
     base: TrainConfig, presets: tuple[str, ...], seeds: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

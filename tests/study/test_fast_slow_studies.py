@@ -141,7 +141,7 @@ def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: Train
 
 
 @pytest.mark.parametrize("kind", ["4 streams", "unit slow state", "both", "projector and unit slow state"])
-def test_taking_a_constraint_away_leaves_the_model_as_it_was(small: TrainConfig, kind: str) -> None:
+def test_removing_a_constraint_temporarily_leaves_the_model_unchanged(small: TrainConfig, kind: str) -> None:
     config = small.replace(**KINDS[kind])
     model = grown(config)
     before = {name: value.clone() for name, value in model.state_dict().items()}

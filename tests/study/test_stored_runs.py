@@ -70,7 +70,7 @@ def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: l
     assert str(tmp_path) not in (folder / "study.json").read_text()
 
 
-def test_rows_of_one_label_are_named_by_what_differs_and_else_by_their_folder(tmp_path: Path) -> None:
+def test_rows_of_one_label_are_named_by_their_differing_fields_or_their_folder(tmp_path: Path) -> None:
     runs = [stored(tmp_path / "a"), stored(tmp_path / "b", lr=1e-3), stored(tmp_path / "c", label="gated")]
     assert compare_runs(runs, tmp_path / "one", "")[0].design.rows == (
         "standard, lr 0.002",

@@ -166,7 +166,7 @@ def test_a_data_set_saved_to_disk_is_read(tmp_path: Path) -> None:
     assert labels.tolist() == [row["label"] for row in rows]
 
 
-def test_the_hub_is_asked_for_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_requested_part_is_read_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     asked = []
 
@@ -582,7 +582,7 @@ def test_examples_of_the_standard_library_are_the_same_in_every_process() -> Non
     assert said.stdout.strip() == ascii(stdlib_examples("qnli", "valid").texts)
 
 
-def test_a_task_of_the_standard_library_says_that_it_is_not_glue() -> None:
+def test_the_description_of_a_standard_library_task_denies_that_it_is_glue() -> None:
     task = Glue(glue_task="mnli", glue_data="stdlib").build(seq_len=64, seed=0)
     assert task.name == "glue:mnli (stdlib)"
     assert task.describe().startswith("glue:mnli (stdlib): 3,999 training examples")

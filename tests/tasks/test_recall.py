@@ -179,7 +179,7 @@ def test_a_fresh_process_draws_the_same() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_level_builds_what_it_names(level: str) -> None:
+def test_every_level_builds_the_named_setting(level: str) -> None:
     config = Recall(level=level)
     task = config.build(config.seq_len, seed=0)
     inputs, targets, real = task.train_batch(step=3, batch_size=2)

@@ -60,7 +60,7 @@ def write(folder: Path, name: str) -> Path:
         "integers.npz",
     ],
 )
-def test_a_format_is_read(name: str, unique: bool, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_boards(name: str, unique: bool, tmp_path: Path) -> None:
     puzzles = read(write(tmp_path, name), unique=unique)
     assert len(puzzles) == 12
     assert puzzles.n_malformed == 0

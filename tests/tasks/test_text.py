@@ -115,7 +115,7 @@ def test_the_text_task_keeps_the_contract(tmp_path: Path) -> None:
     assert "1 documents, 900 bytes; 810 training and 90 validation tokens in windows of 16" in task.describe()
 
 
-def test_the_seed_orders_training_and_never_changes_what_is_held_out() -> None:
+def test_the_seed_orders_training_and_never_changes_the_held_out_set() -> None:
     first, second = (Text("stdlib-docs").build(seq_len=32, seed=seed) for seed in (0, 1))
     assert not np.array_equal(first.train_batch(0, 4)[0], second.train_batch(0, 4)[0])
     for one, other in zip(first.valid_batches(4, 3), second.valid_batches(4, 3), strict=True):

@@ -52,7 +52,7 @@ def test_a_run_that_fits_to_the_byte_is_not_refused() -> None:
         ),
     ],
 )
-def test_the_field_that_takes_most_is_named_with_what_to_do(
+def test_the_field_that_takes_most_memory_is_named_with_a_remedy(
     changes: dict[str, Any], free: int, parts: list[str]
 ) -> None:
     """Criterion: one line names the field, its value, the needed and the free memory, and a next step."""
@@ -168,7 +168,7 @@ def test_auto_for_several_processes_gives_each_of_them_whole_sequences(monkeypat
         auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(5))
 
 
-def test_on_a_gpu_the_micro_batch_is_halved_as_often_as_it_runs_out_of_memory(
+def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = []

@@ -11,7 +11,7 @@ from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolv
 
 
 @pytest.mark.parametrize("name", ["cud", "gpu", "", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused_with_what_to_try(name: str) -> None:
+def test_a_missing_device_is_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(InputError) as caught:
         resolve_device(name)
     assert str(caught.value) == f"device must be one that torch can use here, got '{name}'; try cpu, cuda or auto"
@@ -32,7 +32,7 @@ def test_mfu_is_reported_only_for_known_hardware(monkeypatch: pytest.MonkeyPatch
     assert model_flops_utilisation(1e12, torch.device("cuda")) is None
 
 
-def test_the_console_says_n_a_where_nothing_is_known() -> None:
+def test_the_console_shows_n_a_for_unknown_values() -> None:
     record = {"loss": 2.5, "tokens_per_second": 45_100.0, "memory": 70_000_000, "mfu": None, "skipped_steps": 0}
     assert in_numbers(record) == "loss 2.500  45.1k tok/s  70 MB  MFU n/a"
     assert in_numbers(record | {"mfu": 0.4567, "skipped_steps": 3}).endswith("70 MB  MFU 45.7%  3 skipped")

@@ -133,7 +133,7 @@ def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
     assert "metrics end at step 3, before the checkpoint of step 12" in "".join(notes)
 
 
-def test_a_crash_before_the_summary_costs_nothing_but_the_summary(
+def test_a_crash_before_the_summary_loses_only_the_summary(
     config: TrainConfig, runtime: Runtime, tmp_path: Path
 ) -> None:
     summary = train(config, tmp_path, runtime)

@@ -132,7 +132,7 @@ def test_every_parameter_belongs_to_one_part_and_one_group(name: str, config: Tr
     assert {group.name: group.weight_decay for group in plan.groups} == {"matrices": 0.1, "vectors and scalars": 0.0}
 
 
-def test_parts_by_hand() -> None:
+def test_the_parts_equal_a_count_by_hand() -> None:
     config = SMALL.replace(positions="learned", tied_embeddings=False, attention=PRESETS["standard"])
     parts = parameters_by_part(without_data(config))
     assert parts == {

@@ -98,7 +98,7 @@ def test_layers_beyond_the_third_are_like_it() -> None:
     assert at_most * 0.9 <= working <= at_most * 1.001
 
 
-def test_accumulation_needs_less_and_holds_gradients_beside_activations() -> None:
+def test_accumulation_needs_less_memory_and_holds_gradients_and_activations() -> None:
     whole, parts = planned_memory(CONFIG), planned_memory(CONFIG.replace(accumulation=4))
     assert parts.activations < whole.activations / 3
     assert parts.total >= parts.batch + parts.parameters + parts.optimizer + parts.gradients + parts.activations

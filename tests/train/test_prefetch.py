@@ -36,7 +36,7 @@ def test_batches_come_in_order_and_are_prepared_a_few_at_a_time() -> None:
     assert not batch_threads()
 
 
-def test_an_error_is_raised_as_itself_where_its_batch_is_taken() -> None:
+def test_an_error_is_raised_unchanged_at_the_step_of_its_batch() -> None:
     """Criterion: the same exception object is raised at its own step, and no earlier batch is lost."""
     error = MemoryError("no room")
 

@@ -36,7 +36,7 @@ def test_cosine_goes_from_the_rate_to_zero_through_half_and_never_up() -> None:
     assert rates[25] == pytest.approx(1 + math.cos(math.pi / 4))
 
 
-def test_constant_stays() -> None:
+def test_the_constant_schedule_keeps_the_rate() -> None:
     config = TrainConfig(lr=2.0, schedule="constant", warmup_steps=10, n_steps=110)
     assert {config.learning_rate(step) for step in range(10, 111)} == {2.0}
 

@@ -72,7 +72,7 @@ def test_groups_of_heads_and_any_widths(heads: int, kv_heads: int, score: int, v
     assert_as_reference(case(17, heads, kv_heads, score, value))
 
 
-def test_half_precision() -> None:
+def test_half_precision_stays_close_to_the_reference() -> None:
     assert_as_reference(case(33), torch.float16)
 
 
@@ -97,7 +97,7 @@ def test_pairs_of_heads_that_share_their_keys() -> None:
         assert (x - y).norm() <= 1e-5 * y.norm()
 
 
-def test_any_strides() -> None:
+def test_inputs_may_have_any_strides() -> None:
     """Criterion: contiguous inputs give the same bits as views of every second entry of wider tensors that hold NaN
     between the entries. (The gradient of a sum has strides of 0.)"""
     dense = [x.to(DEVICE, torch.float32).contiguous() for x in case(18)]
@@ -111,7 +111,7 @@ def test_any_strides() -> None:
     assert all(torch.equal(x, y) for x, y in zip(run(dense), run(sparse), strict=True))
 
 
-def test_the_context_and_the_gradients_lie_in_memory_as_projections_leave_theirs() -> None:
+def test_the_context_and_the_gradients_have_the_memory_layout_of_projections() -> None:
     *inputs, by = (x.to(DEVICE, torch.float32).requires_grad_() for x in case(6, kv_heads=2, batch=2))
     context = by_kernel(*inputs, by, SCALE)
     assert context.transpose(1, 2).is_contiguous()
@@ -131,7 +131,7 @@ def test_gradients_after_a_position_are_exactly_zero() -> None:
         assert (grad[:, :, :22] != 0).all()
 
 
-def test_limits() -> None:
+def test_lambda_of_zero_and_equal_maps_are_the_known_limits() -> None:
     """Criterion: lambda = 0 gives plain attention by the first maps; equal maps give 1 - lambda times plain
     attention."""
     q, k, v, by = (x.to(DEVICE, torch.float32) for x in case(33))
@@ -165,7 +165,7 @@ def test_nan_reaches_every_position_that_attends_to_it_and_no_earlier_block(whic
     assert missing[21:].all() if which != "q" else not missing[21:].any()
 
 
-def test_second_derivatives() -> None:
+def test_second_derivatives_are_those_of_the_reference() -> None:
     """Criterion: the gradients of the gradients' squared norm equal those of the reference."""
 
     def twice(f: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:

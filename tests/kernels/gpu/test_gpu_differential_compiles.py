@@ -67,7 +67,7 @@ def compile_all() -> None:
 
 
 @pytest.mark.slow
-def test_they_compile_and_nothing_spills() -> None:
+def test_the_kernels_compile_and_spill_no_registers() -> None:
     """The test runs in a process of its own, since this process interprets kernels."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment)

@@ -60,7 +60,7 @@ def test_half_precision_is_added_up_in_fp32() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_any_strides() -> None:
+def test_inputs_may_have_any_strides() -> None:
     q, k = drawn(18, 18)
     sparse = [torch.stack([x, torch.full_like(x, torch.nan)], dim=-1)[..., 0] for x in (q, k)]
     heads = torch.arange(4)

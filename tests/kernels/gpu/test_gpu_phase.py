@@ -95,7 +95,7 @@ def test_any_layout_is_right() -> None:
 
 
 @pytest.mark.parametrize("width", [16, 130])
-def test_nan_stays_where_it_is_and_what_is_too_large_for_an_angle_keeps_its_norm(width: int) -> None:
+def test_nan_stays_in_its_row_and_a_vector_with_huge_angles_keeps_its_norm(width: int) -> None:
     v, weight, _ = case(width, torch.float32, scale=1e9)
     v = v.detach()
     v[0, 3, 1, 2] = math.nan
