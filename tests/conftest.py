@@ -9,7 +9,9 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on a CPU; triton reads it once, when it is first imported
+os.environ.setdefault(
+    "TRITON_INTERPRET", "1"
+)  # kernels run on a CPU; triton reads this variable when it is first imported
 
 import hypothesis
 import jaxtyping

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "attractor"
 FILES = sorted(SOURCE.rglob("*.py"))
 ANYTHING = None
 
-# The rooms that a room may import, besides itself and `errors`, which is open to all.
+# Each room may import these rooms, besides itself and `errors`.
 MAY_IMPORT: dict[str, set[str] | None] = {
     "errors": set(),
     "fields": set(),

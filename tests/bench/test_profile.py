@@ -143,8 +143,8 @@ def below(root: Any) -> list[Any]:
 
 
 def test_on_a_gpu_kernels_count_and_the_backward_pass_has_a_thread_of_its_own() -> None:
-    """Criterion: kernels count for the part that launched them, or whose operation they differentiate by its number.
-    The copy of a range on the device is no kernel. The events are those of a real profiler."""
+    """Criterion: on invented events in the profiler's form, a kernel counts for the part that launched it, or for the
+    part whose operation it differentiates, by its number. The copy of a range on the device is no kernel."""
     forward = event("attractor::operator", 2, number=7, kernels=[("gemm", 3e6)])
     passed_on = event("aten::empty", 1.5, number=7)
     mlp = event(f"{MARK}mlp", 1, passed_on, forward, kernels=[(f"{MARK}mlp", 5e6)])

@@ -21,7 +21,7 @@ from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows
 D = 3.0  # the bound of |G| <= D
 SLACK = {"frobenius": 1e-5, "spectral": 3e-3}  # the relative errors of fp32 norms and of power iteration
 ORDERS = {"frobenius": "fro", "spectral": 2}
-MODEL, HEAD, ROPE, LATENT = 7, 4, 2, 5  # widths
+MODEL, HEAD, ROPE, LATENT = 7, 4, 2, 5  # widths of the model, a head, its rope part and the latent
 MHA, GQA = (0, 1, 2, 3), (0, 0, 1, 1)
 
 taus = st.floats(1e-3, 1e3)

@@ -79,7 +79,7 @@ def test_half_precision_is_measured_without_jacobians(llama: Path, text: Path) -
 def test_ctrl_c_keeps_the_finished_passages(
     llama: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Criterion: after an interrupt in the second of three passages, the page covers the first and says so."""
+    """Criterion: after an interrupt in the second of three passages, the page covers the first and states this."""
     whole = measuring.measured
 
     def interrupted(*given: Any) -> Any:

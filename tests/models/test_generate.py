@@ -50,7 +50,7 @@ def test_cached_logits_equal_the_full_pass_with_left_padding(attention: str) -> 
 
 @pytest.mark.parametrize("attention", tiered(PRESETS))
 def test_training_is_unaffected_by_generation_before_it(attention: str) -> None:
-    """Criterion: a loss takes the generated tokens while taps are open, and its gradients equal those of a model that
+    """Criterion: after generation under open taps, a loss on the generated tokens has the gradients of a model that
     never generated."""
     model, untouched = small(attention, "rope").train(), small(attention, "rope").train()
     with capture("q_coupled", "logits") as seen:

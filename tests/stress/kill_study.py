@@ -1,10 +1,11 @@
-"""Kill a study again and again, by its launcher, one of its runs or all of them, and compare its end.
+"""Kill a study again and again, and compare its end with that of an undisturbed study.
 
 `python tests/stress/kill_study.py [n_kills] [seed]`; `make stress` does this with 12 kills.
 
 The study is a real one through the command line. Two runs train at once and save a checkpoint every few steps. The seed
-determines what is killed and when. A run that is finished at a kill must not change any more. In the end every run must
-equal that of an undisturbed study in weights, optimizer, random state and every record.
+determines when a kill comes, and whether it hits the launcher, a run or all of them. A run that is finished at a kill
+must not change any more. In the end every run must equal that of an undisturbed study in weights, optimizer, random
+state and every record.
 """
 
 import os

@@ -366,7 +366,7 @@ def test_a_cluster_started_here_is_on_loopback_alone(ray: Any) -> None:
 
 
 def test_a_cluster_without_authentication_is_refused_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: a first request without a token reveals it, before the token is sent."""
+    """Criterion: a first request without a token reveals an open cluster, before the token is sent."""
     knocks: list[dict[str, str | None]] = []
 
     def lets_in(address: str, **changes: str | None) -> bool:

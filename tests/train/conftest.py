@@ -1,4 +1,4 @@
-"""A run that takes a tenth of a second, and the ways in which it can be disturbed."""
+"""Fixtures: a run that takes a tenth of a second, and functions that disturb it."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -292,7 +292,7 @@ def test_a_world_of_one_process_changes_nothing(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("size", "accumulation"), [(2, 1), (2, 2), (4, 2), (8, 1)])
 def test_the_parts_of_all_processes_are_the_batch(size: int, accumulation: int) -> None:
     """Criterion: every row occurs once, and the weights of scored parts, averaged over processes, sum to one. A process
-    without scored targets gets other rows at weight 0, so that its mean loss exists."""
+    without scored targets gets some at weight 0, so that its mean loss exists."""
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 9, (8, 5))
     targets = np.where(rng.random((8, 5)) < 0.3, inputs, IGNORED)
