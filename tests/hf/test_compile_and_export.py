@@ -40,7 +40,7 @@ LENGTH = torch.export.Dim("length", min=8, max=40)  # a slow path needs two bloc
 SHAPES = {0: torch.export.Dim("batch", min=1, max=16), 1: LENGTH}
 
 
-@pytest.mark.parametrize("name", fast_alone(CONFIGS, "decay"))
+@pytest.mark.parametrize("name", fast_alone(CONFIGS, "gated"))
 def test_a_program_of_torch_export_takes_padded_batches_of_any_size(name: str) -> None:
     model = Logits(wrapped(name))
     with torch.no_grad():

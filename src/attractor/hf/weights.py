@@ -143,10 +143,10 @@ def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = 
             f"the layer with the fields they need (qkv_bias, out_bias, qk_norm) or choose another layout "
             f"({', '.join(LAYOUTS)})"
         )
-    return load(ties, source, places)
+    return parameters_of(ties, source, places)
 
 
-def load(ties: Iterable[Tie], source: Weights, places: Weights) -> dict[str, Tensor]:
+def parameters_of(ties: Iterable[Tie], source: Weights, places: Weights) -> dict[str, Tensor]:
     """Return the values of the parameters, whose shapes are those of `places`."""
     weights: dict[str, Tensor] = {}
     for tie in ties:
