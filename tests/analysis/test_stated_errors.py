@@ -26,8 +26,8 @@ def test_exponents_of_a_product_with_gaps_are_within_their_stated_error() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", stated_errors.RANDOM)
 def test_no_matrix_of_the_benchmark_exceeds_its_stated_errors(kind: str) -> None:
-    """The same holds for all random matrices of the benchmark."""
-    for seed in range(stated_errors.N_RANDOM):
+    """The same holds for every fourth random matrix of benchmarks/stated_errors.py, which takes all of them."""
+    for seed in range(0, stated_errors.N_RANDOM, 4):
         for outcome in stated_errors.of_random_matrix(kind, seed):
             assert outcome.ratio <= 1, (seed, outcome)
             assert outcome.truthful, (seed, outcome)
