@@ -242,8 +242,8 @@ def readable(path: Path) -> Iterator[None]:
     except DAMAGED_GZIP as error:
         fault = f"gzip file must be whole, but '{path}' is not ({reason_of(error)})"
         raise InputError(f"{fault}; fetch it again") from error
-    except (ValueError, OSError, NotImplementedError) as error:
-        # Arrow raises any of these for damaged content. Errors of the operating system have an errno.
+    except (ValueError, OSError) as error:
+        # Arrow raises either for damaged content. Errors of the operating system have an errno.
         is_zst = path.suffix.lower() == ".zst" and isinstance(error, OSError)
         is_of_arrow = is_zst or (format_of(path.name) in ARROWS and not isinstance(error, InputError))
         if not is_of_arrow or getattr(error, "errno", None):

@@ -204,7 +204,7 @@ class TokenizerSettings:
         begins = self.names(self.spell("")[:1]) if self.always_starts else "no token"
         chat = "a chat template" if self.has_chat_template else "no chat template"
         ends = self.names(self.stops) or "none"
-        reader = f"as {self.reader} reads it" if self.reader else "as its files say, without transformers"
+        reader = f"as {self.reader} reads it" if self.reader else "as its files say, which transformers did not read"
         return f"tokenizer: puts {begins} first, ends of a text are {ends}, {chat}; {reader}"
 
     def describe_generation(self) -> str:

@@ -144,7 +144,7 @@ def save_as_transformers_reads(folder: Path, place: Path) -> str | None:
 
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         tokenizer.save_pretrained(place)
-    except Exception:  # transformers is absent, or a stranger's file fails in one of many ways
+    except Exception:  # transformers is absent, or fails on a stranger's file in one of many ways; the import says so
         return None
     return f"transformers {transformers.__version__}" if (place / TOKENIZER).is_file() else None
 
