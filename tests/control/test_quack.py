@@ -577,6 +577,16 @@ def test_an_optimizer_inside_a_wrapper_is_found() -> None:
     assert_same(model, direct)
 
 
+def test_a_state_with_the_vectors_of_a_power_iteration_loads() -> None:
+    """Earlier states hold these vectors with norm="spectral"; they are not needed."""
+    model = build()
+    quack = QuacK(model, SGD(model.parameters(), lr=1), norm="spectral")
+    state = quack.state_dict()
+    initial = {layer: {part: 2 * norms for part, norms in of.items()} for layer, of in state["initial"].items()}
+    quack.load_state_dict({**state, "initial": initial, "vectors": {"blocks.0.attention": {"query": torch.ones(4)}}})
+    torch.testing.assert_close(quack.state_dict()["initial"], initial, rtol=0, atol=0)
+
+
 OTHER_MODELS = {
     "heads": ("gqa", "frobenius", r"key of 'blocks.0.attention' has 1 heads there and 4 here"),
     "layers": ("standard", "frobenius", r"query of 'blocks.1.attention' has 0 heads there and 4 here"),

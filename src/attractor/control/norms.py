@@ -1,12 +1,10 @@
-"""Compute the norm of every head's matrix W in fp32, for many heads at once.
+"""Compute the norm of every head's matrix W in fp32.
 
     frobenius    (sum_ij W_ij^2)^(1/2)                                                                       (1)
-    spectral     T = U W,  Y = T W^T,  |W| ~ |Y|^(1/2),  U <- orthonormal basis of Y                         (2)
+    spectral     the square root of the largest eigenvalue of W W^T or of W^T W, whichever is smaller         (2)
 
-(1) is exact. (2) is a power iteration with two rows, so that it does not stall where two singular values are close or
-change places. It starts at the two leading eigenvectors of W W^T, where it is exact, and U is kept from one measurement
-to the next. A weight moves little in between, so few iterations follow it; each gives a lower bound. (2) multiplies
-from the left because skinny products are fastest that way.
+Both are exact to rounding at every step, whatever the weights did since the last one, and keep no state. (2) needs
+all rows of a head, so a sharded weight is gathered from all processes, one weight at a time.
 """
 
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ import torch
 from torch import Tensor
 
 from attractor.control.local_rows import LocalRows, sum_over_processes
-
-N_ITERATIONS = 2
 
 
 class FrobeniusNorm:
@@ -40,83 +36,41 @@ class FrobeniusNorm:
         sum_over_processes(squares.split([len(part) for part in self._parts]), self.shares)
         return squares.sqrt_()
 
-    def state(self) -> list[Tensor]:
-        return []
-
-    def load(self, state: Sequence[Tensor]) -> None:
-        assert not state
-
 
 class SpectralNorm:
     """Compute (2)."""
 
     def __init__(self, shares: Sequence[LocalRows]) -> None:
         self.shares = shares
-        self._bases = [_leading_eigenvectors(share) for share in shares]  # U, heads x 2 x width
+        self._norms, self._parts = _by_share(shares)
 
     def measure_share(self, index: int) -> None:
-        """Measure nothing yet: an iteration needs the sums over all processes."""
+        share, part = self.shares[index], self._parts[index]
+        if share.groups:
+            part.copy_(_largest_singular_values(_gathered(share)))
+        else:
+            for block, weight in share.weights():
+                part[block.heads] = _largest_singular_values(weight.float())
 
     def norms(self) -> Tensor:
-        for _ in range(N_ITERATIONS):
-            outputs = self._iterate()
-        norms, parts = _by_share(self.shares)
-        for part, y in zip(parts, outputs, strict=True):
-            part.copy_(_largest_eigenvalue(y @ y.mT) ** 0.25)  # (2)
-        return norms
-
-    def state(self) -> list[Tensor]:
-        """Return U, share by share."""
-        return list(self._bases)
-
-    def load(self, state: Sequence[Tensor]) -> None:
-        self._bases = [new.to(old) for new, old in zip(state, self._bases, strict=True)]
-
-    def _iterate(self) -> list[Tensor]:
-        outputs = _times_transposed_weight(self.shares, _times_weight(self.shares, self._bases))
-        # Orthonormal rows of the same span; for zeros, the first unit vectors.
-        self._bases = [torch.linalg.qr(y.mT).Q.mT.contiguous() for y in outputs]
-        return outputs
+        return self._norms.clone()
 
 
-def _times_weight(shares: Sequence[LocalRows], bases: Sequence[Tensor]) -> list[Tensor]:
-    """Return T of every share: heads x rows of U x inputs."""
-    inputs = []
-    for share, u in zip(shares, bases, strict=True):
-        t = u.new_zeros(share.rows.n_heads, u.shape[1], share.n_inputs)
-        for block, weight in share.weights():
-            t[block.heads, :, share.inputs] = torch.bmm(u[block.heads, :, block.rows], weight.float())
-        inputs.append(t)
-    sum_over_processes(inputs, shares)
-    return inputs
+def _gathered(share: LocalRows) -> Tensor:
+    """Return the weights of all heads of a sharded weight: heads x width x inputs."""
+    rows = share.rows
+    whole = torch.zeros(rows.n_heads, rows.width, share.n_inputs, device=rows.weight.device)
+    for block, weight in share.weights():
+        whole[block.heads, block.rows, share.inputs] = weight.float()
+    sum_over_processes([whole], [share])
+    return whole
 
 
-def _times_transposed_weight(shares: Sequence[LocalRows], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return Y of every share: heads x rows of U x width."""
-    outputs = []
-    for share, t in zip(shares, inputs, strict=True):
-        y = t.new_zeros(share.rows.n_heads, t.shape[1], share.rows.width)
-        for block, weight in share.weights():
-            y[block.heads, :, block.rows] = torch.bmm(t[block.heads, :, share.inputs], weight.float().mT)
-        outputs.append(y)
-    sum_over_processes(outputs, shares)
-    return outputs
-
-
-def _leading_eigenvectors(share: LocalRows) -> Tensor:
-    """Return the two leading eigenvectors of W W^T of every head: heads x 2 x width."""
-    n_heads, width = share.rows.n_heads, share.rows.width
-    identity = torch.eye(width, device=share.rows.weight.device).expand(n_heads, width, width)
-    (gram,) = _times_transposed_weight([share], _times_weight([share], [identity]))
-    return torch.linalg.eigh(gram.nan_to_num()).eigenvectors[..., -2:].mT.contiguous()
-
-
-def _largest_eigenvalue(gram: Tensor) -> Tensor:
-    """Return the largest eigenvalue of symmetric 2 x 2 or 1 x 1 matrices."""
-    first, last = gram[..., 0, 0], gram[..., -1, -1]
-    if gram.shape[-1] == 1:
-        return first
-    return (first + last) / 2 + torch.hypot((first - last) / 2, gram[..., 0, 1])
+def _largest_singular_values(weight: Tensor) -> Tensor:
+    """Compute (2) for heads x width x inputs."""
+    smaller = weight if weight.shape[1] <= weight.shape[2] else weight.mT
+    gram = torch.bmm(smaller, smaller.mT).nan_to_num_(0.0, 0.0, 0.0)  # LAPACK refuses what is not finite
+    return torch.linalg.eigvalsh(gram)[:, -1].clamp_(min=0).sqrt_()  # (2)
 
 
 NORMS: dict[str, type[FrobeniusNorm] | type[SpectralNorm]] = {"frobenius": FrobeniusNorm, "spectral": SpectralNorm}

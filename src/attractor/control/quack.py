@@ -79,13 +79,11 @@ class QuacK(HeadRates):
     @torch.no_grad()
     def _start(self) -> None:
         self._norms = NORMS[self.norm](list(self.shares.values()))
-        initial_state = self._norms.state()
         for index in range(len(self.shares)):
             self.measure_share(index)
         norms = self._norms.norms()
         self._layouts = _by_kind(self.heads, norms.device)
         self._set_initial(norms)
-        self._norms.load(initial_state)  # so that the first step measures the same norms, to the bit
 
     def measure_share(self, index: int) -> None:
         self._norms.measure_share(index)
@@ -94,20 +92,14 @@ class QuacK(HeadRates):
         return scale(self.tau, self._initial_gains, self._gains(self._norms.norms()))
 
     def state_dict(self) -> dict[str, Any]:
-        vectors = self._norms.state()
-        return {
-            "norm": self.norm,
-            "initial": self._by_layer(self._initial.split(self._sizes())),
-            "vectors": self._by_layer(vectors) if vectors else {},
-        }
+        return {"norm": self.norm, "initial": self._by_layer(self._initial.split(self._sizes()))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["norm"] != self.norm:
             raise InputError(f"norm must be '{state['norm']}' as in the state that is loaded, got '{self.norm}'")
         _refuse_other_heads(state["initial"], self._by_layer(self._initial.split(self._sizes())))
-        stored = [[of[layer][part] for layer, part in self.shares if of] for of in (state["initial"], state["vectors"])]
-        self._set_initial(torch.cat(stored[0]).to(self._initial))
-        self._norms.load(stored[1])
+        initial = [state["initial"][layer][part] for layer, part in self.shares]
+        self._set_initial(torch.cat(initial).to(self._initial))
 
     def _set_initial(self, norms: Tensor) -> None:
         self._initial = norms
