@@ -228,6 +228,7 @@ def test_only_a_key_that_no_other_head_reads_is_scaled() -> None:
     assert powers("differential") == {"query": (0.5,) * 8, "key": (0.5,) * 8}
     assert powers("differential-v2") == {"query": (1.0,) * 8}
     assert powers("mla") == {"uq": (0.5,) * 4, "uk": (0.5,) * 4, "qr": (1.0,) * 4}
+    assert powers("mla normed") == powers("mla"), "no norm stands behind these rows, and its gains are not scaled"
     assert powers("mla differential-v2") == {"uq": (1.0,) * 8, "qr": (1.0,) * 8}
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attractor.attention import PRESETS
 from attractor.control.layouts import VIEWS, register_view
 from attractor.control.quack import QuacK
 from attractor.control.views import DotProduct, Rows
@@ -23,6 +24,7 @@ N_STEPS = 4
 CASES: dict[str, dict[str, Any]] = {
     "standard": {"attention": "standard", "qkv_bias": True},
     "mla": {"attention": "mla"},
+    "mla with norms": {"attention": PRESETS["mla"].replace(latent_norm=True)},
     "cut heads": {"attention": "gqa", "n_heads": 5, "n_kv_heads": 1, "head_dim": 6},  # two processes share head 2
     "differential": {"attention": "differential"},
     "transposed": {},

@@ -10,7 +10,7 @@ from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
-from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows
+from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows, norm_rows
 
 
 def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
@@ -36,6 +36,8 @@ def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
             dq=head_rows(project.query_down, 1, project.query_down.out_features),
             qr=head_rows(project.query_rope, layout.n_queries, layout.rotary, halves=halves),
             kr=kr,
+            gamma_q=norm_rows(project.query_norm),
+            gamma_kv=norm_rows(project.norm),
             obstacle=_obstacle(module, shared_keys=uq.n_heads > uk.n_heads),
         )
     query = head_rows(cast(nn.Linear, project.query), layout.n_queries, layout.free, halves=halves)

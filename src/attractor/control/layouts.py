@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention
-from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows
+from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
 AFTER_LOGITS = {"v_proj", "o_proj", "out_proj", "c_proj", "dense"}  # layers that act after the logits
@@ -126,6 +126,8 @@ def latent(name: str, module: nn.Module) -> LatentHeads | None:
         dq=head_rows(query_down, 1, query_down.out_features) if query_down is not None else None,
         qr=head_rows(up, n_heads, rope, step=nope + rope, offset=nope),
         kr=head_rows(down, 1, rope, offset=rank),
+        gamma_q=norm_rows(getattr(module, "q_a_layernorm", None)) if has_query_latent else None,
+        gamma_kv=norm_rows(getattr(module, "kv_a_layernorm", None)),
         obstacle=_obstacle(module),
     )
 

@@ -26,7 +26,7 @@ class HeadBlock:
     stride: int
 
     def of(self, local: Tensor, axis: int = 0) -> Tensor:
-        """Return the view heads x rows x inputs of a local weight, or heads x rows x 1 of a bias."""
+        """Return the view heads x rows x inputs of a local weight, or heads x rows x 1 of a vector."""
         matrix = local.unsqueeze(1) if local.dim() == 1 else local.transpose(0, axis)
         along, across = matrix.stride()
         size = (self.heads.stop - self.heads.start, self.rows.stop - self.rows.start, matrix.shape[1])
@@ -40,6 +40,8 @@ class LocalRows:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         begins, shape = _local_region(rows.weight)
+        if rows.weight.dim() == 1:  # one column
+            begins, shape = (*begins, 0), (*shape, 1)
         self.weight_blocks = _blocks(rows, begins[rows.axis], shape[rows.axis])
         self.bias_blocks: list[HeadBlock] = []
         if rows.bias is not None:
@@ -47,7 +49,7 @@ class LocalRows:
             self.bias_blocks = _blocks(rows, begin, length)
         across = 1 - rows.axis
         self.inputs = slice(begins[across], begins[across] + shape[across])  # the inputs that this process holds
-        self.n_inputs = rows.weight.shape[across]
+        self.n_inputs = rows.weight.shape[across] if rows.weight.dim() == 2 else 1
         self.groups = _groups(rows.weight)
         self._views: dict[nn.Parameter, tuple[int, list[Tensor]]] = {}
 

@@ -3,8 +3,9 @@
     frobenius    (sum_ij W_ij^2)^(1/2)                                                                       (1)
     spectral     the square root of the largest eigenvalue of W W^T or of W^T W, whichever is smaller         (2)
 
-Both are exact to rounding at every step, whatever the weights did since the last one, and keep no state. (2) needs
-all rows of a head, so a sharded weight is gathered from all processes, one weight at a time.
+Both are exact to rounding at every step, whatever the weights did since the last one, and keep no state. The gains
+of an RMSNorm are stored as a vector and stand for a diagonal matrix. (2) needs all rows of a head, so a sharded weight
+is gathered from all processes, one weight at a time.
 """
 
 from collections.abc import Sequence
@@ -46,11 +47,12 @@ class SpectralNorm:
 
     def measure_share(self, index: int) -> None:
         share, part = self.shares[index], self._parts[index]
+        measure = _largest_entry if share.rows.weight.dim() == 1 else _largest_singular_value
         if share.groups:
-            part.copy_(_largest_singular_values(_gathered(share)))
+            part.copy_(measure(_gathered(share)))
         else:
             for block, weight in share.weights():
-                part[block.heads] = _largest_singular_values(weight.float())
+                part[block.heads] = measure(weight.float())
 
     def norms(self) -> Tensor:
         return self._norms.clone()
@@ -66,7 +68,12 @@ def _gathered(share: LocalRows) -> Tensor:
     return whole
 
 
-def _largest_singular_values(weight: Tensor) -> Tensor:
+def _largest_entry(diagonal: Tensor) -> Tensor:
+    """Compute (2) for diagonal matrices: heads x width x 1."""
+    return diagonal.abs().amax((1, 2))
+
+
+def _largest_singular_value(weight: Tensor) -> Tensor:
     """Compute (2) for heads x width x inputs."""
     smaller = weight if weight.shape[1] <= weight.shape[2] else weight.mT
     gram = torch.bmm(smaller, smaller.mT).nan_to_num_(0.0, 0.0, 0.0)  # LAPACK refuses what is not finite

@@ -4,7 +4,8 @@
                   multi-head, grouped and multi-query attention; each sub-head of differential attention is a head
     LatentHeads   q_h = [W_uq,h c_q ; W_qr,h c_q],  c_q = W_dq x                                            (2)
                   k_h = [W_uk,g c_kv ; W_kr y],     c_kv = W_dkv y                                          (3)
-                  multi-head latent attention; W_dq, W_dkv and W_kr have no head of their own
+                  multi-head latent attention; W_dq, W_dkv and W_kr have no head of their own; with norms on the
+                  latents, c_q = gamma_q RMSNorm(W_dq x) and c_kv = gamma_kv RMSNorm(W_dkv y)
 
 Heads are in the order of the queries that the layer scores (the tap `q_coupled`). A view copies nothing: whoever
 changes its rows changes the model. `heads.py` makes the views of attractor's layers, `layouts.py` those of Hugging Face
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 class Rows:
     """The rows of a weight that belong to n heads: `width` rows from each of `starts` on.
 
-    Where a model stores the weight transposed, `axis` is 1 and the rows are columns. The bias has the same rows."""
+    Where a model stores the weight transposed, `axis` is 1 and the rows are columns. The bias has the same rows. A
+    weight of one dimension, the gains of a norm, stands for a diagonal matrix and is one head."""
 
     weight: nn.Parameter
     starts: tuple[int, ...]
@@ -68,7 +70,8 @@ class DotProduct:
 
 @dataclass(frozen=True, eq=False)
 class LatentHeads:
-    """The weights of (2) and (3). Without a query latent `dq` is None; without a rotary part `qr` and `kr` are None."""
+    """The weights of (2) and (3). Those that a layer lacks are None: `dq` without a query latent, `qr` and `kr` without
+    a rotary part, `gamma_q` and `gamma_kv` without a norm on the latent."""
 
     name: str
     module: nn.Module
@@ -80,6 +83,8 @@ class LatentHeads:
     dq: Rows | None = None
     qr: Rows | None = None
     kr: Rows | None = None
+    gamma_q: Rows | None = None
+    gamma_kv: Rows | None = None
     obstacle: str = ""
 
     @property
@@ -88,6 +93,7 @@ class LatentHeads:
 
     def parts(self) -> dict[str, Rows]:
         named = {"uq": self.uq, "uk": self.uk, "qr": self.qr, "dq": self.dq, "dkv": self.dkv, "kr": self.kr}
+        named |= {"gamma_q": self.gamma_q, "gamma_kv": self.gamma_kv}
         return {name: rows for name, rows in named.items() if rows is not None}
 
 
@@ -106,6 +112,12 @@ def head_rows(
         width //= 2
         starts = starts + [start + width for start in starts]
     return Rows(cast(nn.Parameter, linear.weight), tuple(starts), width, cast(nn.Parameter | None, linear.bias))
+
+
+def norm_rows(norm: nn.Module | None) -> Rows | None:
+    """Return the gains of a norm, which are None where there is no norm."""
+    weight = getattr(norm, "weight", None)
+    return None if weight is None else Rows(weight, (0,), len(weight), getattr(norm, "bias", None))
 
 
 evenly = head_rows  # deprecated name
