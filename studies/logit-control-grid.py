@@ -10,7 +10,6 @@ from attractor.study.logit_control import RATES, base, methods
 
 GRID = {
     "QK-norm": {"qk_norm": True},
-    **{f"soft-cap {cap:g}": {"softcap": cap} for cap in (15.0, 50.0)},
     **{f"QK-clip {threshold:g}": {"qk_clip": threshold} for threshold in (30.0, 100.0)},
     **{f"fixed {tau:g}": {"qk_rate": tau} for tau in (0.01, 0.1, 10.0)},  # at 1 nothing is done
     **{f"QuacK {tau:g}": {"quack": tau} for tau in (0.01, 0.1, 1.0, 10.0)},
