@@ -9,6 +9,8 @@ and the run continues, so divergence shows as a loss and not as a missing run.
 from attractor.study import PERPLEXITY, Quantity, Scale, Study
 from attractor.study.logit_control import RATES, TUNED, base, interventions, methods
 
+SEEDS = {"smoke": (0, 1), "laptop": tuple(range(8)), "desk": tuple(range(8)), "bench": (0,), "paper": (0,)}
+
 STUDY = Study(
     title="Control of attention logits",
     question="Which intervention keeps training stable at high learning rates, and what does it cost at low ones?",
@@ -30,7 +32,7 @@ STUDY = Study(
             columns=RATES[scale],
             tuned=TUNED.get(scale, {}),
         )
-        for scale, seeds in {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0,), "paper": (0,)}.items()
+        for scale, seeds in SEEDS.items()
     },
     claims=("L2", "L3", "L4", "L5", "L6", "L9", "L10"),
 )

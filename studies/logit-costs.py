@@ -38,5 +38,5 @@ STUDY = Study(
         "bench": Scale(SMALL, seeds=(0,)),
         "paper": Scale(SMALL, seeds=(0,)),
     },
-    claims=("L8",),
+    claims=("L8", "L11"),
 )

@@ -36,7 +36,7 @@ BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
     *(f"C{n}" for n in range(1, 19)),
     *(f"F{n}" for n in range(1, 13)),
-    *(f"L{n}" for n in range(1, 11)),
+    *(f"L{n}" for n in range(1, 12)),
     *(f"J{n}" for n in range(1, 11)),
     *(f"P{n}" for n in range(1, 6)),
 ]

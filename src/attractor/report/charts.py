@@ -1,8 +1,8 @@
 """The charts of a study, which its figures draw as lines and its page shows with zoom.
 
 They show losses over tokens; quantities of the study by layer; numbers that were measured repeatedly during training
-(`trajectories` in a summary) over steps; and how much each block changed its input at the last measurement. A chart
-appears if some run has its numbers.
+(`trajectories` in a summary) over steps, those of logits over heads as well; and how much each block changed its input
+at the last measurement. A chart appears if some run has its numbers.
 """
 
 import re
@@ -12,7 +12,7 @@ from functools import partial
 from math import isfinite
 from operator import attrgetter
 
-from attractor.report.curves import Curves, by_place, profiles, trajectories, trajectory
+from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.recurrent_dynamics import COURSES, courses, measures_over_time, over_time
 from attractor.runs.quantity import Quantity, stored_loss_unit
@@ -81,7 +81,14 @@ INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; 
 
 
 def charts(judged: JudgedStudy) -> list[Chart]:
-    return [*_losses(judged), *_layered(judged), *_traced(judged), *_of_blocks(judged), *_of_dynamics(judged)]
+    return [
+        *_losses(judged),
+        *_layered(judged),
+        *_traced(judged),
+        *_by_head(judged),
+        *_of_blocks(judged),
+        *_of_dynamics(judged),
+    ]
 
 
 def slug(name: str) -> str:
@@ -141,6 +148,18 @@ def _traced(judged: JudgedStudy) -> Iterator[Chart]:
                 {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
                 in_factors,
             )
+
+
+def _by_head(judged: JudgedStudy) -> Iterator[Chart]:
+    for trace in TRACES:
+        panels = _by_column(judged, lambda column, of=trace: over_heads(judged, of.name, column))  # type: ignore[misc]
+        if panels:
+            title = f"{trace.title}, over heads"
+            caption = (
+                f"{_shown(trace.title, 'step')} Each line is the mean over all heads of one run, that of the first "
+                "seed, and its band reaches from the lowest head to the highest."
+            )
+            yield _of_places(f"heads-{slug(trace.name)}", title, caption, "steps", trace.y_label, panels)
 
 
 def _of_blocks(judged: JudgedStudy) -> Iterator[Chart]:

@@ -51,6 +51,18 @@ def trajectory(outcome: Outcome, name: str) -> list[tuple[int, Any]]:
     return [(step, abs(value) if name == "gate" else value) for step, value in measurements]
 
 
+def over_heads(judged: JudgedStudy, name: str, column: str) -> Curves:
+    """Return the mean over all heads of the first seed; the band goes from the lowest head to the highest."""
+    curves: Curves = {}
+    for row in judged.design.rows:
+        outcomes = judged.cell(row, column).outcomes
+        looks = outcomes[0].summary.get("trajectories_by_head", {}).get(name, ()) if outcomes else ()
+        curves[row] = [
+            _extremes(step, heads) for step, heads in looks if all(x is not None and math.isfinite(x) for x in heads)
+        ]
+    return {row: curve for row, curve in curves.items() if curve}
+
+
 def profiles(judged: JudgedStudy, headline: Quantity, column: str) -> Curves:
     """Return a quantity against the layers; the band goes from the lowest seed to the highest."""
     by_row = {row: _profile(judged, row, headline, column) for row in judged.design.rows}

@@ -26,6 +26,7 @@ MEAN = "mean"
 COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")
 # The beginnings of paths whose numbers mean little if a model has not learned to use its context.
 IN_CONTEXT = ("metric.", "valid_loss", "loss", "probes.effective_rank", "probes.entropy")
+GUESS = 8 * math.log(2)  # nats per byte of a model that gives all bytes the same probability
 Number = float | None  # None: not measured; NaN: the run diverged
 
 
@@ -137,6 +138,12 @@ def _loss_per_byte(run: MeasuredRun) -> Number:
     return _loss(run) if "bytes_per_token" in run.summary else None
 
 
+def _loss_at_the_end(run: MeasuredRun) -> Number:
+    """Return the last validation loss per byte. A run that diverged counts as a guess, and none is worse than that."""
+    loss = _loss_per_byte(run)
+    return loss if loss is None else min(loss, GUESS) if math.isfinite(loss) else GUESS
+
+
 def _mean_loss_of_training(run: MeasuredRun) -> Number:
     """Return the mean validation loss of training: of two runs that end alike, the faster has the lower mean."""
     bytes_per_token = run.summary.get("bytes_per_token")
@@ -190,6 +197,7 @@ def _gained_by_time(run: MeasuredRun) -> Number:
 
 COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "loss_per_byte": _loss_per_byte,
+    "end_loss": _loss_at_the_end,
     "loss_of_training": _mean_loss_of_training,
     "loss_gap_elsewhere": _loss_gap_elsewhere,
     "instabilities": _instabilities,
@@ -214,6 +222,8 @@ ACCURACY = Quantity("accuracy", "metric.value", "higher")
 LOSS_OF_VALIDATION = Quantity("validation loss", "valid_loss", "lower")
 CONTEXT_GAIN = Quantity("context gain", "context_gain", "higher")
 LOSS = Quantity("validation loss", "loss_per_byte", "lower", unit="nats/byte")
+# The measure of stability: it needs no context, and a diverged run is a result.
+END_LOSS = Quantity("loss at the end of training", "end_loss", "lower", unit="nats/byte")
 MEAN_LOSS = Quantity("mean validation loss of training", "loss_of_training", "lower", unit="nats/byte")
 GAP_ELSEWHERE = Quantity(
     "loss on corpora it was not trained on minus its own", "loss_gap_elsewhere", "lower", unit="nats/byte"

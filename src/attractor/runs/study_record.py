@@ -31,6 +31,7 @@ from attractor.runs.run_folder import RunFolder, read_object
 POOL = "runs"
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
+BY_HEAD = "trajectories_by_head"  # in a summary: the logits of every head at every look
 SPEEDS = "speeds.json"  # measured once: they decide configurations, and resuming must not change a study
 PROBES_FILE = "probes.json"
 FORMAT = 1
@@ -239,6 +240,8 @@ class StudyRecord:
                 heatmaps = probes.pop(HEATMAPS)
                 if n_before == 0:  # the maps of one seed are enough for a picture
                     probes[HEATMAPS] = thinned(heatmaps)
+            for stored in cell["outcomes"][1:]:  # the heads of one seed are enough, too
+                stored["summary"].pop(BY_HEAD, None)
         environments = self.environments
         return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
 

@@ -21,7 +21,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder, read_object
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
 from attractor.study.launch import Job
-from attractor.study.study import PROBES
+from attractor.study.study import OF_LAST_WEIGHTS, PROBES
 from attractor.taps import attention_maps
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
@@ -72,7 +72,7 @@ def _is_done(job: Job, name: str) -> bool:
 
 def _probe_run(job: Job, name: str, probe: Probe, device: torch.device) -> None:
     known = probes_of(job)
-    path = best_weights(RunFolder.open(job.path))
+    path = (last_weights if name in OF_LAST_WEIGHTS else best_weights)(RunFolder.open(job.path))
     if path is None:
         raise InputError("the run has no checkpoint")
     model = job.config.model.build(job.config.seed)
@@ -87,7 +87,11 @@ def probes_of(job: Job) -> dict[str, Any]:
 
 
 def best_weights(run: RunFolder) -> Any:
-    return checkpoint.best_checkpoint(run.checkpoints) or checkpoint.newest_intact(run.checkpoints, lambda text: None)
+    return checkpoint.best_checkpoint(run.checkpoints) or last_weights(run)
+
+
+def last_weights(run: RunFolder) -> Any:
+    return checkpoint.newest_intact(run.checkpoints, lambda text: None)
 
 
 def maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:

@@ -35,6 +35,7 @@ PROBES = {  # the module of this room and its function that measures a finished 
     "iteration-maps": "iteration_maps.iteration_maps_of_run",
     "rotation": "rotation.rotation_of_run",
 }
+OF_LAST_WEIGHTS = {"lemma"}  # these probes measure the last weights of a run, all others its best
 # The fields of a study that its design has, too.
 IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
 # "own" stands for settings of the user's choice, which decide no claim.

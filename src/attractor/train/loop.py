@@ -39,7 +39,7 @@ from attractor.train.learner import Learner
 from attractor.train.observers import Checkpoints, MetricsLog, Telemetry, Validation
 from attractor.train.prefetch import prefetched
 from attractor.train.saved_tokenizer import save_tokenizer
-from attractor.train.telemetry import over_training, trajectories
+from attractor.train.telemetry import over_training, trajectories, trajectories_by_head
 
 WITHOUT_PREFETCHING = ("cpu",)  # devices on which a thread that makes batches would take a core from the steps
 MAX_UNREAD = 32  # steps whose numbers nobody has read: how late a run may notice that it is to stop
@@ -262,6 +262,7 @@ class Run(Learner):
             "logits": over_training(records),
             "timescales": summary_of_vitals(records),
             "trajectories": trajectories(records),
+            "trajectories_by_head": trajectories_by_head(records),
         }
         summary |= {name: values for name, values in telemetry.items() if values}
         self.world.first_does(lambda: self.folder.write_summary(summary))

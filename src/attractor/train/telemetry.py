@@ -23,6 +23,7 @@ PROBE_LENGTH = 128
 WINDOW = 50
 DEVIATIONS = 10.0
 FLOOR = 0.1  # smallest excess of a spike, in the unit of the loss
+BY_HEAD = ("max_logit", "logit_change")  # kept for every head, too
 MOST_LOOKS = 64  # largest number of looks that a stored trajectory keeps
 
 
@@ -51,11 +52,28 @@ def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[fl
     """Return by name one number of each look, few and short enough for a stored record and its figures."""
     by_name = {}
     for name, number in TRAJECTORIES.items():
-        looks = [(record["step"], number(record[name])) for record in records if name in record]
-        stride = math.ceil(len(looks) / MOST_LOOKS) or 1
-        kept = looks[(len(looks) - 1) % stride :: stride]  # the last look is among them
-        by_name[name] = [[step, float(f"{value:.4g}")] for step, value in kept if value is not None]
+        looks = ((step, number(value)) for step, value in _looks(records, name))
+        by_name[name] = [[step, _short(value)] for step, value in looks if value is not None]
     return {name: looks for name, looks in by_name.items() if looks}
+
+
+def trajectories_by_head(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
+    """Return by name the numbers of each look of all heads, layer after layer."""
+    by_name = {
+        name: [[step, [x if x is None else _short(x) for x in _flat(value)]] for step, value in _looks(records, name)]
+        for name in BY_HEAD
+    }
+    return {name: looks for name, looks in by_name.items() if looks}
+
+
+def _looks(records: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, Any]]:
+    looks = [(record["step"], record[name]) for record in records if name in record]
+    stride = math.ceil(len(looks) / MOST_LOOKS) or 1
+    return looks[(len(looks) - 1) % stride :: stride]  # the last look is among them
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _over(combine: Callable[[Iterable[float]], float]) -> Callable[[Any], float | None]:
