@@ -365,9 +365,9 @@ def test_a_clip_is_attached_once_and_after_other_rules() -> None:
     with pytest.raises(InputError, match=r"QKClip.*attached already"):
         QKClip(model, optimizer)
     with pytest.raises(InputError, match="attach QuacK before QKClip"):
-        attach(optimizer, "QuacK")
+        attach([optimizer], "QuacK")
     clip.remove()
-    attach(optimizer, "QuacK")
+    attach([optimizer], "QuacK")
     clip = QKClip(model, optimizer)
     loss(0).backward()
     optimizer.step()
@@ -387,7 +387,7 @@ def test_a_model_that_cannot_be_clipped_is_refused() -> None:
         with pytest.raises(InputError, match=reason):
             QKClip(model, optimizer)
         assert not optimizer._optimizer_step_post_hooks
-        attach(optimizer, "QuacK")
+        attach([optimizer], "QuacK")
 
 
 def test_frozen_and_foreign_weights_are_refused() -> None:

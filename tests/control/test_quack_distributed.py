@@ -83,8 +83,8 @@ def train(model: nn.Module, quack: QuacK, part: slice) -> None:
     for step in range(N_STEPS):
         logits, aux_loss = model(tokens(step)[part])
         (nn.functional.cross_entropy(logits.flatten(0, 1), tokens(step)[part].flip(1).flatten()) + aux_loss).backward()
-        quack.optimizer.step()
-        quack.optimizer.zero_grad()
+        quack.optimizers[0].step()
+        quack.optimizers[0].zero_grad()
 
 
 def outcome(case: str, norm: str, parallel: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Find the query and key heads of all attention layers of a model; `layouts.py` knows those of Hugging Face models."""
 
+from dataclasses import replace
 from typing import cast
 
 from torch import nn
@@ -11,6 +12,8 @@ from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows, norm_rows
+
+WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")  # what torch.compile and checkpoint_wrapper call their content
 
 
 def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
@@ -63,14 +66,20 @@ def _obstacle(layer: Attention, shared_keys: bool = False) -> str:
 
 
 def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:
-    """Return the views of all attention layers, in the model's order; refuse a model with a layer of unknown layout."""
-    views = known_heads(model)
+    """Return the views of all attention layers, in the model's order; refuse a model with a layer of unknown layout.
+
+    Their names do not depend on wrappers such as DistributedDataParallel and torch.compile."""
+    views = _views(model)
     refuse_unknown(model, views)
-    return views
+    return _without_wrappers(model, views)
 
 
 def known_heads(model: nn.Module) -> list[QueryKeyHeads]:
     """Return the views of those attention layers whose layout is known; the list may be empty."""
+    return _without_wrappers(model, _views(model))
+
+
+def _views(model: nn.Module) -> list[QueryKeyHeads]:
     known: list[QueryKeyHeads] = []
     for name, module in model.named_modules():
         for view in (attention_view, *VIEWS):
@@ -78,3 +87,20 @@ def known_heads(model: nn.Module) -> list[QueryKeyHeads]:
                 known.append(heads)
                 break
     return known
+
+
+def _without_wrappers(model: nn.Module, views: list[QueryKeyHeads]) -> list[QueryKeyHeads]:
+    """Rename the views to what they are called in the model without wrappers.
+
+    Torch's wrappers name their content after themselves. Those of DistributedDataParallel and its kind have a single
+    child, called `module`."""
+    wrappers = {f"{name}.module".lstrip(".") for name, part in model.named_modules() if [*part._modules] == ["module"]}
+
+    def renamed(name: str) -> str:
+        parts = name.split(".")
+        paths = (".".join(parts[: n + 1]) for n in range(len(parts)))
+        return ".".join(
+            part for part, path in zip(parts, paths, strict=True) if part not in WRAPPED and path not in wrappers
+        )
+
+    return [replace(view, name=renamed(view.name)) for view in views]

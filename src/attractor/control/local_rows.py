@@ -5,7 +5,7 @@ matrices, interleaved heads, halves). Evenly spaced heads become one strided vie
 processes becomes a separate view on each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -39,13 +39,13 @@ class LocalRows:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        begins, shape = _local_region(rows.weight)
+        begins, shape = local_region(rows.weight)
         if rows.weight.dim() == 1:  # one column
             begins, shape = (*begins, 0), (*shape, 1)
         self.weight_blocks = _blocks(rows, begins[rows.axis], shape[rows.axis])
         self.bias_blocks: list[HeadBlock] = []
         if rows.bias is not None:
-            (begin,), (length,) = _local_region(rows.bias)
+            (begin,), (length,) = local_region(rows.bias)
             self.bias_blocks = _blocks(rows, begin, length)
         across = 1 - rows.axis
         self.inputs = slice(begins[across], begins[across] + shape[across])  # the inputs that this process holds
@@ -56,16 +56,16 @@ class LocalRows:
     def weights(self) -> Iterator[tuple[HeadBlock, Tensor]]:
         return zip(self.weight_blocks, self._view(self.rows.weight, self.weight_blocks, self.rows.axis), strict=True)
 
-    def moving(self) -> Iterator[tuple[HeadBlock, Tensor]]:
-        """Yield the blocks that an optimizer moves: weights and biases that are not frozen."""
-        if self.rows.weight.requires_grad:
+    def moving(self, parameters: Container[nn.Parameter]) -> Iterator[tuple[HeadBlock, Tensor]]:
+        """Yield the blocks of those weights and biases that are among an optimizer's parameters and not frozen."""
+        if self.rows.weight.requires_grad and self.rows.weight in parameters:
             yield from self.weights()
-        if self.rows.bias is not None and self.rows.bias.requires_grad:
+        if self.rows.bias is not None and self.rows.bias.requires_grad and self.rows.bias in parameters:
             yield from zip(self.bias_blocks, self._view(self.rows.bias, self.bias_blocks, 0), strict=True)
 
     def _view(self, parameter: nn.Parameter, blocks: list[HeadBlock], axis: int) -> list[Tensor]:
         """Return the cached views. They are made again only where the parameter has new memory (`model.to(...)`)."""
-        local = cast(Any, parameter.detach()).to_local() if _is_sharded(parameter) else parameter
+        local = cast(Any, parameter.detach()).to_local() if is_sharded(parameter) else parameter
         address, views = self._views.get(parameter, (None, []))
         if address != local.data_ptr():
             views = [block.of(local.detach(), axis) for block in blocks]
@@ -118,13 +118,13 @@ def _blocks(rows: Rows, begin: int, length: int) -> list[HeadBlock]:
     return blocks
 
 
-def _is_sharded(parameter: Tensor) -> bool:
+def is_sharded(parameter: Tensor) -> bool:
     return hasattr(parameter, "placements")  # a DTensor; asking for the class would import torch.distributed.tensor
 
 
-def _local_region(parameter: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def local_region(parameter: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return where the local part begins in the whole parameter, and its shape."""
-    if not _is_sharded(parameter):
+    if not is_sharded(parameter):
         return (0,) * parameter.dim(), tuple(parameter.shape)
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -135,7 +135,7 @@ def _local_region(parameter: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _groups(parameter: Tensor) -> tuple[Any, ...]:
     """Return the process groups over which the parts of the parameter add up to the whole."""
-    if not _is_sharded(parameter):
+    if not is_sharded(parameter):
         return ()
     sharded = cast(Any, parameter)
     placements = enumerate(sharded.placements)

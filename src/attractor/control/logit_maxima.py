@@ -8,11 +8,12 @@ within the threshold cannot have passed it. It is screened out at a cost of O(T 
 its maximum, marked as not exact. For all other heads, and for all heads without a threshold, (1) is computed in fp32 or
 wider: in blocks of queries, or on a GPU without storing logits.
 
-Only forward passes in training mode with gradients count, over micro-batches and all processes of the default group.
-Evaluations between two steps do not count. Non-finite logits do not count either, since they do not say how far to
-clip.
+Only forward passes in training mode with gradients count, over micro-batches and the processes that train the same
+layers (`process_groups.py`). Evaluations between two steps do not count. Non-finite logits do not count either, since
+they do not say how far to clip. Under tensor parallelism a process scores some of the heads, and reports on those.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -21,6 +22,7 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from attractor.control.process_groups import Groups, LocalHeads
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver, refuse_unseen
 from attractor.control.views import QueryKeyHeads
 from attractor.kernels.fallback import exceeds_32_bits, use_kernel
@@ -47,17 +49,26 @@ class _Layer:
     """The maxima (1) and bounds (2) of a layer since the last reset."""
 
     name: str
-    n_heads: int
+    heads: LocalHeads
+    groups: Groups
     device: torch.device
     exact: Tensor | None = None
     bound: Tensor | None = None
 
+    @property
+    def n_heads(self) -> int:
+        return self.heads.n_heads
+
     def count(self, exact: Tensor, bound: Tensor) -> None:
-        exact, bound = exact.nan_to_num(NEVER, NEVER, NEVER), bound.nan_to_num(NEVER, NEVER, NEVER)
+        """Count the maxima and bounds of the heads that this process scores."""
+        values = torch.stack([exact, bound]).nan_to_num(NEVER, NEVER, NEVER)
+        if len(exact) < self.n_heads:
+            scored = self.heads.scored(self.name, len(exact))
+            values = values.new_full((2, self.n_heads), NEVER).index_copy_(1, scored.to(values.device), values)
         if self.exact is None or self.bound is None:
-            self.device, self.exact, self.bound = exact.device, exact, bound
+            self.device, (self.exact, self.bound) = values.device, values
         else:
-            self.exact, self.bound = torch.maximum(self.exact, exact), torch.maximum(self.bound, bound)
+            self.exact, self.bound = torch.maximum(torch.stack([self.exact, self.bound]), values)
 
     def so_far(self) -> Tensor:
         """Return the maxima and the bounds: 2 H."""
@@ -77,15 +88,24 @@ class LogitMaxima:
     """Observe the layers of the views until `remove()`.
 
     With `at_once` the bounds are compared with the threshold layer by layer, else all together, because reading values
-    of a device waits for it. None means layer by layer on a CPU only."""
+    of a device waits for it. None means layer by layer on a CPU only. `groups` are those of every view, over which the
+    maxima are taken; None means this process alone."""
 
-    def __init__(self, views: list[QueryKeyHeads], threshold: float | None = None, at_once: bool | None = None) -> None:
+    def __init__(
+        self,
+        views: list[QueryKeyHeads],
+        threshold: float | None = None,
+        at_once: bool | None = None,
+        groups: Sequence[Groups] | None = None,
+    ) -> None:
         for view in views:
             refuse_unseen(view.name, view.module)
         # The views are not stored: an observer must not keep the model alive.
         self.threshold, self.at_once = threshold, at_once
-        devices = [next(iter(view.parts().values())).weight.device for view in views]
-        self._layers = [_Layer(view.name, view.n_heads, at) for view, at in zip(views, devices, strict=True)]
+        self._layers = [
+            _Layer(view.name, LocalHeads(view), of_view, next(iter(view.parts().values())).weight.device)
+            for view, of_view in zip(views, [()] * len(views) if groups is None else groups, strict=True)
+        ]
         self._waiting: list[_Waiting] = []
         self._observers = [
             ScoreObserver(view.module, partial(self._observe, layer))
@@ -110,17 +130,18 @@ class LogitMaxima:
 
     @torch.no_grad()
     def read(self) -> dict[str, HeadMaxima]:
-        """Return the maxima of every layer since the last reset. All processes must call this together."""
+        """Return the maxima of every layer since the last reset. All processes of the groups must call it together."""
         self._settle()
         device = self._layers[0].device
-        values = torch.cat([layer.so_far().to(device) for layer in self._layers], dim=1)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
-        sizes = [layer.n_heads for layer in self._layers]
-        return {
-            layer.name: HeadMaxima(torch.maximum(exact, bound), exact >= bound)
-            for layer, (exact, bound) in zip(self._layers, values.split(sizes, dim=1), strict=True)
-        }
+        maxima: dict[str, HeadMaxima] = {layer.name: cast(HeadMaxima, None) for layer in self._layers}
+        for groups in dict.fromkeys(layer.groups for layer in self._layers):  # one message for all layers of a group
+            layers = [layer for layer in self._layers if layer.groups == groups]
+            values = torch.cat([layer.so_far().to(device) for layer in layers], dim=1)
+            for group in groups:
+                torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX, group)
+            for layer, (exact, bound) in zip(layers, values.split([of.n_heads for of in layers], dim=1), strict=True):
+                maxima[layer.name] = HeadMaxima(torch.maximum(exact, bound), exact >= bound)
+        return maxima
 
     def _observe(self, layer: _Layer, module: nn.Module, scored: ScoreInputs) -> None:
         if module.training and torch.is_grad_enabled():
@@ -129,7 +150,7 @@ class LogitMaxima:
     @torch.no_grad()
     def _count(self, layer: _Layer, scored: ScoreInputs) -> None:
         if self.threshold is None:
-            exact = exact_maxima(scored, torch.arange(layer.n_heads, device=scored.q.device))
+            exact = exact_maxima(scored, torch.arange(scored.q.shape[1], device=scored.q.device))
             layer.count(exact, torch.full_like(exact, NEVER))
             return
         self._waiting.append(_Waiting(layer, scored, logit_bound(scored)))

@@ -1,10 +1,14 @@
-"""Keep track of which interventions are attached to an optimizer's step, and refuse conflicts and a wrong order.
+"""Attach interventions to the steps of one or several optimizers, and refuse conflicts and a wrong order.
 
 Two rules for the same rates would act twice. A clip must see the final weights of a step, so it is attached after
 everything that moves them. Step hooks run in the order in which they were registered.
+
+The weights of one model may lie in several optimizers (Muon for matrices, AdamW for the rest), which step one after the
+other. A *round* is the time in which each of them steps once, in the order in which they first stepped. It ends after
+the last one, or when one of them steps again, or before its turn, because others step more rarely or were skipped.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,35 +22,69 @@ from attractor.errors import InputError
 _ATTACHED: MutableMapping[Optimizer, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def attach(optimizer: Optimizer, name: str, after: tuple[str, ...] = (), instead_of: tuple[str, ...] = ()) -> None:
-    """Record that `name` acts on the optimizer's steps, after those named in `after` and never with `instead_of`."""
-    attached = _ATTACHED.setdefault(optimizer, {})
-    rivals = [other for other in (name, *instead_of) if other in attached]
-    if rivals:
-        raise InputError(
-            f"an optimizer takes {name} once, and not besides {rivals[0]}, which is attached: remove() that one first"
-            if rivals[0] != name
-            else f"an optimizer takes {name} once, and it is attached already: remove() it first"
-        )
-    later = [other for other, must_follow in attached.items() if name in must_follow]
-    if later:
-        raise InputError(
-            f"{later[0]} must act after {name}, but is attached already: remove() it, attach {name} before {later[0]}"
-        )
-    attached[name] = after
+def attach(
+    optimizers: Iterable[Optimizer], name: str, after: tuple[str, ...] = (), instead_of: tuple[str, ...] = ()
+) -> None:
+    """Record that `name` acts on the steps of all optimizers, after those named in `after` and never with
+    `instead_of`."""
+    attached = [_ATTACHED.setdefault(optimizer, {}) for optimizer in optimizers]
+    for names in attached:
+        rivals = [other for other in (name, *instead_of) if other in names]
+        if rivals:
+            raise InputError(
+                f"an optimizer takes {name} once, and not besides {rivals[0]}, which is attached: remove() that one "
+                "first"
+                if rivals[0] != name
+                else f"an optimizer takes {name} once, and it is attached already: remove() it first"
+            )
+        later = [other for other, must_follow in names.items() if name in must_follow]
+        if later:
+            raise InputError(
+                f"{later[0]} must act after {name}, but is attached already: remove() it, attach {name} before "
+                f"{later[0]}"
+            )
+    for names in attached:
+        names[name] = after
 
 
-def detach(optimizer: Optimizer, name: str) -> None:
-    _ATTACHED.get(optimizer, {}).pop(name, None)
+def detach(optimizers: Iterable[Optimizer], name: str) -> None:
+    for optimizer in optimizers:
+        _ATTACHED.get(optimizer, {}).pop(name, None)
 
 
-def refuse_second_copy(optimizer: Optimizer, name: str) -> None:
+class Rounds:
+    """Divide the steps of so many optimizers, which are numbered, into rounds. A single optimizer's step is a round."""
+
+    def __init__(self, n_optimizers: int) -> None:
+        self.n_optimizers = n_optimizers
+        self._order: list[int] = []  # the optimizers in the order in which they first stepped
+        self._last = -1  # the place in this order of the round's last step; -1 between rounds
+
+    def begins(self, number: int) -> bool:
+        """Return, just before a step, whether a round begins with it."""
+        return self._last < 0 or self._place(number) <= self._last
+
+    def end(self, number: int) -> tuple[bool, bool]:
+        """Return, just after a step, whether the round is complete, and whether it has cut off the round before."""
+        place = self._place(number)
+        is_complete, was_cut = place == self.n_optimizers - 1, place <= self._last
+        self._last = -1 if is_complete else place
+        return is_complete, was_cut
+
+    def _place(self, number: int) -> int:
+        if number not in self._order:
+            self._order.append(number)
+        return self._order.index(number)
+
+
+def refuse_second_copy(optimizers: Iterable[Optimizer], name: str) -> None:
     """Refuse schedule-free optimizers, which keep a second copy of the weights and swap it in train() and eval()."""
-    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
-        raise InputError(
-            f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} has train() and eval(), and "
-            f"so a second, which {name} would not reach: take an optimizer with a schedule"
-        )
+    for optimizer in optimizers:
+        if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+            raise InputError(
+                f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} has train() and eval(), "
+                f"and so a second, which {name} would not reach: take an optimizer with a schedule"
+            )
 
 
 def refuse_shared(named: Mapping[str, Rows], name: str) -> None:
@@ -61,13 +99,25 @@ def refuse_shared(named: Mapping[str, Rows], name: str) -> None:
                 )
 
 
-def unwrapped(optimizer: Any) -> Optimizer:
-    """Return the optimizer whose step moves the weights, without wrappers such as Accelerate's."""
-    while hasattr(inner := getattr(optimizer, "optimizer", None), "register_step_post_hook"):
-        optimizer = inner
-    if not (hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "register_step_post_hook")):
+def unwrapped(given: Any) -> tuple[Optimizer, ...]:
+    """Return the optimizers whose steps move the weights, out of one or several, without wrappers such as Accelerate's.
+
+    A container of optimizers, such as torchtitan's, holds them in `optimizers`."""
+    several = given if isinstance(given, list | tuple) else getattr(given, "optimizers", None)
+    if several is not None:
+        optimizers = tuple(dict.fromkeys(optimizer for part in several for optimizer in unwrapped(part)))
+        if not optimizers:
+            raise InputError("optimizer must be an optimizer or a list of them, got an empty list: give at least one")
+        return optimizers
+    if hasattr(inner := getattr(given, "optimizer", None), "register_step_post_hook"):
+        return unwrapped(inner)
+    if not (hasattr(given, "register_step_pre_hook") and hasattr(given, "register_step_post_hook")):
         raise InputError(
-            f"optimizer must have step hooks as torch.optim's have, but {type(optimizer).__name__} has none: "
-            "give the torch.optim.Optimizer inside"
+            f"optimizer must have step hooks as torch.optim's have, but {type(given).__name__} has none: "
+            "give the torch.optim.Optimizer inside, or a list of such optimizers"
         )
-    return optimizer
+    return (given,)
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> set[nn.Parameter]:
+    return {parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}

@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -27,8 +27,18 @@ from torch import Tensor, nn
 
 from attractor.attention import Attention
 from attractor.control.heads import query_key_heads
+from attractor.control.local_rows import is_sharded, local_region
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima
-from attractor.control.optimizer_hooks import attach, detach, refuse_second_copy, refuse_shared, unwrapped
+from attractor.control.optimizer_hooks import (
+    Rounds,
+    attach,
+    detach,
+    parameters_of,
+    refuse_second_copy,
+    refuse_shared,
+    unwrapped,
+)
+from attractor.control.process_groups import groups_of, refuse_other_layers
 from attractor.control.score_inputs import refuse_unseen
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError, require
@@ -85,42 +95,47 @@ def clipped_rows(view: QueryKeyHeads) -> list[ClippedRows]:
 
 def scale_along(parameter: Tensor, factors: Tensor, axis: int) -> None:
     """Multiply the parameter by the factors along the axis. Every process scales its part of a sharded parameter."""
-    column = factors.view([-1 if i == axis else 1 for i in range(parameter.ndim)])
-    sharded = cast(Any, parameter)
-    if not hasattr(sharded, "full_tensor"):
-        parameter.mul_(column)
-        return
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    # The column is sharded like the parameter along this axis and replicated along the others, where it has one entry.
-    placements = [p if not p.is_shard() or p.is_shard(axis) else Replicate() for p in sharded.placements]
-    local_column = distribute_tensor(column, sharded.device_mesh, placements, src_data_rank=None).to_local()
-    sharded.to_local().mul_(local_column)
+    begins, shape = local_region(parameter)
+    here = factors.narrow(0, begins[axis], shape[axis])
+    local = cast(Any, parameter).to_local() if is_sharded(parameter) else parameter
+    local.mul_(here.view([-1 if i == axis else 1 for i in range(parameter.ndim)]))
 
 
 class QKClip:
-    """Clip after every step of the optimizer, until `remove()`.
+    """Clip after every step of the optimizer, or of the last of several in each round, until `remove()`.
 
     `last` holds the maxima of the last step by layer. `n_clipped` counts clipped heads over all steps. A checkpoint
-    needs no state of the clip, since observations last from one step to the next only.
+    needs no state of the clip, since observations last from one step to the next only. On several processes the maxima
+    are those of `process_group`: one group, several, or () for this process alone. Left out, it follows from a
+    DistributedDataParallel wrapper that is given as the model, or from the mesh of sharded weights.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0, process_group: Any = None) -> None:
         require(0 < threshold < math.inf, "threshold", "positive and finite", threshold, "30 and 100 are usual")
         self.threshold = threshold
-        self.optimizer = unwrapped(optimizer)
+        self.optimizers = unwrapped(optimizer)
         self.views = query_key_heads(model)
         self._clipped = {view.name: clipped_rows(view) for view in self.views}
-        refuse_second_copy(self.optimizer, NAME)
+        refuse_second_copy(self.optimizers, NAME)
         named = {f"{part.name} of '{layer}'": part.rows for layer, parts in self._clipped.items() for part in parts}
         refuse_shared(named, NAME)
+        trained = parameters_of(self.optimizers)
         for view in self.views:
             refuse_obstacle(view)
             refuse_unseen(view.name, view.module)
-            _refuse_untrained(view, self._clipped[view.name], self.optimizer)
-        attach(self.optimizer, NAME, after=("QuacK", "FixedRates"))
-        self.maxima = LogitMaxima(self.views, threshold)
-        self._hook = self.optimizer.register_step_post_hook(self._clip)
+            _refuse_untrained(view, self._clipped[view.name], trained)
+        groups = groups_of(model, self.views, process_group)
+        for same in dict.fromkeys(groups):
+            layers = {view.name: view.n_heads for view, its in zip(self.views, groups, strict=True) if its == same}
+            refuse_other_layers(layers, same, next(iter(self.views[0].parts().values())).weight.device)
+        attach(self.optimizers, NAME, after=("QuacK", "FixedRates"))
+        self.maxima = LogitMaxima(self.views, threshold, groups=groups)
+        self._rounds = Rounds(len(self.optimizers))
+        self._was_cut = False
+        self._hooks = [
+            of_list.register_step_post_hook(partial(self._after, number))
+            for number, of_list in enumerate(self.optimizers)
+        ]
         self.last: dict[str, HeadMaxima] = {}
         self._n_clipped: Tensor | None = None
 
@@ -130,13 +145,23 @@ class QKClip:
         return 0 if self._n_clipped is None else int(self._n_clipped)
 
     def remove(self) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self.maxima.remove()
-        detach(self.optimizer, NAME)
+        detach(self.optimizers, NAME)
+
+    def _after(self, number: int, *_: Any) -> None:
+        # A GradScaler that skips a step does not call this hook. The maxima go on to count, as no weight has changed.
+        is_complete, was_cut = self._rounds.end(number)
+        if not (is_complete or was_cut):
+            return
+        # After the clip for a round that was cut off, the rest of the next round may follow without a forward pass.
+        if not (self._was_cut and len(self.maxima.unseen) == len(self.views)):
+            self._clip()
+        self._was_cut = was_cut and not is_complete
 
     @torch.no_grad()
-    def _clip(self, *_: Any) -> None:
-        # A GradScaler that skips a step does not call this hook. The maxima go on to count, as no weight has changed.
+    def _clip(self) -> None:
         if unseen := self.maxima.unseen:
             warnings.warn(
                 f"QKClip saw no attention logits of '{unseen[0]}' since the last step, so it was not clipped: "
@@ -170,8 +195,7 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
     )
 
 
-def _refuse_untrained(view: QueryKeyHeads, clipped: Iterable[ClippedRows], optimizer: torch.optim.Optimizer) -> None:
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def _refuse_untrained(view: QueryKeyHeads, clipped: Iterable[ClippedRows], trained: set[nn.Parameter]) -> None:
     for part in clipped:
         for parameter in (part.rows.weight, part.rows.bias):
             if parameter is None:
@@ -182,8 +206,8 @@ def _refuse_untrained(view: QueryKeyHeads, clipped: Iterable[ClippedRows], optim
                     f"model must train all weights that QKClip may scale, but {where} are frozen: "
                     "set requires_grad, or train without QKClip"
                 )
-            if id(parameter) not in trained:
+            if parameter not in trained:
                 raise InputError(
                     f"optimizer must hold all weights that QKClip may scale, but not {where}: give it all parameters "
-                    "of the model, after sharding or converting it"
+                    "of the model, after sharding or converting it, or give the list of all optimizers"
                 )

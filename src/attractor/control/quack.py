@@ -44,7 +44,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from attractor.control.norms import NORMS
 from attractor.control.rates import HeadRates
@@ -93,7 +92,7 @@ class QuacK(HeadRates):
     A checkpoint must hold `state_dict()`: without it, a resumed run takes the norms at its resumption as initial ones.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, tau: float = 1.0, norm: str = "frobenius") -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, tau: float = 1.0, norm: str = "frobenius") -> None:
         if norm not in NORMS:
             raise unknown("norm of QuacK", norm, NORMS)
         self.norm = norm

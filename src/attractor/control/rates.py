@@ -1,14 +1,18 @@
-"""Give every head's query and key weights a rate of their own, around any optimizer.
+"""Give every head's query and key weights a rate of their own, around any optimizer, or around several.
 
     W <- W + s (W' - W),   W' = what the optimizer's step makes of W, s = the scale of the head          (1)
 
 The controlled rows are copied before the step and interpolated after it. So (1) holds for any optimizer, AdamW or Muon,
 fused or sharded. W' includes warm-up, schedule and weight decay, so s scales them too. s = 1 is the bare optimizer to
-the bit, and all other rows are never touched.
+the bit, and all other rows are never touched. Several optimizers share the scales of a round (`optimizer_hooks.py`),
+which are computed before its first step.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,23 +22,49 @@ from torch.optim import Optimizer
 
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import HeadBlock, LocalRows, allocate_copies
-from attractor.control.optimizer_hooks import attach, detach, refuse_second_copy, refuse_shared, unwrapped
+from attractor.control.optimizer_hooks import (
+    Rounds,
+    attach,
+    detach,
+    parameters_of,
+    refuse_second_copy,
+    refuse_shared,
+    unwrapped,
+)
 from attractor.control.views import Rows
 from attractor.errors import InputError, require
 
 RULES = ("QuacK", "FixedRates")  # an optimizer takes at most one of them
 
 
-class HeadRates(ABC):
-    """Apply (1) until `remove()`, with the scales that a subclass computes just before every step."""
+@dataclass(eq=False)
+class _Moved:
+    """What one optimizer moves of the controlled rows, share by share, and copies from before its step."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, tau: float) -> None:
+    optimizer: Optimizer
+    blocks: list[list[tuple[HeadBlock, Tensor]]] = field(default_factory=list)
+    copies: list[list[Tensor]] = field(default_factory=list)
+
+    def find(self, shares: Iterable[LocalRows]) -> None:
+        """Find the blocks that are trained now, and allocate copies unless those of the last step fit."""
+        parameters = parameters_of([self.optimizer])
+        self.blocks = [list(share.moving(parameters)) for share in shares]
+        if [len(copies) for copies in self.copies] != [len(blocks) for blocks in self.blocks]:
+            # This is the first step, or parameters were frozen or unfrozen since the last one.
+            copies = iter(allocate_copies([weight for blocks in self.blocks for _, weight in blocks]))
+            self.copies = [list(islice(copies, len(blocks))) for blocks in self.blocks]
+
+
+class HeadRates(ABC):
+    """Apply (1) until `remove()`, with the scales that a subclass computes just before every round of steps."""
+
+    def __init__(self, model: nn.Module, optimizer: Any, tau: float) -> None:
         is_rate = isinstance(tau, int | float) and 0 < tau < math.inf
         require(is_rate, "tau", "positive and finite", tau, "1 starts at the optimizer's own rate")
         name = type(self).__name__
         self.tau = tau
-        self.optimizer = unwrapped(optimizer)
-        refuse_second_copy(self.optimizer, name)
+        self.optimizers = unwrapped(optimizer)
+        refuse_second_copy(self.optimizers, name)
         self.heads = query_key_heads(model)
         if divided := [view.name for view in self.heads if "sigmaReparam" in view.obstacle]:
             raise InputError(
@@ -43,16 +73,20 @@ class HeadRates(ABC):
             )
         named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
         places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
-        _refuse_out_of_reach(self.optimizer, places, name)
+        _refuse_out_of_reach(parameters_of(self.optimizers), places, name)
         refuse_shared(places, name)
         self.shares = {place: LocalRows(rows) for place, rows in named}
-        self._kept: list[list[Tensor]] = []
-        self._moving: list[list[tuple[HeadBlock, Tensor]]] = []
+        self._moved = [_Moved(of_list) for of_list in self.optimizers]
+        self._rounds = Rounds(len(self.optimizers))
         self._scales: tuple[Tensor, ...] = ()
-        attach(self.optimizer, name, instead_of=tuple(rule for rule in RULES if rule != name))
+        attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
         self._hooks = [
-            self.optimizer.register_step_pre_hook(self._before),
-            self.optimizer.register_step_post_hook(self._after),
+            hook
+            for number, of_list in enumerate(self.optimizers)
+            for hook in (
+                of_list.register_step_pre_hook(partial(self._before, number)),
+                of_list.register_step_post_hook(partial(self._after, number)),
+            )
         ]
 
     @abstractmethod
@@ -64,16 +98,15 @@ class HeadRates(ABC):
         """Return s of every head, in the order of `shares`: layer by layer and part by part."""
 
     def remove(self) -> None:
-        """Detach from the optimizer, whose steps are its own again."""
+        """Detach from the optimizers, whose steps are their own again."""
         for hook in self._hooks:
             hook.remove()
-        detach(self.optimizer, type(self).__name__)
-        self._kept.clear()
-        self._moving.clear()
+        detach(self.optimizers, type(self).__name__)
+        self._moved.clear()
 
     @property
     def rates(self) -> dict[str, dict[str, Tensor]]:
-        """The scales of the last step by layer and part, one per head. Frozen parts are left out."""
+        """The scales of the last round by layer and part, one per head. Frozen parts are left out."""
         rates: dict[str, dict[str, Tensor]] = {}
         for (layer, part), scales in zip(self.shares, self._scales, strict=False):  # none before the first step
             if self.shares[layer, part].rows.weight.requires_grad:
@@ -88,24 +121,24 @@ class HeadRates(ABC):
         assert not state
 
     @torch.no_grad()
-    def _before(self, *of_the_step: Any) -> None:
-        self._moving = [list(share.moving()) for share in self.shares.values()]
-        if [len(kept) for kept in self._kept] != [len(moving) for moving in self._moving]:
-            # This is the first step, or parameters were frozen or unfrozen since the last one.
-            copies = iter(allocate_copies([weight for moving in self._moving for _, weight in moving]))
-            self._kept = [list(islice(copies, len(moving))) for moving in self._moving]
-        for index, (moving, kept) in enumerate(zip(self._moving, self._kept, strict=True)):
-            self.measure_share(index)
-            for (_, weight), copy in zip(moving, kept, strict=True):
+    def _before(self, number: int, *of_the_step: Any) -> None:
+        moved, begins = self._moved[number], self._rounds.begins(number)
+        moved.find(self.shares.values())
+        for index, (blocks, copies) in enumerate(zip(moved.blocks, moved.copies, strict=True)):
+            if begins:
+                self.measure_share(index)
+            for (_, weight), copy in zip(blocks, copies, strict=True):
                 copy.copy_(weight)
-        sizes = [share.rows.n_heads for share in self.shares.values()]
-        self._scales = self.scales().split(sizes)
+        if begins:
+            self._scales = self.scales().split([share.rows.n_heads for share in self.shares.values()])
 
     @torch.no_grad()
-    def _after(self, *of_the_step: Any) -> None:
-        for scales, moving, kept in zip(self._scales, self._moving, self._kept, strict=True):
-            for (block, weight), before in zip(moving, kept, strict=True):
+    def _after(self, number: int, *of_the_step: Any) -> None:
+        moved = self._moved[number]
+        for scales, blocks, copies in zip(self._scales, moved.blocks, moved.copies, strict=True):
+            for (block, weight), before in zip(blocks, copies, strict=True):
                 _interpolate(before, weight, scales[block.heads, None, None])  # (1)
+        self._rounds.end(number)
 
 
 class FixedRates(HeadRates):
@@ -127,8 +160,7 @@ def _interpolate(before: Tensor, after: Tensor, scale: Tensor) -> None:
         torch.lerp(before, after, scale.to(after), out=after)
 
 
-def _refuse_out_of_reach(optimizer: Optimizer, named: dict[str, Rows], name: str) -> None:
-    given = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+def _refuse_out_of_reach(given: set[nn.Parameter], named: dict[str, Rows], name: str) -> None:
     trained = [
         (f"the {what} of {place}", parameter)
         for place, rows in named.items()
@@ -141,5 +173,5 @@ def _refuse_out_of_reach(optimizer: Optimizer, named: dict[str, Rows], name: str
         if parameter not in given:
             raise InputError(
                 f"{place} must be among the optimizer's parameters and is not: attach {name} after the optimizer is "
-                "made, and again when it is replaced"
+                "made, and again when it is replaced, and give the list of all optimizers if there are several"
             )

@@ -58,7 +58,9 @@ class LogitControl(TrainerCallback):
         elif self.qk_rate is not None:
             self.rates = FixedRates(model, optimizer, self.qk_rate)
         if self.qk_clip is not None:
-            self.clip = QKClip(model, optimizer, self.qk_clip)
+            # All processes of a Trainer train the same layers, on other data or as other shards of them.
+            group = torch.distributed.group.WORLD if args.world_size > 1 else ()
+            self.clip = QKClip(model, optimizer, self.qk_clip, group)
         if self.rates is not None and state.global_step > 0:
             self.rates.load_state_dict(self._stored(args, state))
 

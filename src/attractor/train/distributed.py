@@ -70,6 +70,11 @@ class World:
         return self.rank == 0
 
     @property
+    def group(self) -> Any:
+        """The process group of these processes, or () for one."""
+        return dist.group.WORLD if self.size > 1 else ()
+
+    @property
     def warning(self) -> str | None:
         """A warning about the way in which the processes meet."""
         return OPEN_RENDEZVOUS if self.size > 1 and self.store is None else None

@@ -117,9 +117,11 @@ class Penalty:
 
 
 class Interventions:
-    """The interventions on a run: a penalty on its gradients, and rates and clipping around its optimizer."""
+    """The interventions on a run: a penalty on its gradients, and rates and clipping around its optimizer.
 
-    def __init__(self, config: Config, model: nn.Module, optimizer: Optimizer) -> None:
+    `process_group` is that of the processes that carry out the run, or () for one process."""
+
+    def __init__(self, config: Config, model: nn.Module, optimizer: Optimizer, process_group: Any = ()) -> None:
         self.penalty: Penalty | None = None
         self.rates: HeadRates | None = None
         self.clip: QKClip | None = None
@@ -139,7 +141,7 @@ class Interventions:
         elif config.qk_rate is not None:
             self.rates = control.FixedRates(model, optimizer, config.qk_rate)
         if config.qk_clip is not None:
-            self.clip = control.QKClip(model, optimizer, config.qk_clip)
+            self.clip = control.QKClip(model, optimizer, config.qk_clip, process_group)
 
     def state_dict(self) -> dict[str, Any]:
         regularizer = {} if self.penalty is None else {"regularizer": self.penalty.regularizer.state_dict()}

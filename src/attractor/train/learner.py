@@ -67,7 +67,7 @@ class Learner:
         padded = config.compile and task.train_batch(0, config.batch_size).real is not None
         self.loss = self.world.spread(self.model, runtime.parallel, compiler(config, runtime, padded))
         self.optimizer = build_optimizer(self.model, config)
-        self.interventions = Interventions(config, self.model, self.optimizer)
+        self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)
         self.average = None if config.ema is None else Average(self.model, config.ema)
         self.autocast = autocast(self.device, config.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")

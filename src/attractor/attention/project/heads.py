@@ -16,8 +16,9 @@ from attractor.attention.stage import HeadLayout, Projection, Shape
 from attractor.errors import require
 
 
-def split_heads(x: Float[Tensor, "B T HK"], n_heads: int) -> Float[Tensor, "B H T K"]:
-    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+def split_heads(x: Float[Tensor, "B T HK"], n_heads: int = -1, width: int = -1) -> Float[Tensor, "B H T K"]:
+    """Split into so many heads, or into heads of this width, which is right for a part of the heads as well."""
+    return x.unflatten(-1, (n_heads, width)).transpose(1, 2)
 
 
 def count_kv_heads(n_heads: int, n_kv_heads: int | None, heads_per_kv: int) -> int:
@@ -56,7 +57,7 @@ class HeadProjection(nn.Module):
         self.value = nn.Linear(shape.d_model, n_kv_heads * width, bias=config.qkv_bias)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
-        q = split_heads(self.query(x), self.layout.n_queries)  # (1)
-        k = split_heads(self.key(x), self.layout.n_kv_heads)
-        v = split_heads(self.value(x), self.layout.n_kv_heads)
+        q = split_heads(self.query(x), width=self.layout.free)  # (1)
+        k = split_heads(self.key(x), width=self.layout.free)
+        v = split_heads(self.value(x), width=self.layout.value)
         return q, k, v
