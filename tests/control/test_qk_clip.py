@@ -439,7 +439,7 @@ def test_attention_that_cannot_be_recorded_is_refused() -> None:
 
     module = Attend()
     view = DotProduct("own", module, head_rows(module.query, 2, 4), head_rows(module.key, 2, 4), (0, 1))
-    with pytest.raises(InputError, match=r"'own' must attend through .* but Attend is neither"):
+    with pytest.raises(InputError, match=r"'own' must attend through .* but the code of Attend calls neither"):
         LogitMaxima([view])
     theirs = query_key_heads(of_family("llama"))[0].module
     theirs.__class__ = type("Mine", (type(theirs),), {})

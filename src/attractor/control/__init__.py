@@ -6,7 +6,8 @@
     LogitProbe(model, forward)                record the logits of one fixed batch during training
     REGULARIZERS["spectral"](model)           compute a penalty on attention's weights, to be added to a loss
 
-All but the last use `query_key_heads(model)`, which says which rows of which parameter belong to a head.
+All but the last use `query_key_heads(model)`, which says which rows of which parameter belong to a head. A module that
+computes its logits itself calls `observe(self, q, k)`, so that they can be clipped.
 """
 
 from attractor.control.heads import query_key_heads
@@ -17,6 +18,7 @@ from attractor.control.qk_clip import QKClip
 from attractor.control.quack import QuacK
 from attractor.control.rates import FixedRates, HeadRates
 from attractor.control.regularize import REGULARIZERS, Regularizer
+from attractor.control.score_inputs import observe
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows
 
 Latent = LatentHeads  # deprecated name
@@ -34,6 +36,7 @@ __all__ = [
     "QueryKeyHeads",
     "Regularizer",
     "Rows",
+    "observe",
     "query_key_heads",
     "register_view",
 ]

@@ -10,11 +10,15 @@ further part that could stand between projection and dot product; a layout that 
     transposed   c_attn, columns [q | k | v]           GPT-2
     latent       q_proj or q_a_proj, q_b_proj, rows [nope rope] a head; kv_a_proj_with_mqa, rows [latent | rope];
                  kv_b_proj, rows [key value] a head    DeepSeek-V2 and V3
+    fused        c_attn as a linear layer, rows [q | k | v]                    nanoGPT
+    titan        qkv_linear: wq | wk, or wqkv with rows [queries k v] a group  torchtitan
+    megatron     linear_qkv, rows [queries k v] a group                        Megatron
 
 A norm on the latents comes before the projections of the heads, and a soft-cap after the logits, so neither is an
 obstacle. Cross-attention is refused: it has the same rows, but its keys come from another sequence.
 """
 
+import inspect
 import re
 from collections.abc import Sequence
 from typing import cast
@@ -26,7 +30,15 @@ from attractor.attention import Attention
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
-AFTER_LOGITS = {"v_proj", "o_proj", "out_proj", "c_proj", "dense"}  # layers that act after the logits
+AFTER_LOGITS = {
+    "v_proj",
+    "o_proj",
+    "out_proj",
+    "c_proj",
+    "dense",
+    "wo",
+    "linear_proj",
+}  # layers that act after the logits
 HARMLESS = AFTER_LOGITS | {
     "q_a_layernorm",
     "kv_a_layernorm",
@@ -132,7 +144,59 @@ def latent(name: str, module: nn.Module) -> LatentHeads | None:
     )
 
 
-VIEWS: list[View] = [separate, by_part, by_head, transposed, latent]
+def fused(name: str, module: nn.Module) -> DotProduct | None:
+    """Read c_attn if it is a linear layer of n_embd to 3 n_embd: all queries, then all keys, then all values."""
+    linear, n_heads, size = (getattr(module, field, None) for field in ("c_attn", "n_head", "n_embd"))
+    if not isinstance(n_heads, int) or not isinstance(size, int) or not isinstance(linear, nn.Linear):
+        return None
+    if not _is_made_of(module, "c_attn") or _norms_by_function(module) or linear.out_features != 3 * size:
+        return None
+    linear, width = _linear(name, module, "c_attn"), size // n_heads
+    query, key = (head_rows(linear, n_heads, width, offset=offset) for offset in (0, size))
+    return _dot_product(name, module, query, key)
+
+
+def titan(name: str, module: nn.Module) -> DotProduct | None:
+    """Read qkv_linear: wq and wk, or wqkv group by group."""
+    sizes = [getattr(module, field, None) for field in ("head_dim", "n_heads", "n_kv_heads")]
+    if not all(isinstance(size, int) for size in sizes) or not _is_made_of(module, "qkv_linear", "inner_attention"):
+        return None
+    width, n_queries, n_keys = cast(list[int], sizes)
+    parts = {part for part, child in module.get_submodule("qkv_linear").named_parameters()}
+    if all(part.startswith("wqkv.") for part in parts):
+        return _by_group(name, module, "qkv_linear.wqkv", n_queries, n_keys, width)
+    if not all(part.startswith(("wq.", "wk.", "wv.")) for part in parts):
+        return None
+    query, key = (_linear(name, module, f"qkv_linear.{part}") for part in ("wq", "wk"))
+    if (query.out_features, key.out_features) != (n_queries * width, n_keys * width):
+        return None
+    return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
+
+
+def megatron(name: str, module: nn.Module) -> DotProduct | None:
+    """Read linear_qkv group by group. With an output gate, it has more rows and is unknown."""
+    fields = ("hidden_size_per_attention_head", "num_attention_heads_per_partition", "num_query_groups_per_partition")
+    sizes = [getattr(module, field, None) for field in fields]
+    if not all(isinstance(size, int) for size in sizes) or not _is_made_of(module, "linear_qkv", "core_attention"):
+        return None
+    width, n_queries, n_keys = cast(list[int], sizes)
+    return _by_group(name, module, "linear_qkv", n_queries, n_keys, width)
+
+
+def _by_group(name: str, module: nn.Module, part: str, n_queries: int, n_keys: int, width: int) -> DotProduct | None:
+    """Read rows that hold all queries of a group, then its key and its value, then the next group."""
+    weight, bias = _plain(f"{name}.{part}".lstrip("."), module.get_submodule(part))
+    if n_queries % n_keys or weight.shape[0] != (n_queries + 2 * n_keys) * width:
+        return None
+    per_group = n_queries // n_keys
+    step = (per_group + 2) * width
+    queries = (head // per_group * step + head % per_group * width for head in range(n_queries))
+    keys = (group * step + per_group * width for group in range(n_keys))
+    query, key = (Rows(weight, tuple(starts), width, bias) for starts in (queries, keys))
+    return _dot_product(name, module, query, key)
+
+
+VIEWS: list[View] = [separate, by_part, by_head, transposed, latent, fused, titan, megatron]
 
 
 def register_view(view: View) -> None:
@@ -199,11 +263,17 @@ def _is_made_of(module: nn.Module, *projections: str) -> bool:
     return parts.keys() >= {*projections} and not others and parameters <= SCORE_PARAMETERS
 
 
+def _norms_by_function(module: nn.Module) -> bool:
+    """Whether the forward pass calls something named a norm, which would stand between projection and scores."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and any("norm" in name for name in code.co_names)
+
+
 def _obstacle(module: nn.Module) -> str:
     norms = [
         part
         for part, child in module.named_children()
-        if QK_NORM.fullmatch(part) and not isinstance(child, nn.Identity)
+        if QK_NORM.fullmatch(part) and "Identity" not in type(child).__name__
     ]
     if norms:
         return f"QK-norm ({', '.join(norms)}) undoes any scaling of the weights"
@@ -249,7 +319,8 @@ def _plain(name: str, linear: nn.Module) -> tuple[nn.Parameter, nn.Parameter | N
     """Return weight and bias, and refuse a layer with other parameters.
 
     Packed weights may report a floating dtype, so their class is checked as well."""
-    weights = dict(linear.named_parameters())
+    # Transformer Engine keeps the norm of a layer's input in the same module.
+    weights = {part: values for part, values in linear.named_parameters() if not part.startswith("layer_norm_")}
     weight = weights.get("weight")
     if weight is None or weights.keys() - {"weight", "bias"}:
         held = f"parameters {', '.join(weights) or 'none'}"

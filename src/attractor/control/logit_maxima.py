@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from attractor.control.process_groups import Groups, LocalHeads
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver, refuse_unseen
 from attractor.control.views import QueryKeyHeads
+from attractor.errors import InputError
 from attractor.kernels.fallback import exceeds_32_bits, use_kernel
 from attractor.kernels.precision import without_autocast
 
@@ -144,6 +145,11 @@ class LogitMaxima:
         return maxima
 
     def _observe(self, layer: _Layer, module: nn.Module, scored: ScoreInputs) -> None:
+        if scored.q.shape[1] != layer.n_heads:
+            raise InputError(
+                f"'{layer.name}' must score {layer.n_heads} query heads as its view says, got {scored.q.shape[1]} in "
+                f"queries of {tuple(scored.q.shape)}, read as B H T K; correct the view, or the call of `observe`"
+            )
         if module.training and torch.is_grad_enabled():
             self._count(layer, scored)
 

@@ -1,21 +1,28 @@
 """Observe the inputs of an attention layer's score: queries and keys after coupling, norms and position, their scale,
 and the mask. Observation does not change the computation by a bit.
 
-An `Attention` layer passes these inputs to its `score` module, which gets a hook. A Hugging Face layer looks up its
-attention function (eager, sdpa, flex or flash) in one table; while such a layer is observed, the functions of the table
-are wrapped. Copies of observed modules are not observed. The last `remove()` restores everything.
+    part    a module inside the layer computes the scores, and gets a hook: `score` of `Attention` layers,
+            `inner_attention` of torchtitan, `core_attention` of Megatron
+    table   a Hugging Face layer looks up its attention function (eager, sdpa, flex or flash) in one table, whose
+            functions are wrapped while such a layer is observed
+    call    any other layer runs its forward pass under a mode that sees calls of scaled_dot_product_attention
+    report  the layer's code, or a hook on it, calls `observe`
 
-A module that was compiled before is not observed: observe first, then compile or call it.
+Copies of observed modules are not observed. The last `remove()` restores everything. A module that was compiled before
+is not observed: observe first, then compile or call it.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from attractor.attention import Attention
 from attractor.attention.mask import Mask, lower_triangle
@@ -67,32 +74,111 @@ class ScoreInputs:
 
 ScoreCallback = Callable[[nn.Module, ScoreInputs], None]  # gets the observed module as well
 _CALLBACKS: MutableMapping[nn.Module, list[ScoreCallback]] = WeakKeyDictionary()
+SDPA = nn.functional.scaled_dot_product_attention
+
+
+def observe(
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+    mask: Any = None,
+) -> None:
+    """Tell the controls of an attention module which queries (B H T K) and keys (B J S K) it scores.
+
+    Call this in the module's forward pass, or in a hook, if the module computes its logits scale q k' itself. H is a
+    multiple of J; a query head reads key head h J // H. The scale is K^-0.5 by default. The mask is boolean (true where
+    a query may attend), added to the logits, or a BlockMask of flex attention; it broadcasts to B H T S. With `causal`,
+    query t attends to keys 0 to t at most. Without a control on the module, this does nothing.
+    """
+    if module not in _CALLBACKS:
+        return
+    if q.ndim != 4 or k.ndim != 4 or q.shape[-1] != k.shape[-1] or q.shape[1] % k.shape[1]:
+        raise InputError(
+            f"q and k must have the shapes B H T K and B J S K, where J divides H, got {tuple(q.shape)} and "
+            f"{tuple(k.shape)}; transpose them as for scaled_dot_product_attention"
+        )
+    _report(module, _score_inputs(q, k, scale, causal, mask))
+
+
+@torch.compiler.disable
+def _report(module: nn.Module, scored: ScoreInputs) -> None:
+    for callback in _CALLBACKS.get(module, ()):
+        callback(module, scored)
+
+
+def _score_inputs(q: Tensor, k: Tensor, scale: float | None, causal: bool, mask: Any) -> ScoreInputs:
+    q, k = q.detach(), k.detach()
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    mask = getattr(mask, "mask_mod", mask)
+    if isinstance(mask, Tensor):
+        mask = mask[(None,) * (4 - mask.ndim)].expand(-1, -1, -1, n_keys)
+    if causal and mask is None and n_queries <= n_keys:
+        return ScoreInputs(q, k[:, :, :n_queries], scale, causal=True)
+    return ScoreInputs(q, k, scale, allowed=_and_causal(mask) if causal else mask)
+
+
+def _and_causal(mask: Tensor | MaskRule | None) -> MaskRule:
+    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        rule = query >= key
+        if mask is None:
+            return rule
+        if not isinstance(mask, Tensor):
+            return rule & mask(batch, head, query, key)
+        sizes = mask.shape
+        part = mask[*(0 if n == 1 else i for i, n in zip((batch, head, query, key), sizes, strict=True))]
+        return rule & (part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2)
+
+    return allowed
 
 
 def refuse_unseen(name: str, attention: nn.Module) -> None:
-    """Refuse a module whose scores cannot be observed."""
-    homes = (vars(sys.modules[kind.__module__]) for kind in type(attention).__mro__)
-    if not isinstance(attention, Attention) and not any("ALL_ATTENTION_FUNCTIONS" in home for home in homes):
+    """Refuse a module whose scores can certainly not be observed."""
+    if _scoring_part(attention) is not None or uses_table(attention):
+        return
+    parts = list(attention.modules())
+    if any(part._forward_hooks or part._forward_pre_hooks for part in parts):  # these may call `observe`
+        return
+    kinds = {kind for part in parts for kind in type(part).__mro__ if not kind.__module__.startswith("torch.nn.")}
+    if not any(_may_score(kind) for kind in kinds - {object}):
         raise InputError(
-            f"'{name}' must attend through a function of Hugging Face's table, or be a layer of attractor, for its "
-            f"logits to be seen, but {type(attention).__name__} is neither: call "
-            "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface(...) in it, as LlamaAttention does"
+            f"'{name}' must attend through torch's scaled_dot_product_attention or a function of Hugging Face's table, "
+            f"for its logits to be seen, but the code of {type(attention).__name__} calls neither: add "
+            "`attractor.control.observe(self, q, k, scale=..., causal=True)` to its forward pass"
         )
+
+
+def _may_score(kind: type) -> bool:
+    """Whether the code of the class's module may score where it is seen; true where no code can be read."""
+    try:
+        source = inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError):
+        return True
+    return "scaled_dot_product_attention" in source or "observe(" in source
+
+
+def uses_table(attention: nn.Module) -> bool:
+    """Whether the module's code knows Hugging Face's table of attention functions."""
+    return any("ALL_ATTENTION_FUNCTIONS" in vars(sys.modules[kind.__module__]) for kind in type(attention).__mro__)
 
 
 class ScoreObserver:
     """Pass the score inputs of the attention module to `callback` at every call, until `remove()`."""
 
     def __init__(self, attention: nn.Module, callback: ScoreCallback) -> None:
-        has_score = isinstance(attention, Attention)
-        self.module = cast(nn.Module, attention.score) if has_score else attention
+        part = _scoring_part(attention)
+        self.module = attention if part is None else part[0]
         self.callback = callback
         callbacks = _CALLBACKS.setdefault(self.module, [])
         callbacks.append(callback)
-        if not has_score:
+        if part is None and uses_table(attention):
             _wrap_table()
+        elif len(callbacks) == 1 and part is not None:
+            self.module.register_forward_pre_hook(part[1], with_kwargs=True)
         elif len(callbacks) == 1:
-            self.module.register_forward_pre_hook(_score_hook)
+            self.module.forward = partial(_observed_forward, self.module, self.module.forward)
 
     def remove(self) -> None:
         callbacks = _CALLBACKS.get(self.module, [])
@@ -101,19 +187,117 @@ class ScoreObserver:
             return
         _CALLBACKS.pop(self.module, None)
         hooks = self.module._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if hook is _score_hook]:
-            del hooks[number]
-        if not any(_score_hook not in module._forward_pre_hooks.values() for module in _CALLBACKS):
+        for number in [number for number, hook in hooks.items() if hook in PART_HOOKS]:
+            del hooks[number], self.module._forward_pre_hooks_with_kwargs[number]
+        _restore_forward(self.module)
+        if not any(uses_table(module) for module in _CALLBACKS):
             _restore_table()
 
 
+# A layer that runs its forward pass under a mode. The pass is not compiled, as a compiled graph calls no mode.
+class _ScoreCalls(TorchFunctionMode):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is SDPA:
+            _observe_sdpa(self.module, *args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _observe_sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> None:
+    if query.ndim == 4:  # otherwise nothing says which dimension counts heads
+        _report(module, _score_inputs(query, key, scale, is_causal, attn_mask))
+
+
 @torch.compiler.disable
-def _score_hook(score: nn.Module, arguments: tuple[Tensor, Tensor, Tensor, Mask, Tensor]) -> None:
-    q, k, _, mask, _ = arguments
+def _observed_forward(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if module not in _CALLBACKS:  # a copy
+        return forward(*args, **kwargs)
+    with _ScoreCalls(module):
+        return forward(*args, **kwargs)
+
+
+def _restore_forward(module: nn.Module) -> None:
+    wrapped = vars(module).get("forward")
+    if isinstance(wrapped, partial) and wrapped.func is _observed_forward:
+        _, forward = wrapped.args
+        del module.forward
+        if forward != module.forward:  # someone else's wrapper of it
+            module.forward = forward
+
+
+# Parts that compute the scores of a layer, each with the hook that reads its arguments.
+@torch.compiler.disable
+def _score_hook(score: nn.Module, args: tuple[Tensor, Tensor, Tensor, Mask, Tensor], kwargs: Any) -> None:
+    q, k, _, mask, _ = args
     allowed = mask.allowed if mask.window is None else window_rule(q.shape[2], k.shape[2], mask.window)
-    scored = ScoreInputs(q.detach(), k.detach(), cast(float, score.scale), mask.causal, allowed)
-    for callback in _CALLBACKS.get(score, ()):
-        callback(score, scored)
+    _report(score, ScoreInputs(q.detach(), k.detach(), cast(float, score.scale), mask.causal, allowed))
+
+
+@torch.compiler.disable
+def _torchtitan_hook(inner: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    """Read q and k, B T H K, and the mask of flex attention, variable-length attention, or torch's own."""
+    q, k = (x.transpose(1, 2) for x in args[:2])
+    mask: Any = kwargs.get("attention_masks")
+    if hasattr(mask, "cu_seq_q"):
+        mask = _packed_rule(mask.cu_seq_q, q.shape[2], inner.window_size)
+    causal = mask is None and kwargs.get("is_causal", True)
+    _report(inner, _score_inputs(q, k, kwargs.get("scale"), causal, mask))
+
+
+def _packed_rule(starts: Tensor, length: int, window: Any) -> MaskRule:
+    """Return the rule of documents that follow one another in the flattened batch, and of a window (left, right)."""
+    left, right = window
+
+    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        of_query, of_key = (torch.bucketize(batch * length + x, starts, right=True) for x in (query, key))
+        near = (left < 0) | (query - key <= left)
+        return (of_query == of_key) & near & ((right < 0) | (key - query <= right))
+
+    return allowed
+
+
+@torch.compiler.disable
+def _megatron_hook(core: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Read query and key, T B H K, and the mask, which is true where a query must not attend."""
+    if kwargs.get("packed_seq_params") is not None:
+        return
+    q, k = (x.permute(1, 2, 0, 3) for x in args[:2])
+    mask = args[3] if len(args) > 3 else kwargs.get("attention_mask")
+    kind = kwargs.get("attn_mask_type") or getattr(core, "attn_mask_type", None)
+    # Local attention scales once more in its softmax, where it divides the logits by the layer's number.
+    scale = core.softmax_scale * (getattr(getattr(core, "scale_mask_softmax", None), "scale", None) or 1)
+    causal = "causal" in getattr(kind, "name", "")
+    _report(core, _score_inputs(q, k, scale, causal, None if mask is None else ~mask))
+
+
+PART_HOOKS = (_score_hook, _torchtitan_hook, _megatron_hook)
+
+
+def _scoring_part(attention: nn.Module) -> tuple[nn.Module, Callable[..., None]] | None:
+    """Return the part that computes the layer's scores and its hook, or None where no such part is known."""
+    if isinstance(attention, Attention):
+        return attention.score, _score_hook
+    parts = dict(attention.named_children())
+    for projection, part, hook in (
+        ("qkv_linear", "inner_attention", _torchtitan_hook),
+        ("linear_qkv", "core_attention", _megatron_hook),
+    ):
+        if projection in parts and part in parts:
+            return parts[part], hook
+    return None
 
 
 # The original look-up of Hugging Face's table and the wrapped one in its place; empty while no layer is observed.
@@ -155,15 +339,12 @@ def _restore_table() -> None:
 
 @torch.compiler.disable
 def _observe_call(name: str, module: nn.Module, query: Tensor, key: Tensor, mask: Any, rest: dict[str, Any]) -> None:
-    callbacks = _CALLBACKS.get(module)
-    if not callbacks:
+    if module not in _CALLBACKS:
         return
     q, k = query.detach(), key.detach()
     scaling = rest.get("scaling")
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    scored = _masked_inputs(name, module, q, k, scale, mask, rest)
-    for callback in callbacks:
-        callback(module, scored)
+    _report(module, _masked_inputs(name, module, q, k, scale, mask, rest))
 
 
 def _masked_inputs(

@@ -14,7 +14,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from attractor.control.heads import attention_view
-from attractor.control.score_inputs import ScoreInputs, ScoreObserver
+from attractor.control.score_inputs import ScoreInputs, ScoreObserver, uses_table
 from attractor.measuring.fused_scores import READERS, FusedObserver
 from attractor.models.language_model import LanguageModel
 
@@ -28,7 +28,10 @@ class ScoreRecorder:
 
     def __enter__(self) -> Self:
         ours = isinstance(self.model, LanguageModel)
-        observed = [m for name, m in self.model.named_modules() if not ours or attention_view(name, m) is not None]
+        if ours:
+            observed = [m for name, m in self.model.named_modules() if attention_view(name, m) is not None]
+        else:
+            observed = [m for m in self.model.modules() if type(m).__name__ in READERS or uses_table(m)]
         self._observers = [self._observer(module) for module in observed]
         return self
 
