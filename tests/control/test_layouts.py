@@ -53,6 +53,16 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "deepseek-v2-lite": ("DeepseekV2Config", LATENTS | {"q_lora_rank": None, "head_dim": 6}, HEADS, HEADS),
     "deepseek-v3": ("DeepseekV3Config", LATENTS | {"q_lora_rank": 20, "attention_bias": True}, HEADS, HEADS),
     "deepseek-v3 without query latent": ("DeepseekV3Config", LATENTS | {"q_lora_rank": None}, HEADS, HEADS),
+    "bert": ("BertConfig", SIZES | {"is_decoder": True}, HEADS, HEADS),
+    "ctrl": (
+        "CTRLConfig",
+        {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "dff": 8, "vocab_size": VOCABULARY},
+        HEADS,
+        6,
+    ),
+    "bitnet": ("BitNetConfig", GROUPED, HEADS, 2),
+    "gated": ("HrmTextConfig", SIZES | {"num_layers_per_stack": 1, "L_cycles": 1, "H_cycles": 1}, HEADS, HEADS),
+    "modernbert": ("ModernBertDecoderConfig", SIZES, HEADS, HEADS),
 }
 NORMED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", WIDE),

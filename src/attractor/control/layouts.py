@@ -5,6 +5,7 @@ A module is recognised by its parts, never by its class or its model's name. A l
 further part that could stand between projection and dot product; a layout that only resembles a known one is unknown.
 
     separate     q_proj | k_proj, head by head         Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, OLMo 2, DiffLlama
+                 query | key; Wq | Wk                  BERT and its like; CTRL
     by_part      qkv_proj, rows [q | k | v]            Phi-3
     by_head      query_key_value, rows [q k v] a head  GPT-NeoX
     transposed   c_attn, columns [q | k | v]           GPT-2
@@ -30,32 +31,26 @@ from attractor.attention import Attention
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
-AFTER_LOGITS = {
-    "v_proj",
-    "o_proj",
-    "out_proj",
-    "c_proj",
-    "dense",
-    "wo",
-    "linear_proj",
-}  # layers that act after the logits
-HARMLESS = AFTER_LOGITS | {
-    "q_a_layernorm",
-    "kv_a_layernorm",
-}  # layers besides QK-norm that may stand beside projections
-SCORE_PARAMETERS = {"sinks", "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"}  # they do not change the logits
+# Parts that act after the logits: values, outputs, and gates of outputs.
+AFTER_LOGITS = r"v_proj|value|Wv|(o|out|c|linear)_proj|dense|[wW]o|attn_sub_norm|(gate|g)_proj"
+# Parts that may stand beside projections. An indexer chooses the keys that a query may attend to.
+HARMLESS = re.compile(AFTER_LOGITS + r"|(q|kv)_a_layernorm|indexer")
+SCORE_PARAMETERS = re.compile(r"sinks|gate_bias|lambda_[qk][12]")  # they do not change the logits
 QK_NORM = re.compile(r"(q|k|qk|query|key)_?(layer_?)?norm")
 CROSS = re.compile(r"(?i)cross_?att|enc(oder)?_?(dec(oder)?_?)?att")  # names of cross-attention modules
 ATTENTION = re.compile(r"(?i)attention|attn")
+LINEAR_ATTENTION = re.compile(r"(Delta|Lightning)Attention$|Rwkv")  # it forms no logits
+PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("Wq", "Wk"))  # names of the projections in `separate`
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def separate(name: str, module: nn.Module) -> DotProduct | None:
     """Read q_proj and k_proj. Each of the H narrow heads of differential attention is scored, so each is a head."""
     width = _head_width(module)
-    if not width or not _is_made_of(module, "q_proj", "k_proj"):
+    parts = next((pair for pair in PAIRS if _is_made_of(module, *pair)), None)
+    if not width or parts is None:
         return None
-    query, key = (_linear(name, module, part) for part in ("q_proj", "k_proj"))
+    query, key = (_linear(name, module, part) for part in parts)
     n_queries, n_keys = _n_heads(module), key.out_features // width
     if query.out_features != n_queries * width or key.out_features % width or not _are_groups(module, n_keys):
         return None
@@ -236,6 +231,7 @@ def _unknown_attention(model: nn.Module, known: set[str]) -> list[tuple[str, nn.
         (name, module)
         for name, module in model.named_modules()
         if ATTENTION.search(type(module).__name__)
+        and not LINEAR_ATTENTION.search(type(module).__name__)
         and _has_matrices(module)
         and not any(_is_within(name, other) or _is_within(other, name) for other in settled)
     ]
@@ -258,9 +254,9 @@ def _is_made_of(module: nn.Module, *projections: str) -> bool:
     """Whether the module has these projections and no other part with parameters that could change the logits."""
     parts = dict(module.named_children())
     others = {part for part, child in parts.items() if any(True for _ in child.parameters())} - {*projections}
-    others = {part for part in others - HARMLESS if not QK_NORM.fullmatch(part)}
-    parameters = {name for name, _ in module.named_parameters(recurse=False)}
-    return parts.keys() >= {*projections} and not others and parameters <= SCORE_PARAMETERS
+    others = {part for part in others if not HARMLESS.fullmatch(part) and not QK_NORM.fullmatch(part)}
+    parameters = [name for name, _ in module.named_parameters(recurse=False)]
+    return parts.keys() >= {*projections} and not others and all(map(SCORE_PARAMETERS.fullmatch, parameters))
 
 
 def _norms_by_function(module: nn.Module) -> bool:
@@ -284,7 +280,7 @@ def _obstacle(module: nn.Module) -> str:
 
 def _head_width(module: nn.Module) -> int:
     """Return the width of a head, or 0 where the module does not say."""
-    widths = [getattr(module, field, None) for field in ("head_dim", "head_size")]
+    widths = [getattr(module, field, None) for field in ("head_dim", "head_size", "attention_head_size")]
     return next((width for width in widths if isinstance(width, int)), 0)
 
 
