@@ -147,8 +147,9 @@ class LogitMaxima:
     def _observe(self, layer: _Layer, module: nn.Module, scored: ScoreInputs) -> None:
         if scored.q.shape[1] > layer.n_heads:  # fewer are those of a tensor-parallel process
             raise InputError(
-                f"'{layer.name}' must score {layer.n_heads} query heads at most, as its view says, got {scored.q.shape[1]} in "
-                f"queries of {tuple(scored.q.shape)}, read as B H T K; correct the view, or the call of `observe`"
+                f"'{layer.name}' must score {layer.n_heads} query heads at most, as its view says, got "
+                f"{scored.q.shape[1]} in queries of {tuple(scored.q.shape)}, read as B H T K; correct the view, or the "
+                "call of `observe`"
             )
         if module.training and torch.is_grad_enabled():
             self._count(layer, scored)
