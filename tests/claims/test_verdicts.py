@@ -32,7 +32,7 @@ from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN
 from attractor.papers.coupled_qk import SMALL
 from attractor.papers.logit_control import FIRST_ORDER
-from attractor.runs.quantity import ACCURACY, MEAN_LOSS, MEMORY, SPEED, effective_rank
+from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.statistics.power import pairs_needed
 from invented_records import OWN, losses, record
@@ -355,9 +355,25 @@ def test_a_claim_that_a_row_reaches_a_level(values, status):
 )
 def test_staying_within_a_bound(values, status):
     """Criterion: one run decides, since a bound must hold in every run."""
-    cells = {("standard", "low"): [{}], ("bound", "low"): [{"probes": {"lemma": {"bounded": x}}} for x in values]}
+    cells = {("standard", "low"): [{}], ("bound", "low"): [{"probes": {"lemma": {"share": x}}} for x in values]}
     rule = Stays(("bound",), ("low",), 1.0, FIRST_ORDER)
     assert rule.judge(record(cells, control=None)).status == status
+
+
+def test_stability_is_judged_without_context_and_a_diverged_run_is_a_guess():
+    """Criterion: attention is worth nothing here, and all runs of one row diverged. The loss of quality is unclear, but
+    that of stability is shown: 8 bits a byte, the loss of a guess, less that of the stable row."""
+    cells = {
+        ("standard", ""): [{"valid_loss": None} for _ in range(3)],
+        ("calm", ""): [{"valid_loss": 2.0 + 0.01 * seed} for seed in range(3)],
+        ("uniform", ""): [{"valid_loss": 2.0} for _ in range(3)],
+    }
+    pair, stored = Pair("calm", "standard", -0.02, 0.01), record(cells)
+    assert Differs((pair,)).judge(stored).status == "unclear"
+    verdict = Differs((pair,), END_LOSS).judge(stored)
+    assert verdict.status == "holds"
+    assert verdict.interval.mean == pytest.approx(2.01 - 8 * math.log(2))
+    assert Differs((Pair("standard", "calm", -0.02, 0.01),), END_LOSS).judge(stored).status == "fails"
 
 
 def test_a_row_may_be_compared_with_itself_in_another_column():
@@ -513,8 +529,8 @@ def test_a_claim_is_the_conjunction_of_its_parts():
 PLACES = {
     "": """standard gqa differential mlp-only coupled-euler coupled-hamiltonian coupled-linear coupled-differential
         psiqrh psiqrh_without_phase psiqrh_without_shared_latent standard,_1.22x standard,_2.4x
-        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK
-        fast-slow dense frozen coupled dense-minimind dense-gemma gate_1e-4 gate_1e-2 linear
+        leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK QK-clip,_no_head
+        QK-clip,_every_head fast-slow dense frozen coupled dense-minimind dense-gemma gate_1e-4 gate_1e-2 linear
         projector projector_and_unit_slow_state single_pass 2_passes 4_passes Anderson_4 fixed-point_loss DEQ_8
         none 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16
         ItrSA ItrSA_spectral ItrSA_RMSNorm ItrSA_RMSNorm_spectral ItrSA_E-single ItrSA_E-multi ItrSA_one_energy
@@ -559,7 +575,7 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
             "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")}
             | {
                 "elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)},
-                "lemma": {"bounded": rng.random() * 2},
+                "lemma": {"share": rng.random() * 2},
                 "coupling": {"worth": rng.gauss(0.02, 0.01), "constrained": rng.choice((0.0, 0.1))},
                 "rotation": {"change": rng.choice((0.0, 0.5))},
                 "structure": {name: rng.choice((0, 1, 2)) for name in ("leak", "states", "apart")},
