@@ -1,10 +1,12 @@
 """The probe of QuacK's lemma measures changes of logits on data: QuacK keeps its bound, a common rate does not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from attractor.attention.presets import preset
 from attractor.control.heads import known_heads
 from attractor.models import TransformerConfig
 from attractor.models.language_model import LanguageModel
@@ -76,8 +78,13 @@ def test_the_share_is_that_of_the_product_rule(config: TrainConfig) -> None:
     assert step.share(start.bounds()) == pytest.approx(worst, rel=1e-4)
 
 
-def test_a_model_without_scores_has_no_bound(config: TrainConfig) -> None:
-    config = config.replace(attention="uniform")
+@pytest.mark.parametrize(
+    "changes", [{"attention": "uniform"}, {"qk_norm": True}, {"attention": preset("mla").replace(latent_norm=True)}]
+)
+def test_a_model_whose_logits_no_product_of_weights_bounds_has_no_bound(
+    config: TrainConfig, changes: dict[str, Any]
+) -> None:
+    config = config.replace(**changes)
     assert lemma_of_run(config.model.build(0), config) == {"lemma": {}}
 
 
