@@ -1,6 +1,7 @@
 """The head views of Hugging Face's models, checked on tiny random models, and the models that are refused."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,6 +246,19 @@ def test_a_registered_view_makes_attention_known() -> None:
     model = nn.Sequential(StrangeAttention(), nn.Linear(8, 8), StrangeAttention())
     register_view(strange_view)
     assert [view.name for view in query_key_heads(model)] == ["0", "2"]
+
+
+def test_the_view_of_gated_queries_in_the_documentation() -> None:
+    """Criterion: without the norms, the rows are exact, and the gate is in none of them."""
+    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text()
+    exec(page.split("```python\n")[2].split("```")[0], {})
+    fields = WIDE | {"layer_types": ["full_attention"] * 2, "num_experts": 2, "num_experts_per_tok": 1}
+    model = model_of("Qwen3NextConfig", fields)
+    for module in model.modules():
+        if hasattr(module, "q_norm"):
+            module.q_norm = module.k_norm = nn.Identity()
+    for view in query_key_heads(model):
+        holds(view, observer(model, view))
 
 
 def test_a_registered_view_takes_precedence() -> None:
