@@ -15,7 +15,7 @@ from attractor.control.layouts import register_view
 from attractor.control.norms import NORMS
 from attractor.control.probe import LogitProbe
 from attractor.control.qk_clip import QKClip
-from attractor.control.quack import QuacK
+from attractor.control.quack import QuacK, initial_norms
 from attractor.control.rates import FixedRates, HeadRates
 from attractor.control.regularize import REGULARIZERS, Regularizer
 from attractor.control.score_inputs import observe
@@ -36,6 +36,7 @@ __all__ = [
     "QueryKeyHeads",
     "Regularizer",
     "Rows",
+    "initial_norms",
     "observe",
     "query_key_heads",
     "register_view",

@@ -7,7 +7,7 @@ processes becomes a separate view on each.
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,19 @@ class HeadBlock:
         return matrix.as_strided(size, strides, matrix.storage_offset() + self.start * along)
 
 
+class MovingBlock(NamedTuple):
+    """A block that an optimizer moves, its memory, and where it lies in the whole weight or bias of the heads."""
+
+    block: HeadBlock
+    view: Tensor  # heads x rows x inputs
+    kind: str  # "weight" or "bias"
+    inputs: slice
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Return this block's part of a tensor of all heads x rows x inputs."""
+        return whole[self.block.heads, self.block.rows, self.inputs]
+
+
 class LocalRows:
     """The share of some heads' rows that this process holds."""
 
@@ -51,25 +64,32 @@ class LocalRows:
         self.inputs = slice(begins[across], begins[across] + shape[across])  # the inputs that this process holds
         self.n_inputs = rows.weight.shape[across] if rows.weight.dim() == 2 else 1
         self.groups = _groups(rows.weight)
-        self._views: dict[nn.Parameter, tuple[int, list[Tensor]]] = {}
+        self._views: dict[nn.Parameter, tuple[tuple[int, torch.dtype], list[Tensor]]] = {}
+
+    def whole_shape(self, kind: str) -> tuple[int, int, int]:
+        """The shape heads x rows x inputs of all these heads' weights or biases."""
+        return self.rows.n_heads, self.rows.width, self.n_inputs if kind == "weight" else 1
 
     def weights(self) -> Iterator[tuple[HeadBlock, Tensor]]:
         return zip(self.weight_blocks, self._view(self.rows.weight, self.weight_blocks, self.rows.axis), strict=True)
 
-    def moving(self, parameters: Container[nn.Parameter]) -> Iterator[tuple[HeadBlock, Tensor]]:
+    def moving(self, parameters: Container[nn.Parameter]) -> Iterator["MovingBlock"]:
         """Yield the blocks of those weights and biases that are among an optimizer's parameters and not frozen."""
         if self.rows.weight.requires_grad and self.rows.weight in parameters:
-            yield from self.weights()
+            for block, view in self.weights():
+                yield MovingBlock(block, view, "weight", self.inputs)
         if self.rows.bias is not None and self.rows.bias.requires_grad and self.rows.bias in parameters:
-            yield from zip(self.bias_blocks, self._view(self.rows.bias, self.bias_blocks, 0), strict=True)
+            views = self._view(self.rows.bias, self.bias_blocks, 0)
+            for block, view in zip(self.bias_blocks, views, strict=True):
+                yield MovingBlock(block, view, "bias", slice(0, 1))
 
     def _view(self, parameter: nn.Parameter, blocks: list[HeadBlock], axis: int) -> list[Tensor]:
         """Return the cached views. They are made again only where the parameter has new memory (`model.to(...)`)."""
         local = cast(Any, parameter.detach()).to_local() if is_sharded(parameter) else parameter
-        address, views = self._views.get(parameter, (None, []))
-        if address != local.data_ptr():
+        memory, views = self._views.get(parameter, (None, []))
+        if memory != (local.data_ptr(), local.dtype):
             views = [block.of(local.detach(), axis) for block in blocks]
-            self._views[parameter] = local.data_ptr(), views
+            self._views[parameter] = (local.data_ptr(), local.dtype), views
         return views
 
 

@@ -38,15 +38,17 @@ bound.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from attractor.control.heads import query_key_heads
+from attractor.control.local_rows import LocalRows
 from attractor.control.norms import NORMS
-from attractor.control.rates import HeadRates
+from attractor.control.rates import HeadRates, plain_name
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads
 from attractor.errors import InputError, unknown
 
@@ -90,14 +92,29 @@ class QuacK(HeadRates):
     """Attach (6) to an optimizer, before its first step and after anything that replaces parameters (FSDP).
 
     A checkpoint must hold `state_dict()`: without it, a resumed run takes the norms at its resumption as initial ones.
+    A QuacK that is attached when training has begun takes `initial_norms`: those of a fresh model
+    (`attractor.control.initial_norms`), or the state of another QuacK.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any, tau: float = 1.0, norm: str = "frobenius") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        tau: float = 1.0,
+        norm: str = "frobenius",
+        initial_norms: Mapping[str, Any] | None = None,
+    ) -> None:
         if norm not in NORMS:
             raise unknown("norm of QuacK", norm, NORMS)
         self.norm = norm
         super().__init__(model, optimizer, tau)
         self._start()
+        if initial_norms is not None:
+            try:
+                self._load_norms(initial_norms)
+            except BaseException:
+                self.remove()
+                raise
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -119,14 +136,23 @@ class QuacK(HeadRates):
         return scale(self.tau, self._initial_gains, self._gains(norms))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"norm": self.norm, "initial": self._by_layer(self._initial.split(self._sizes()))}
+        initial = self._by_layer(self._initial.split(self._sizes()))
+        return super().state_dict() | {"norm": self.norm, "initial": initial}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["norm"] != self.norm:
-            raise InputError(f"norm must be '{state['norm']}' as in the state that is loaded, got '{self.norm}'")
-        _refuse_other_heads(state["initial"], self._by_layer(self._initial.split(self._sizes())))
-        initial = [state["initial"][layer][part] for layer, part in self.shares]
-        self._set_initial(torch.cat(initial).to(self._initial))
+        self._refuse_other_tau(state)
+        self._load_norms(state)
+        super().load_state_dict(state)
+
+    def _load_norms(self, stored: Mapping[str, Any]) -> None:
+        """Load a state, or what `initial_norms` returned, as initial norms."""
+        if stored["norm"] != self.norm:
+            raise InputError(f"norm must be '{stored['norm']}' as in the state that is loaded, got '{self.norm}'")
+        here = self._by_layer(self._initial.split(self._sizes()))
+        names = {plain_name(layer): layer for layer in here}
+        there = {names.get(plain_name(layer), layer): parts for layer, parts in stored["initial"].items()}
+        _refuse_other_heads(there, here)
+        self._set_initial(torch.cat([there[layer][part] for layer, part in self.shares]).to(self._initial))
 
     def _set_initial(self, norms: Tensor) -> None:
         self._initial = norms
@@ -157,6 +183,42 @@ def _latent_size(norms: Mapping[str, Tensor], down: str, gamma: str, view: Laten
         return norms.get(down, torch.ones_like(norms["dkv"])), 1.0
     unit = math.sqrt(rows.width / view.dkv.weight.shape[1 - view.dkv.axis])
     return unit * norms[gamma], unit
+
+
+@torch.no_grad()
+def initial_norms(build: Callable[[], nn.Module], norm: str = "frobenius") -> dict[str, Any]:
+    """Return the norms of a fresh model's heads, for a QuacK that is attached when training has begun.
+
+    Where `build` returns a model on the meta device, one attention layer at a time is drawn on the CPU, module by
+    module: by the model's `_init_weights`, which Hugging Face's models have, else by `reset_parameters`. The caller's
+    random numbers are not used up."""
+    initial: dict[str, dict[str, Tensor]] = {}
+    with torch.random.fork_rng(devices=[]):
+        model = build()
+        for view in query_key_heads(model):
+            is_meta = any(rows.weight.is_meta for rows in view.parts().values())
+            parts = (_drawn(model, view.module) if is_meta else view).parts()
+            shares = [LocalRows(rows) for rows in parts.values()]
+            measured = NORMS[norm](shares)
+            for index in range(len(shares)):
+                measured.measure_share(index)
+            norms = measured.norms().split([share.rows.n_heads for share in shares])
+            initial[view.name] = {part: of_part.clone() for part, of_part in zip(parts, norms, strict=True)}
+            if is_meta:
+                view.module.to("meta")
+    return {"norm": norm, "initial": initial}
+
+
+def _drawn(model: nn.Module, attention: nn.Module) -> QueryKeyHeads:
+    """Draw the initial weights of an attention layer on the meta device, and return its view."""
+    attention.to_empty(device="cpu")
+    for module in attention.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            if hasattr(model, "_init_weights"):
+                cast(Any, model)._init_weights(module)
+            else:
+                cast(Any, module).reset_parameters()
+    return query_key_heads(attention)[0]
 
 
 @cache

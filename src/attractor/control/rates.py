@@ -4,13 +4,19 @@
 
 The controlled rows are copied before the step and interpolated after it. So (1) holds for any optimizer, AdamW or Muon,
 fused or sharded. W' includes warm-up, schedule and weight decay, so s scales them too. s = 1 is the bare optimizer to
-the bit, and all other rows are never touched. Several optimizers share the scales of a round (`optimizer_hooks.py`),
-which are computed before its first step.
+the bit, and all other rows are never touched. In half precision (1) is rounded, and what rounding takes is added to the
+next step's:
+
+    W <- round(V),   V = W + s (W' - W) + r,   r <- V - round(V)                                            (2)
+
+Without r a step that is small beside the spacing of numbers around W would be lost, or count too much.
+
+Several optimizers share the scales of a round (`optimizer_hooks.py`), which are computed before its first step.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -20,8 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attractor.control.heads import query_key_heads
-from attractor.control.local_rows import HeadBlock, LocalRows, allocate_copies
+from attractor.control.heads import WRAPPED, query_key_heads
+from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
 from attractor.control.optimizer_hooks import (
     Rounds,
     attach,
@@ -34,25 +40,33 @@ from attractor.control.optimizer_hooks import (
 from attractor.control.views import Rows
 from attractor.errors import InputError, require
 
+HALF = (torch.bfloat16, torch.float16)
 RULES = ("QuacK", "FixedRates")  # an optimizer takes at most one of them
 
 
 @dataclass(eq=False)
 class _Moved:
-    """What one optimizer moves of the controlled rows, share by share, and copies from before its step."""
+    """What one optimizer moves of the controlled rows, share by share, with copies from before its step."""
 
     optimizer: Optimizer
-    blocks: list[list[tuple[HeadBlock, Tensor]]] = field(default_factory=list)
+    blocks: list[list[MovingBlock]] = field(default_factory=list)
     copies: list[list[Tensor]] = field(default_factory=list)
+    remainders: list[list[Tensor | None]] = field(default_factory=list)  # r of (2) in half precision, else None
 
     def find(self, shares: Iterable[LocalRows]) -> None:
-        """Find the blocks that are trained now, and allocate copies unless those of the last step fit."""
+        """Find the blocks that are trained now. Allocate copies and remainders unless those of the last step fit."""
         parameters = parameters_of([self.optimizer])
         self.blocks = [list(share.moving(parameters)) for share in shares]
-        if [len(copies) for copies in self.copies] != [len(blocks) for blocks in self.blocks]:
-            # This is the first step, or parameters were frozen or unfrozen since the last one.
-            copies = iter(allocate_copies([weight for blocks in self.blocks for _, weight in blocks]))
-            self.copies = [list(islice(copies, len(blocks))) for blocks in self.blocks]
+        if _kinds(self.copies) == _kinds([[block.view for block in blocks] for blocks in self.blocks]):
+            return
+        # This is the first step, or parameters were frozen, unfrozen or converted since the last one.
+        views = [block.view for blocks in self.blocks for block in blocks]
+        copies = iter(allocate_copies(views))
+        remainders = iter([r.zero_() for r in allocate_copies([view for view in views if view.dtype in HALF])])
+        self.copies = [list(islice(copies, len(blocks))) for blocks in self.blocks]
+        self.remainders = [
+            [next(remainders) if block.view.dtype in HALF else None for block in blocks] for blocks in self.blocks
+        ]
 
 
 class HeadRates(ABC):
@@ -113,12 +127,46 @@ class HeadRates(ABC):
                 rates.setdefault(layer, {})[part] = scales
         return rates
 
+    @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        """Return tau, and in half precision the remainders of (2). All processes of a sharded model must call this."""
+        state: dict[str, Any] = {"tau": float(self.tau)}
+        wholes = {
+            (*place, kind): torch.zeros(share.whole_shape(kind), device=parameter.device)
+            for place, share in self.shares.items()
+            for kind, parameter in (("weight", share.rows.weight), ("bias", share.rows.bias))
+            if parameter is not None and parameter.dtype in HALF
+        }
+        for place, block, remainder in self._remainders():
+            block.of(wholes[(*place, block.kind)]).copy_(remainder)
+        if wholes:
+            sum_over_processes(list(wholes.values()), [self.shares[layer, part] for layer, part, _ in wholes])
+            state["remainders"] = {" ".join(place): whole.bfloat16() for place, whole in wholes.items()}
+        return state
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned for a model with the same layers and heads."""
-        assert not state
+        """Load what `state_dict` returned for a model with the same layers and heads, however it is spread."""
+        self._refuse_other_tau(state)
+        stored = {plain_name(place): whole for place, whole in state.get("remainders", {}).items()}
+        for place, block, remainder in self._remainders():
+            whole = stored.get(plain_name(" ".join((*place, block.kind))))
+            remainder.zero_() if whole is None else remainder.copy_(block.of(whole))
+
+    def _refuse_other_tau(self, state: dict[str, Any]) -> None:
+        if (tau := state.get("tau", self.tau)) != self.tau:
+            raise InputError(
+                f"tau must be {tau:g} as in the state that is loaded, got {self.tau:g}; to change it, begin with "
+                f"{type(self).__name__}(model, optimizer, tau={self.tau:g}, ...) without loading the state"
+            )
+
+    def _remainders(self) -> Iterator[tuple[tuple[str, str], MovingBlock, Tensor]]:
+        for moved in self._moved:
+            moved.find(self.shares.values())
+            for place, *of_share in zip(self.shares, moved.blocks, moved.remainders, strict=True):
+                for block, remainder in zip(*of_share, strict=True):
+                    if remainder is not None:
+                        yield place, block, remainder
 
     @torch.no_grad()
     def _before(self, number: int, *of_the_step: Any) -> None:
@@ -127,17 +175,17 @@ class HeadRates(ABC):
         for index, (blocks, copies) in enumerate(zip(moved.blocks, moved.copies, strict=True)):
             if begins:
                 self.measure_share(index)
-            for (_, weight), copy in zip(blocks, copies, strict=True):
-                copy.copy_(weight)
+            for block, copy in zip(blocks, copies, strict=True):
+                copy.copy_(block.view)
         if begins:
             self._scales = self.scales().split([share.rows.n_heads for share in self.shares.values()])
 
     @torch.no_grad()
     def _after(self, number: int, *of_the_step: Any) -> None:
         moved = self._moved[number]
-        for scales, blocks, copies in zip(self._scales, moved.blocks, moved.copies, strict=True):
-            for (block, weight), before in zip(blocks, copies, strict=True):
-                _interpolate(before, weight, scales[block.heads, None, None])  # (1)
+        for scales, *of_share in zip(self._scales, moved.blocks, moved.copies, moved.remainders, strict=True):
+            for (block, weight, _, _), before, remainder in zip(*of_share, strict=True):
+                _interpolate(before, weight, scales[block.heads, None, None], remainder)  # (1)
         self._rounds.end(number)
 
 
@@ -153,11 +201,22 @@ class FixedRates(HeadRates):
         return torch.full((n_heads,), float(self.tau), device=device)
 
 
-def _interpolate(before: Tensor, after: Tensor, scale: Tensor) -> None:
-    if after.dtype in (torch.bfloat16, torch.float16):  # these would round the scale
-        after.copy_(torch.lerp(before.float(), after.float(), scale.to(after.device)))
-    else:
+def _interpolate(before: Tensor, after: Tensor, scale: Tensor, remainder: Tensor | None) -> None:
+    if remainder is None:
         torch.lerp(before, after, scale.to(after), out=after)
+        return
+    exact = torch.lerp(before.float(), after.float(), scale.to(after.device)) + remainder  # (2)
+    after.copy_(exact)
+    remainder.copy_(exact - after)
+
+
+def _kinds(tensors: list[list[Tensor]]) -> list[list[tuple[torch.dtype, torch.device]]]:
+    return [[(tensor.dtype, tensor.device) for tensor in of_share] for of_share in tensors]
+
+
+def plain_name(layer: str) -> str:
+    """Return the name of a layer without torch's wrappers, as older states may hold it."""
+    return ".".join(part for part in layer.split(".") if part not in ("module", *WRAPPED))
 
 
 def _refuse_out_of_reach(given: set[nn.Parameter], named: dict[str, Rows], name: str) -> None:

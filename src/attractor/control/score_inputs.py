@@ -18,7 +18,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize, ref
 
 import torch
 from torch import Tensor, nn
@@ -169,29 +169,32 @@ class ScoreObserver:
 
     def __init__(self, attention: nn.Module, callback: ScoreCallback) -> None:
         part = _scoring_part(attention)
-        self.module = attention if part is None else part[0]
+        module = attention if part is None else part[0]
+        self._module = ref(module)  # the callbacks lead here, and must not keep the model alive
         self.callback = callback
-        callbacks = _CALLBACKS.setdefault(self.module, [])
+        callbacks = _CALLBACKS.setdefault(module, [])
         callbacks.append(callback)
         if part is None and uses_table(attention):
             _wrap_table()
+            finalize(module, _restore_unused_table)
         elif len(callbacks) == 1 and part is not None:
-            self.module.register_forward_pre_hook(part[1], with_kwargs=True)
+            module.register_forward_pre_hook(part[1], with_kwargs=True)
         elif len(callbacks) == 1:
-            self.module.forward = partial(_observed_forward, self.module, self.module.forward)
+            module.forward = partial(_observed_forward, module, module.forward)
 
     def remove(self) -> None:
-        callbacks = _CALLBACKS.get(self.module, [])
+        if (module := self._module()) is None:
+            return
+        callbacks = _CALLBACKS.get(module, [])
         callbacks[:] = [callback for callback in callbacks if callback is not self.callback]
         if callbacks:
             return
-        _CALLBACKS.pop(self.module, None)
-        hooks = self.module._forward_pre_hooks
+        _CALLBACKS.pop(module, None)
+        hooks = module._forward_pre_hooks
         for number in [number for number, hook in hooks.items() if hook in PART_HOOKS]:
-            del hooks[number], self.module._forward_pre_hooks_with_kwargs[number]
-        _restore_forward(self.module)
-        if not any(uses_table(module) for module in _CALLBACKS):
-            _restore_table()
+            del hooks[number], module._forward_pre_hooks_with_kwargs[number]
+        _restore_forward(module)
+        _restore_unused_table()
 
 
 # A layer that runs its forward pass under a mode. The pass is not compiled, as a compiled graph calls no mode.
@@ -326,8 +329,8 @@ def _wrap_table() -> None:
     cast(Any, AttentionInterface).get_interface = get_interface
 
 
-def _restore_table() -> None:
-    if not _WRAPPED:
+def _restore_unused_table() -> None:
+    if not _WRAPPED or any(uses_table(module) for module in _CALLBACKS):
         return
     from transformers.modeling_utils import AttentionInterface
 
