@@ -1,5 +1,6 @@
 """Find the query and key heads of all attention layers of a model; `layouts.py` knows those of Hugging Face models."""
 
+import re
 from dataclasses import replace
 from typing import cast
 
@@ -12,8 +13,10 @@ from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows, norm_rows
+from attractor.errors import InputError
 
 WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")  # what torch.compile and checkpoint_wrapper call their content
+ADAPTED = re.compile(r"(^|\.)(q|k|wq|wk|Wq|c_attn|linear_q)\w*\.base_layer\.weight$")  # PEFT wraps queries or keys
 
 
 def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
@@ -69,6 +72,7 @@ def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:
     """Return the views of all attention layers, in the model's order; refuse a model with a layer of unknown layout.
 
     Their names do not depend on wrappers such as DistributedDataParallel and torch.compile."""
+    _refuse_wrapped(model)
     views = _views(model)
     refuse_unknown(model, views)
     return _without_wrappers(model, views)
@@ -87,6 +91,21 @@ def _views(model: nn.Module) -> list[QueryKeyHeads]:
                 known.append(heads)
                 break
     return known
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse weights that no longer are the rows of heads."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise InputError(
+            "model must have its weights as matrices, but FullyShardedDataParallel (FSDP1) flattens them, so no head "
+            "has rows: shard it by torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+    for name, _ in model.named_parameters():
+        if ADAPTED.search(name):
+            raise InputError(
+                f"query and key weights must act alone, but an adapter (LoRA) adds to '{name}', so its rows do not say "
+                "how logits change: adapt other layers (target_modules), or train all weights"
+            )
 
 
 def _without_wrappers(model: nn.Module, views: list[QueryKeyHeads]) -> list[QueryKeyHeads]:

@@ -8,16 +8,19 @@ other. A *round* is the time in which each of them steps once, in the order in w
 the last one, or when one of them steps again, or before its turn, because others step more rarely or were skipped.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from attractor.control.views import Rows
 from attractor.errors import InputError
 
+OF_STEPS = sys.modules[Optimizer.__module__].__file__  # where torch wraps `step` by a function that calls the hooks
 # For each optimizer, the attached interventions by name, each with the names that must be attached before it.
 _ATTACHED: MutableMapping[Optimizer, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
 
@@ -50,6 +53,36 @@ def attach(
 def detach(optimizers: Iterable[Optimizer], name: str) -> None:
     for optimizer in optimizers:
         _ATTACHED.get(optimizer, {}).pop(name, None)
+
+
+def around_steps(
+    optimizers: Iterable[Optimizer], before: Callable[[int], None] | None, after: Callable[[int], None]
+) -> list[RemovableHandle]:
+    """Call `before` and `after` around the steps of the optimizers, with the number of the optimizer that steps."""
+
+    def outermost(act: Callable[[int], None], number: int) -> Callable[..., None]:
+        def hook(optimizer: Optimizer, *of_the_step: Any) -> None:
+            if not _is_nested(optimizer):
+                act(number)
+
+        return hook
+
+    hooks = []
+    for number, optimizer in enumerate(optimizers):
+        if before is not None:
+            hooks.append(optimizer.register_step_pre_hook(outermost(before, number)))
+        hooks.append(optimizer.register_step_post_hook(outermost(after, number)))
+    return hooks
+
+
+def _is_nested(optimizer: Optimizer) -> bool:
+    """Return whether the hook that asks is of a step inside a step: torch calls the hooks of both where a subclass's
+    `step` calls its parent's. A count of hooks could not tell, as a step that raises calls no hook at its end."""
+    n_steps, frame = 0, sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        is_step = frame.f_code.co_filename == OF_STEPS and frame.f_code.co_name == "wrapper"
+        n_steps += is_step and frame.f_locals.get("self") is optimizer
+    return n_steps > 1
 
 
 class Rounds:

@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -31,6 +31,7 @@ from attractor.control.local_rows import is_sharded, local_region
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima
 from attractor.control.optimizer_hooks import (
     Rounds,
+    around_steps,
     attach,
     detach,
     parameters_of,
@@ -132,10 +133,7 @@ class QKClip:
         self.maxima = LogitMaxima(self.views, threshold, groups=groups)
         self._rounds = Rounds(len(self.optimizers))
         self._was_cut = False
-        self._hooks = [
-            of_list.register_step_post_hook(partial(self._after, number))
-            for number, of_list in enumerate(self.optimizers)
-        ]
+        self._hooks = around_steps(self.optimizers, None, self._after)
         self.last: dict[str, HeadMaxima] = {}
         self._n_clipped: Tensor | None = None
 
@@ -150,7 +148,7 @@ class QKClip:
         self.maxima.remove()
         detach(self.optimizers, NAME)
 
-    def _after(self, number: int, *_: Any) -> None:
+    def _after(self, number: int) -> None:
         # A GradScaler that skips a step does not call this hook. The maxima go on to count, as no weight has changed.
         is_complete, was_cut = self._rounds.end(number)
         if not (is_complete or was_cut):

@@ -18,7 +18,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,6 +29,7 @@ from attractor.control.heads import WRAPPED, query_key_heads
 from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
 from attractor.control.optimizer_hooks import (
     Rounds,
+    around_steps,
     attach,
     detach,
     parameters_of,
@@ -94,14 +94,7 @@ class HeadRates(ABC):
         self._rounds = Rounds(len(self.optimizers))
         self._scales: tuple[Tensor, ...] = ()
         attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
-        self._hooks = [
-            hook
-            for number, of_list in enumerate(self.optimizers)
-            for hook in (
-                of_list.register_step_pre_hook(partial(self._before, number)),
-                of_list.register_step_post_hook(partial(self._after, number)),
-            )
-        ]
+        self._hooks = around_steps(self.optimizers, self._before, self._after)
 
     @abstractmethod
     def measure_share(self, index: int) -> None:
@@ -169,7 +162,7 @@ class HeadRates(ABC):
                         yield place, block, remainder
 
     @torch.no_grad()
-    def _before(self, number: int, *of_the_step: Any) -> None:
+    def _before(self, number: int) -> None:
         moved, begins = self._moved[number], self._rounds.begins(number)
         moved.find(self.shares.values())
         for index, (blocks, copies) in enumerate(zip(moved.blocks, moved.copies, strict=True)):
@@ -181,7 +174,7 @@ class HeadRates(ABC):
             self._scales = self.scales().split([share.rows.n_heads for share in self.shares.values()])
 
     @torch.no_grad()
-    def _after(self, number: int, *of_the_step: Any) -> None:
+    def _after(self, number: int) -> None:
         moved = self._moved[number]
         for scales, *of_share in zip(self._scales, moved.blocks, moved.copies, moved.remainders, strict=True):
             for (block, weight, _, _), before, remainder in zip(*of_share, strict=True):

@@ -3,7 +3,11 @@
     Trainer(..., callbacks=[LogitControl(quack=1.0)])            or qk_clip=100.0, or both
 
 The callback attaches when training begins, after the Trainer has created, wrapped and perhaps resumed its optimizer.
-QuacK's state is written into every checkpoint of the Trainer and loaded when it resumes.
+Where training begins again without having ended (a smaller batch size found, an interrupt), it attaches anew. QuacK's
+state is written into every checkpoint of the Trainer and loaded when it resumes.
+
+Logged are `qk_clips` (heads clipped so far), `largest_logit` of the last step or, where no head came near the
+threshold, a bound on it (`largest_logit_at_most`), and the `smallest_qk_rate` and `largest_qk_rate` of all heads.
 """
 
 from pathlib import Path
@@ -53,6 +57,7 @@ class LogitControl(TrainerCallback):
         **_: Any,
     ) -> None:
         assert model is not None
+        self._remove()
         if self.quack is not None:
             self.rates = QuacK(model, optimizer, self.quack, self.norm)
         elif self.qk_rate is not None:
@@ -74,10 +79,13 @@ class LogitControl(TrainerCallback):
         return torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.rates is not None and state.is_world_process_zero:
+        if self.rates is None:
+            return
+        stored = self.rates.state_dict()  # all processes take part, since weights may be sharded
+        if state.is_world_process_zero:
             target = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / STATE_FILE
             unfinished = target.with_suffix(".writing")
-            torch.save(self.rates.state_dict(), unfinished)
+            torch.save(stored, unfinished)
             unfinished.rename(target)
 
     def on_log(
@@ -88,10 +96,26 @@ class LogitControl(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        if self.clip is not None and logs is not None:
-            logs["qk_clips"] = state.log_history[-1]["qk_clips"] = float(self.clip.n_clipped)
+        if logs is None:
+            return
+        numbers: dict[str, float] = {}
+        if self.clip is not None:
+            numbers["qk_clips"] = float(self.clip.n_clipped)
+            if self.clip.last:
+                logits = torch.cat([of_layer.logits for of_layer in self.clip.last.values()])
+                exact = torch.cat([of_layer.exact for of_layer in self.clip.last.values()])
+                largest, head = logits.max(0)
+                numbers["largest_logit" if exact[head] else "largest_logit_at_most"] = float(largest)
+        if self.rates is not None and self.rates.rates:
+            rates = torch.cat([rates for of_layer in self.rates.rates.values() for rates in of_layer.values()])
+            numbers |= {"smallest_qk_rate": float(rates.min()), "largest_qk_rate": float(rates.max())}
+        logs.update(numbers)
+        state.log_history[-1].update(numbers)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
         for attached in (self.rates, self.clip):
             if attached is not None:
                 attached.remove()
