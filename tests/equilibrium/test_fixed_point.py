@@ -1,4 +1,7 @@
-"""Fixed points of causal maps: what a token may hear, what a solve reaches and what it admits, and its gradient."""
+"""Solves of fixed points of causal maps: causality, accuracy, reported residuals and gradients.
+
+Numbers in brackets are the equations of `attractor.equilibrium.fixed_point`.
+"""
 
 import gc
 import weakref
@@ -31,7 +34,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
 class Toy(nn.Module):
-    """z + (mean over the past of tanh(z W)) V; to go on from a past, each evaluation needs its sum so far."""
+    """Compute z + (mean over the past of tanh(z W)) V. Its cache holds the sum and number of the past tokens."""
 
     def __init__(self, scale: float = 0.5, seed: int = 0) -> None:
         super().__init__()
@@ -65,7 +68,7 @@ class Layer(nn.Module):
 
 
 class Linear(nn.Module):
-    """z + M z with M causal and linear, of a given spectral radius: (4)'s Jacobian is M."""
+    """Compute z + M z, where M is a causal matrix of the given spectral radius. M is the Jacobian of G in (4)."""
 
     def __init__(self, length: int, radius: float, seed: int = 0) -> None:
         super().__init__()
@@ -93,8 +96,9 @@ def gradients(state: Tensor, *of: Tensor) -> list[Tensor]:
 
 @every_solver
 @pytest.mark.parametrize("make", [Toy, lambda: Layer("standard"), lambda: Layer("coupled-euler")])
-def test_no_token_hears_the_future_or_another_sequence(solver: Solver, make: Callable[[], nn.Module]) -> None:
-    """Gradients after a token and in other rows are exactly zero, and before it they are not."""
+def test_no_token_depends_on_the_future_or_another_sequence(solver: Solver, make: Callable[[], nn.Module]) -> None:
+    """Criterion: a token has a nonzero gradient at itself and every earlier token, and exactly zero at later tokens and
+    in other rows. Gradients show every smooth dependence."""
     step = make()
     u = inputs(width=WIDTH if isinstance(step, Toy) else 8).requires_grad_()
     state = solver.solve(step, u).state
@@ -107,7 +111,8 @@ def test_no_token_hears_the_future_or_another_sequence(solver: Solver, make: Cal
 
 @every_solver
 def test_values_do_not_depend_on_the_future_or_other_sequences(solver: Solver) -> None:
-    """Not even through a choice, which has no gradient: other tokens overflow, and nobody else is any different."""
+    """Criterion: when later tokens overflow and another sequence is NaN, the other states keep every bit. Stopping
+    rules and choices of an iterate have no gradient, so the values are compared as well."""
     u = inputs(3)
     changed = u.clone()
     changed[0, 4:] = 1e300
@@ -118,7 +123,7 @@ def test_values_do_not_depend_on_the_future_or_other_sequences(solver: Solver) -
 
 
 @every_solver
-def test_sequences_are_solved_as_they_are_alone(solver: Solver) -> None:
+def test_a_sequence_has_the_same_solution_alone_and_in_a_batch(solver: Solver) -> None:
     u, order = inputs(5), [3, 0, 4, 1, 2]
     together = solver.solve(Toy(), u)
     shuffled = solver.solve(Toy(), u[order])
@@ -132,7 +137,7 @@ def test_sequences_are_solved_as_they_are_alone(solver: Solver) -> None:
 
 @every_solver
 @pytest.mark.parametrize("make", [Toy, lambda: Layer("standard"), lambda: Layer("mla")])
-def test_going_on_from_caches_is_the_whole_solve(solver: Solver, make: Callable[[], nn.Module]) -> None:
+def test_a_solve_in_parts_with_caches_equals_the_whole_solve(solver: Solver, make: Callable[[], nn.Module]) -> None:
     step = make().eval()
     u = inputs(length=11, width=WIDTH if isinstance(step, Toy) else 8)
     past: dict[int, Any] = {}
@@ -146,7 +151,7 @@ def test_going_on_from_caches_is_the_whole_solve(solver: Solver, make: Callable[
 
 @every_solver
 def test_evaluations_are_numbered_and_their_number_is_fixed(solver: Solver) -> None:
-    """Also where there is nothing left to do."""
+    """Criterion: the number of evaluations is the same even if the start is a fixed point already."""
     for start in (inputs(), torch.zeros(2, 7, WIDTH)):
         numbers = []
         result = solver.solve(lambda z, index, seen=numbers: seen.append(index) or z, start)
@@ -168,7 +173,7 @@ def test_one_evaluation_is_the_single_pass(method: str) -> None:
 
 
 def test_depth_one_is_the_rule_of_the_paper() -> None:
-    """Section 11.3, written out token by token."""
+    """Criterion: the states equal those of FastSlow, section 11.3, written as a loop over tokens."""
     step, u = Toy(), inputs(1)
     x_old, x = u, step(u, 0)
     for _ in range(3):
@@ -183,7 +188,8 @@ def test_depth_one_is_the_rule_of_the_paper() -> None:
 
 
 def test_the_limit_of_passes_forgets_the_input_and_that_of_deq_does_not() -> None:
-    """METHODS.md, section 2. A contraction has one fixed point, whatever it starts from."""
+    """Criterion: after 200 passes two inputs give the same state, since a contraction has one fixed point. The root of
+    (4) contains the input, so the states of two inputs stay apart."""
     contraction = Layer("standard")
 
     def step(z: Tensor, index: int) -> Tensor:
@@ -200,7 +206,7 @@ def test_the_limit_of_passes_forgets_the_input_and_that_of_deq_does_not() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_mixing_needs_fewer_evaluations_than_passes(depth: int) -> None:
-    """To 1e-10 on linear contractions, whose fixed point is 0."""
+    """Criterion: on linear contractions, Anderson mixing needs fewer than 80% of the passes for a residual of 1e-10."""
     for seed in range(3):
         map = Linear(5, 0.9, seed)
         reached = {}
@@ -211,7 +217,8 @@ def test_mixing_needs_fewer_evaluations_than_passes(depth: int) -> None:
 
 
 def test_deq_solves_linear_equations() -> None:
-    """(1 - M)^-1 u, and to the left its transpose; the radius 0.9 is close to where plain iteration fails."""
+    """Criterion: the state is (1 - M)^-1 u, and the gradient is the transposed inverse times the given one. The
+    spectral radius is 0.9, close to 1, where plain iteration fails."""
     step, u = Linear(6, 0.9), inputs(3, 6).requires_grad_()
     result = Solver("deq", 300, depth=3, tolerance=1e-12).solve(step, u)
     inverse = torch.linalg.inv(torch.eye(6 * WIDTH, dtype=torch.float64) - flat(step.matrix))
@@ -237,7 +244,7 @@ def test_deq_reaches_a_root_with_any_number_of_token_dimensions() -> None:
 
 
 def test_mixing_is_the_same_under_vmap() -> None:
-    """Studies stack models, so nothing here may look at a value."""
+    """Criterion: `vmap` over three weights equals three solves. It fails on code that branches on a tensor's value."""
     solver, u = Solver("anderson", 4, depth=2), inputs()
     weights = torch.stack([Toy(seed=s).weight.detach() for s in range(3)])
 
@@ -249,8 +256,9 @@ def test_mixing_is_the_same_under_vmap() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("solver", [Solver("anderson", 60), Solver("deq", 60), Solver("deq", 60, depth=3)])
-def test_expansive_maps_are_counted_and_never_spread_nan(solver: Solver, dtype: torch.dtype) -> None:
-    """The first row's map contracts and the second's multiplies by 30 a step, until numbers overflow."""
+def test_expansive_maps_count_as_unsolved_and_give_no_nan(solver: Solver, dtype: torch.dtype) -> None:
+    """Criterion: evaluated states, result and gradient stay finite, and exactly the expansive row counts as unsolved.
+    The map of the first row contracts. That of the second multiplies by 30 at each step, until numbers overflow."""
     scale = torch.tensor([0.3, 30.0], dtype=dtype).view(2, 1, 1)
     turn = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))[0].to(dtype)
     u = inputs(width=16).to(dtype).requires_grad_()
@@ -264,7 +272,7 @@ def test_expansive_maps_are_counted_and_never_spread_nan(solver: Solver, dtype: 
     assert all(z.isfinite().all() for z in evaluated)
     assert result.state.isfinite().all()
     assert result.largest_residual > 0.1
-    if dtype != torch.float16:  # which has no 1e-3 left for the first row
+    if dtype != torch.float16:  # fp16 cannot reach the tolerance in the first row
         assert result.n_unsolved == u.shape[1]
     if solver.method == "deq":
         (gradient,) = gradients(result.state, u)
@@ -297,7 +305,7 @@ def test_half_precision_is_close_and_stays_half(solver: Solver, dtype: torch.dty
     toy = Toy()
 
     def step(z: Tensor, index: int) -> Tensor:
-        """Contracts, or under deq the map does whose root is sought."""
+        """Contract, or under "deq" return a map whose G contracts."""
         return toy(z, index) - (0 if solver.method == "deq" else z - 1)
 
     wide = solver.solve(step, inputs()).state
@@ -312,8 +320,8 @@ def test_half_precision_is_close_and_stays_half(solver: Solver, dtype: torch.dty
 
 @pytest.mark.parametrize("solver", [Solver("anderson", 5), Solver("anderson", 5, depth=3), Solver("deq", 5)])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
-def test_nothing_is_divided_by_a_change_of_zero(solver: Solver, offset: float) -> None:
-    """Where the residual does not change: a constant offset, and a state that is a fixed point already."""
+def test_a_constant_residual_causes_no_division_by_zero(solver: Solver, offset: float) -> None:
+    """Criterion: states and gradients are exact where the residual is constant or zero, so that (3) has dr = 0."""
     u = inputs().requires_grad_()
     result = solver.solve(lambda z, _: z + offset, u)
     torch.testing.assert_close(result.state, u + offset * (1 if solver.method == "deq" else 5))
@@ -331,7 +339,7 @@ def unrolled(step: Callable[[Tensor, int], Tensor], u: Tensor, n: int = 300) -> 
 @pytest.mark.parametrize("depth", fast_alone([1, 3], 1))
 @pytest.mark.parametrize("make", [lambda: Toy(0.6), lambda: Linear(7, 0.8), lambda: Layer("standard")])
 def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module], depth: int) -> None:
-    """By the input and by every parameter."""
+    """Criterion: both gradients agree for the input and for every parameter."""
     step = make()
     u = inputs(width=8 if isinstance(step, Layer) else WIDTH).requires_grad_()
     of = (u, *step.parameters())
@@ -341,7 +349,7 @@ def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
 
 
-def test_gradients_agree_with_differences() -> None:
+def test_gradients_agree_with_finite_differences() -> None:
     u = inputs(1, 3).requires_grad_()
     weights = [weight.detach().requires_grad_() for weight in Toy().parameters()]
     for solver in (Solver("deq", 60), Solver("anderson", 4), Solver("anderson", 4, depth=2)):
@@ -354,7 +362,8 @@ def test_gradients_agree_with_differences() -> None:
 
 
 def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None:
-    """And more of them come closer to the true one, which is linear in what comes from above."""
+    """Criterion: without backward iterations, the gradient is that of one evaluation at the root. With more iterations,
+    its distance from the gradient of the unrolled solve shrinks."""
     step, u = Toy(), inputs().requires_grad_()
     (true,) = gradients(unrolled(step, u), step.weight)
     off = []
@@ -383,7 +392,7 @@ def saved_numbers() -> Iterator[list[int]]:
 
 
 def test_memory_does_not_grow_with_evaluations() -> None:
-    """deq keeps the graph of one, however many there are; without gradients nothing is kept at all."""
+    """Criterion: "deq" saves as many numbers for 50 evaluations as for 2, and nothing is saved without gradients."""
     step, u = Toy(), inputs().requires_grad_()
     sizes = []
     for solver in (Solver("passes", 1), Solver("deq", 2), Solver("deq", 50)):
@@ -398,8 +407,9 @@ def test_memory_does_not_grow_with_evaluations() -> None:
             assert not saved
 
 
-def test_a_solve_is_let_go_with_its_result() -> None:
-    """Its graph must not refer to itself: models would keep their activations until the garbage is collected."""
+def test_the_graph_of_a_solve_is_freed_with_its_result() -> None:
+    """Criterion: the last state is freed with the result, without the garbage collector. A graph that refers to itself
+    would keep the activations of a model until the next collection."""
     step, last = Toy(), []
 
     def watched(z: Tensor, index: int) -> Tensor:
@@ -418,7 +428,7 @@ def test_a_solve_is_let_go_with_its_result() -> None:
 
 
 def test_deq_agrees_with_torchdeq() -> None:
-    """An independent implementation, whose Anderson looks at whole sequences: the same root, the same gradients."""
+    """Criterion: the root and the gradients equal those of torchdeq, an independent implementation."""
     step, u = Toy(0.6), inputs().requires_grad_()
     of = (u, *step.parameters())
     theirs = torchdeq.get_deq(
@@ -433,7 +443,8 @@ def test_deq_agrees_with_torchdeq() -> None:
 
 
 def test_norm_and_growth_of_known_maps() -> None:
-    """A rotation scaled by 0.9, whose eigenvalues are a complex pair; a shift, which forgets; a causal linear map."""
+    """Criterion: both estimates equal the known values of a scaled rotation, of multiples, a shift and a causal matrix.
+    The eigenvalues of the rotation are a complex pair, and the shift is nilpotent, so its growth rate is zero."""
     z = inputs(3, 5, 2)
     turn = 0.9 * torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     for estimate in (rms_singular_value, growth_rate):
@@ -456,7 +467,7 @@ def map_less_identity(map: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda z: map(z) - z
 
 
-def test_growth_tells_whether_plain_iteration_converges() -> None:
+def test_the_growth_rate_predicts_whether_plain_iteration_converges() -> None:
     for scale, converges in ((0.4, True), (2.0, False)):
         step, u = Toy(scale), inputs()
         z = unrolled(step, u).detach()
@@ -480,7 +491,7 @@ def test_growth_tells_whether_plain_iteration_converges() -> None:
         ({"method": "deq", "tolerance": 0.0}, "tolerance must be positive, got 0.0"),
     ],
 )
-def test_fields_are_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
+def test_invalid_fields_are_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         Solver(**fields)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Doubly stochastic mixing and the unit sphere: limits, invariances, bounds, and the gradient where nothing points."""
+"""Doubly stochastic mixing and the unit sphere: limits, invariances, bounds, and the gradient at zero."""
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ def test_rows_and_columns_sum_to_one(dtype: torch.dtype) -> None:
 
 
 def test_more_iterations_come_closer() -> None:
-    """Until nothing is left but rounding; sooner where logits are close together."""
+    """Criterion: the defect falls until only rounding is left; logits four times as large need more iterations."""
     for scale, n_enough in ((1, 200), (4, 5_000)):
         defects = [birkhoff_defect(sinkhorn(scale * logits(4, 4), n)).item() for n in (5, 20, n_enough)]
         assert defects[0] > defects[1] > defects[2]
         assert defects[2] < 1e-12
 
 
-def test_a_doubly_stochastic_matrix_stays_and_offsets_are_not_felt() -> None:
+def test_a_doubly_stochastic_matrix_stays_and_offsets_change_nothing() -> None:
     mixing = sinkhorn(logits(3, 4, 4), 200)
     torch.testing.assert_close(sinkhorn(mixing.log(), 1), mixing)
     offsets = logits(3, 4, 1) + 2 * logits(3, 1, 4)
@@ -39,7 +39,7 @@ def test_a_doubly_stochastic_matrix_stays_and_offsets_are_not_felt() -> None:
 
 
 def test_mixing_does_not_expand() -> None:
-    """By the spectral norm: 1 in the limit, and never more than the defect allows."""
+    """Criterion: the spectral norm is 1 in the limit, and at most 1 plus the defect before it."""
     torch.testing.assert_close(
         torch.linalg.matrix_norm(sinkhorn(logits(6, 5, 5), 200), 2), torch.ones(6, dtype=torch.float64)
     )

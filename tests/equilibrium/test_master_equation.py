@@ -1,4 +1,7 @@
-"""The master equation: theorem 28 and the pieces of its proof, on generators with known answers and on random ones."""
+"""The master equation on generators with known results and on random ones: theorem 28 of FastSlow and its proof.
+
+Numbers in brackets are the equations of `attractor.equilibrium.master_equation`.
+"""
 
 import math
 import sys
@@ -23,18 +26,18 @@ from attractor.equilibrium.master_equation import (
 )
 from attractor.errors import InputError
 
-N = 12  # of remark 31
+N = 12  # the number of states in remark 31
 SEEDS = range(5)
 
 
 def generator_of(rates: Tensor) -> Tensor:
-    """The off-diagonal rates, with the diagonal that conserves probability."""
+    """Return the off-diagonal rates with the diagonal that conserves probability."""
     rates = rates.double().clone().fill_diagonal_(0)
     return rates - rates.sum(0).diag()
 
 
 def chain(up: list[float], down: list[float]) -> Tensor:
-    """A birth-death chain: up[i] from state i to i + 1, down[i] back."""
+    """Build a birth-death chain with rate up[i] from state i to i + 1, and down[i] back."""
     up_rates, down_rates = (torch.tensor(rates, dtype=torch.float64) for rates in (up, down))
     return generator_of(up_rates.diag(-1) + down_rates.diag(1))
 
@@ -48,7 +51,8 @@ def distributions(*shape: int, seed: int = 0) -> Tensor:
 
 
 def reducible(sizes: list[int], n_transient: int, seed: int) -> tuple[Tensor, list[list[int]]]:
-    """Closed classes of the given sizes and transient states that lead into them, in shuffled order."""
+    """Build a generator from closed classes of the given sizes and transient states that lead into them. Return it with
+    its states shuffled, and the states of each class."""
     n = sum(sizes) + n_transient
     draw = torch.Generator().manual_seed(seed)
     allowed = torch.zeros(n, n, dtype=torch.bool)
@@ -68,7 +72,7 @@ def reducible(sizes: list[int], n_transient: int, seed: int) -> tuple[Tensor, li
 
 @pytest.mark.parametrize("density", [1.0, 0.2, 0.0])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_generator_is_one_and_irreducible(seed: int, density: float) -> None:
+def test_a_random_generator_is_valid_and_irreducible(seed: int, density: float) -> None:
     generator = random_generator(N, seed, density)
     check(generator)
     assert generator.dtype == torch.float64
@@ -86,7 +90,7 @@ def test_density_is_the_share_of_pairs_with_a_rate() -> None:
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo])
 @pytest.mark.parametrize("function", [check, closed_classes, stationary, largest_step])
-def test_what_is_no_generator_is_refused_by_its_entry(function, layout: torch.layout) -> None:
+def test_an_invalid_generator_is_refused_and_its_wrong_entry_is_named(function, layout: torch.layout) -> None:
     def refused(change, pattern: str) -> None:
         generator = random_generator(4).clone()
         change(generator)
@@ -99,7 +103,7 @@ def test_what_is_no_generator_is_refused_by_its_entry(function, layout: torch.la
     refused(lambda a: a[2, 0].fill_(torch.inf), r"generator\[2, 0\] must be finite, got inf")
 
 
-def test_shapes_and_kinds_of_numbers_are_refused() -> None:
+def test_wrong_shapes_and_dtypes_are_refused() -> None:
     with pytest.raises(InputError, match=r"must be square, got shape \(3, 4\)"):
         check(torch.zeros(3, 4))
     with pytest.raises(InputError, match="floating-point"):
@@ -112,7 +116,7 @@ def test_shapes_and_kinds_of_numbers_are_refused() -> None:
         random_generator(3, density=2)
 
 
-def test_a_generator_by_rows_is_told_to_turn_round() -> None:
+def test_a_generator_by_rows_is_refused_with_the_advice_to_transpose_it() -> None:
     with pytest.raises(InputError, match="transpose"):
         check(random_generator(5).T)
 
@@ -125,8 +129,9 @@ def test_one_wrong_generator_of_a_batch_is_named() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rounding_is_no_offence(dtype: torch.dtype) -> None:
-    """A diagonal summed in another order, at n where that shows, passes; one wrong by a millionth does not."""
+def test_rounding_errors_of_a_generator_are_accepted(dtype: torch.dtype) -> None:
+    """Criterion: a diagonal that is summed in another order passes, at a size where the order changes digits. A
+    diagonal with an error of a millionth (in fp32, of a thousandth) is refused."""
     rates = 10 ** (6 * torch.rand(300, 300, generator=torch.Generator().manual_seed(0), dtype=dtype))
     rates.fill_diagonal_(0)
     generator = rates - rates.flip(0).cumsum(0)[-1].diag()
@@ -140,30 +145,31 @@ def test_rounding_is_no_offence(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_stationary_distribution_is_positive_and_at_rest(seed: int) -> None:
+def test_the_stationary_distribution_is_positive_and_spans_the_kernel(seed: int) -> None:
     generator = random_generator(N, seed)
     p = stationary(generator)
     assert (p > 0).all()
     assert p.sum() == pytest.approx(1, abs=1e-15)
     assert (generator @ p).abs().max() < 1e-15
-    null = torch.linalg.svd(generator).Vh[-1]  # another way to the kernel
+    null = torch.linalg.svd(generator).Vh[-1]  # the kernel, computed independently
     torch.testing.assert_close(p, null / null.sum(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("n", [3, 40, 150])
 def test_a_birth_death_chain_has_the_known_distribution_in_every_entry(n: int) -> None:
-    """p_{i+1} / p_i = up_i / down_i, relatively exact to below 1e-210: no entry is lost beside larger ones."""
+    """Criterion: p_{i+1} / p_i = up_i / down_i holds to relative rounding, even for entries as small as 1e-210."""
     draw = torch.Generator().manual_seed(n)
     up, down = (10 ** (4 * torch.rand(n - 1, generator=draw, dtype=torch.float64)) for _ in range(2))
     down = down * 30
     expected = torch.cat([torch.zeros(1), (up / down).log().cumsum(0)]).softmax(0)
     p = stationary(chain(up.tolist(), down.tolist()))
     assert p.min() < 1e-3 ** (n / 3) * 10
-    torch.testing.assert_close(p, expected, rtol=1e-11, atol=0)  # the logarithms lose a few digits, not the elimination
+    torch.testing.assert_close(p, expected, rtol=1e-11, atol=0)  # the few lost digits are of these logarithms
 
 
 def test_almost_separate_clusters_are_weighed_right() -> None:
-    """Two pairs of states, joined by rates of 1e-14: LU or an SVD would see two kernels here."""
+    """Criterion: two pairs of states joined by rates of 1e-14 have the exact distribution. LU or an SVD would find a
+    kernel of two dimensions here."""
     rates = torch.zeros(4, 4, dtype=torch.float64)
     rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1
     rates[2, 1], rates[1, 2] = 1e-14, 3e-14
@@ -174,7 +180,8 @@ def test_almost_separate_clusters_are_weighed_right() -> None:
 @pytest.mark.parametrize("sizes", [[5], [3, 2], [1, 1, 1], [4, 3, 2, 1]])
 @pytest.mark.parametrize("n_transient", [0, 3])
 def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_transient: int) -> None:
-    """So irreducible means one dimension, and one dimension means one closed class: transient states do no harm."""
+    """Criterion: the kernel has as many dimensions as there are closed classes, with and without transient states. So
+    the stationary distribution is unique exactly if there is one closed class; otherwise the generator is refused."""
     generator, classes = reducible(sizes, n_transient, seed=len(sizes))
     found = closed_classes(generator)
     assert sorted(found) == sorted(classes)
@@ -184,7 +191,7 @@ def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_tr
             stationary(generator)
         assert all(str(states) in str(refused.value) for states in classes)
         one = found[0]
-        assert stationary(generator[one][:, one]).shape == (len(one),)  # what the message says to do
+        assert stationary(generator[one][:, one]).shape == (len(one),)  # as the message advises
     else:
         p = stationary(generator)
         assert (p > 0).nonzero().flatten().tolist() == classes[0]
@@ -192,8 +199,8 @@ def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_tr
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_batch_of_generators_is_so_many_single_ones(seed: int) -> None:
-    """Irreducible or not, each with a root of its own."""
+def test_generators_in_a_batch_have_the_results_of_single_ones(seed: int) -> None:
+    """Criterion: irreducible and reducible generators in one batch each have the distribution that they have alone."""
     parts = [random_generator(8, seed), reducible([3], 5, seed)[0], random_generator(8, seed, density=0.1).to_dense()]
     batch = torch.stack([torch.stack(parts), torch.stack(parts[::-1])])
     together = stationary(batch)
@@ -212,8 +219,8 @@ def test_precision_and_layout_are_those_of_the_generator() -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_states_are_usable() -> None:
-    """Sparse LU agrees with dense elimination, Euler arrives where they say, all in seconds."""
+def test_two_thousand_states_are_solved_within_seconds() -> None:
+    """Criterion: sparse LU takes at most 20 s, and agrees with dense elimination and with 400 Euler steps."""
     began = time.perf_counter()
     generator = random_generator(2000, density=0.005)
     p = stationary(generator)
@@ -226,7 +233,8 @@ def test_two_thousand_states_are_usable() -> None:
 
 
 def test_a_long_sparse_chain_with_transient_states() -> None:
-    """The LU's way, at a size where a dense matrix would take 3 GB: geometric, and zero where states are left."""
+    """Criterion: sparse LU gives a geometric distribution, and zero at the transient states. The chain has 20,000
+    states; its dense matrix would take 3 GB."""
     n, n_transient = 20_000, 3
     at = torch.arange(n - n_transient - 1)
     start = torch.full_like(at, n_transient)
@@ -255,7 +263,7 @@ def test_eigenvalues_lie_left_of_zero_in_gershgorins_discs(seed: int, density: f
     assert nearest.max() < 1e-12
     real = found.real.sort(descending=True).values
     assert abs(real[0]) < 1e-13
-    assert real[1] < -1e-3  # simple: nothing else touches the axis
+    assert real[1] < -1e-3  # the eigenvalue 0 is simple, and no other one lies on the imaginary axis
 
 
 @pytest.mark.parametrize("density", [1.0, 0.15, 0.0])
@@ -271,7 +279,8 @@ def test_below_the_largest_step_the_map_is_stochastic_and_primitive(seed: int, d
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_largest_step_is_tight_from_its_own_vertex_only(seed: int) -> None:
-    """Just beyond it, the vertex of the largest |A_jj| loses its sign at once; all other vertices keep theirs."""
+    """Criterion: a step just beyond the largest one turns only the vertex of the largest |A_jj| negative. Below that
+    step all paths stay positive. A path from the stationary distribution does so even just beyond it."""
     generator = random_generator(N, seed)
     dt = largest_step(generator)
     worst = int(generator.diagonal().abs().argmax())
@@ -297,13 +306,13 @@ def test_the_warning_names_a_step_that_then_passes() -> None:
 
 
 def test_at_exactly_the_largest_step_two_states_swap_for_ever() -> None:
-    """Why (2) has a strict inequality: stochastic still, but no longer primitive."""
+    """The map is still stochastic there, but no longer primitive. So (2) has a strict inequality."""
     generator = chain([1.0], [1.0])
     start = vertex(2, 0)
     assert torch.equal(euler(generator, start, largest_step(generator), 1001), vertex(2, 1))
 
 
-def test_a_chain_that_stands_still_bears_any_step() -> None:
+def test_a_generator_of_zeros_allows_any_step() -> None:
     generator = torch.zeros(2, 2, dtype=torch.float64)
     assert largest_step(generator) == math.inf
     assert torch.equal(euler(generator, vertex(2, 0), 1e6, 3), vertex(2, 0))
@@ -313,13 +322,14 @@ def test_a_chain_that_stands_still_bears_any_step() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_euler_arrives_at_the_stationary_distribution(seed: int) -> None:
-    """Remark 31: 9.7e-8 and a residual of 1.2e-7 there; here from every vertex, and to rounding."""
+def test_euler_converges_to_the_stationary_distribution(seed: int) -> None:
+    """Criterion: from every vertex, the error, the residual and the change of the sum are below 1e-14. Remark 31
+    reports an error of 9.7e-8 and a residual of 1.2e-7."""
     generator = random_generator(N, seed)
     x = euler(generator, torch.eye(N, dtype=torch.float64), 0.9 * largest_step(generator), 400)
     assert (x - stationary(generator)).abs().max() < 1e-14
     assert (x @ generator.T).abs().max() < 1e-14
-    assert (x.sum(-1) - 1).abs().max() < 1e-14  # nobody renormalised
+    assert (x.sum(-1) - 1).abs().max() < 1e-14  # without renormalisation
 
 
 @pytest.mark.parametrize(
@@ -340,7 +350,7 @@ def test_euler_arrives_at_the_stationary_distribution(seed: int) -> None:
 )
 @pytest.mark.parametrize("part", [0.3, 0.7])
 def test_the_rate_of_euler_is_the_second_largest_eigenvalue(generator: Tensor, eigenvalues: list, part: float) -> None:
-    """Known spectra: errors shrink by |1 + dt lambda| a step, the largest of them."""
+    """Criterion: for known spectra, the error shrinks at each step by the largest |1 + dt lambda|."""
     dt = part * largest_step(generator)
     rate = max(abs(1 + dt * eigenvalue) for eigenvalue in eigenvalues)
     n_steps = math.ceil(math.log(1e-8) / math.log(rate))
@@ -364,7 +374,7 @@ def test_the_flow_is_the_matrix_exponential(n: int, density: float) -> None:
     assert torch.equal(flow(generator, x0, torch.tensor([0.0, 1.0]))[0], x0)
 
 
-def test_the_flow_of_a_sparse_generator_relaxes() -> None:
+def test_the_flow_of_a_sparse_generator_converges_to_the_stationary_distribution() -> None:
     generator = random_generator(200, density=0.03)
     (there,) = flow(generator, vertex(200, 5), torch.tensor([2.0]))
     exact = expm_multiply(2 * generator.to_dense().numpy(), vertex(200, 5).numpy())
@@ -373,15 +383,15 @@ def test_the_flow_of_a_sparse_generator_relaxes() -> None:
     assert (late - stationary(generator)).abs().max() < 1e-8
 
 
-def test_many_small_euler_steps_are_the_flow() -> None:
-    """The error of (2) against (1) is of first order: half the step, half the error."""
+def test_euler_converges_to_the_flow_at_first_order() -> None:
+    """Criterion: (2) is a first-order method for (1), so half the step leaves half the error."""
     generator, x0 = random_generator(N), vertex(N, 0)
     (exact,) = flow(generator, x0, torch.tensor([0.5]), rtol=1e-12)
     errors = [float((euler(generator, x0, 0.5 / n, n) - exact).abs().sum()) for n in (200, 400)]
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)
 
 
-def test_times_must_increase_and_the_solver_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_must_increase_and_the_solver_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     generator, x0 = random_generator(3), vertex(3, 0)
     for times in ([-1.0, 1.0], [1.0, 1.0], [2.0, 1.0]):
         with pytest.raises(InputError, match="times must increase from 0 on"):
@@ -392,7 +402,7 @@ def test_times_must_increase_and_the_solver_must_be_there(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("function", [lambda a, x: euler(a, x, 0.01, 1), lambda a, x: flow(a, x, torch.tensor([1.0]))])
-def test_what_is_no_distribution_is_refused(function) -> None:
+def test_invalid_distributions_are_refused(function) -> None:
     generator = random_generator(3)
     for x0, pattern in [
         (torch.tensor([0.5, 0.4, 0.2]), r"x0 must sum to 1, got 1.1; divide by"),
@@ -402,7 +412,7 @@ def test_what_is_no_distribution_is_refused(function) -> None:
     ]:
         with pytest.raises(InputError, match=pattern):
             function(generator, x0)
-    assert function(generator, torch.tensor([0.1, 0.2, 0.7])).dtype == torch.float64  # rounded to fp32, and welcome
+    assert function(generator, torch.tensor([0.1, 0.2, 0.7])).dtype == torch.float64  # fp32 rounds the sum
     with pytest.raises(InputError, match="dt must be positive, got 0"):
         euler(generator, vertex(3, 0), 0.0, 1)
 
@@ -419,7 +429,7 @@ def test_euler_keeps_the_batch_and_the_path(density: float) -> None:
     torch.testing.assert_close(path[-1, 1, 2], euler(generator, x0[1, 2], dt, 4), rtol=0, atol=1e-15)
 
 
-def test_the_compressed_layout_is_welcome_too() -> None:
+def test_the_compressed_sparse_layout_is_accepted() -> None:
     generator = random_generator(N, density=0.3)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
@@ -448,7 +458,7 @@ def test_relative_entropy_is_no_less_than_pinsker_says_and_keeps_its_digits() ->
     torch.testing.assert_close(found, (p * (p / q).log()).sum(-1), rtol=1e-12, atol=0)
     z = torch.randn(200, N, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     direction = p * (z - (p * z).sum(-1, keepdim=True))
-    for size in (1e-6, 1e-9):  # the sum of p log(p / q) alone would have errors of 1e-16 here, and either sign
+    for size in (1e-6, 1e-9):  # the plain sum of p log(p / q) has errors of 1e-16 of either sign
         second_order = (size * direction).square().div(p).sum(-1) / 2
         torch.testing.assert_close(relative_entropy(p + size * direction, p), second_order, rtol=1e-4, atol=0)
 
@@ -462,7 +472,8 @@ def test_relative_entropy_has_the_gradient_of_its_formula() -> None:
 @pytest.mark.parametrize("part", [0.3, 1.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_relative_entropy_never_grows_along_euler(seed: int, part: float) -> None:
-    """The H theorem, from the vertices and from inside, down to 1e-25 and to the largest step itself."""
+    """Criterion: the H theorem holds from vertices and from the interior, until the entropy is 1e-25. The steps include
+    the largest one."""
     generator = random_generator(N, seed)
     starts = torch.cat([torch.eye(N, dtype=torch.float64), distributions(4, N, seed=seed)])
     path = euler(generator, starts, part * largest_step(generator), 60, trajectory=True)
@@ -482,7 +493,7 @@ def test_relative_entropy_falls_along_the_flow_and_to_any_other_path() -> None:
 
 
 def test_beyond_the_largest_step_relative_entropy_may_grow() -> None:
-    """So that the two tests above could have failed."""
+    """This shows that the two tests above can fail."""
     generator = chain([1.0], [1.0])
     with pytest.warns(UserWarning, match="largest safe step"):
         path = euler(generator, torch.tensor([0.6, 0.4]), 1.2, 3, trajectory=True)
@@ -518,8 +529,8 @@ def test_column_sums_need_no_gradients_around_them() -> None:
     assert x.grad is None
 
 
-def test_a_map_that_is_no_generator_has_column_sums_off_one() -> None:
-    """Remark 30: [0.892, 1.096] for one random map, of which the paper gives neither size nor step."""
+def test_a_map_without_a_generator_has_column_sums_other_than_one() -> None:
+    """For comparison, remark 30 reports column sums in [0.892, 1.096] for one random map, without its size or step."""
     w = torch.randn(N, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / N**0.5
     found = column_sums(lambda x: x + 0.05 * w @ x, torch.full((N,), 1 / N, dtype=torch.float64))
     torch.testing.assert_close(found, 1 + 0.05 * w.sum(0))
