@@ -1,4 +1,4 @@
-"""TOST agrees with statsmodels and with its interval, and errs no more often than it says."""
+"""TOST agrees with statsmodels and with its confidence interval, and keeps its error rate."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_the_p_values_are_those_of_statsmodels(seed, margin):
 
 
 @pytest.mark.parametrize("level", [0.01, 0.05])
-def test_equivalent_is_an_interval_within_the_margin(level):
+def test_equivalence_is_an_interval_within_the_margin(level):
     outcomes = set()
     for seed in range(200):
         differences = np.random.default_rng(seed).normal(0.2, 0.5, size=6)
@@ -69,22 +69,22 @@ def test_a_difference_as_large_as_the_margin_is_called_equivalent_at_most_as_oft
     ],
     ids=str,
 )
-def test_where_nothing_can_be_said_nothing_is(found):
+def test_values_that_determine_no_test_have_no_p_value(found):
     assert found.p is None
     assert found.equivalent is None
 
 
-def test_no_difference_without_spread_is_equivalence():
+def test_differences_without_spread_are_equivalent_only_within_the_margin():
     assert paired_equivalence([0.0, 0.0], 0.1).equivalent
     assert not paired_equivalence([0.2, 0.2], 0.1).equivalent
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])
-def test_a_margin_is_a_size(margin):
+def test_a_margin_must_be_a_positive_number(margin):
     with pytest.raises(InputError, match="margin must be a number above zero"):
         paired_equivalence([0.0, 0.1], margin)
 
 
-def test_a_confidence_level_is_no_error_rate():
+def test_a_confidence_level_is_refused_as_an_error_rate():
     with pytest.raises(InputError, match=r"0\.05, not 0\.95"):
         paired_equivalence([0.0, 0.1], 1.0, level=0.95)

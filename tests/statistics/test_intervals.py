@@ -1,4 +1,4 @@
-"""The intervals agree with scipy's, and none is invented."""
+"""The intervals agree with scipy's, and are absent where the values determine none."""
 
 import math
 
@@ -44,13 +44,13 @@ def test_one_value_has_no_interval():
     assert smallest_detectable([2.0]) is None
 
 
-def test_no_value_is_an_error():
+def test_an_interval_of_no_values_is_refused():
     with pytest.raises(InputError, match="at least one value"):
         mean_interval([])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_value_that_is_no_number_shows_nothing(bad):
+def test_a_value_that_is_not_finite_shows_no_difference(bad):
     interval = mean_interval([1.0, bad, 1.0])
     assert math.isnan(interval.mean)
     assert not interval.excludes_zero
@@ -79,7 +79,7 @@ def test_a_summary_is_that_of_numpy_with_or_without_seeds(n):
     assert summary(list(values)) == summary(dict(enumerate(values))) == found
 
 
-def test_a_summary_invents_no_deviation():
+def test_a_summary_has_no_deviation_where_the_values_determine_none():
     assert summary([3.0]).standard_deviation is None
     lost = summary({0: 1.0, 1: math.inf})
     assert math.isnan(lost.mean)
@@ -100,7 +100,7 @@ def test_an_estimate_without_noise_or_number_has_no_statistic(estimate):
     assert not estimate.interval(0.95).excludes_zero
 
 
-def test_without_spread_a_difference_is_beyond_doubt_and_none_is_beyond_judgement():
+def test_without_spread_a_difference_is_certain_and_no_difference_has_no_statistic():
     estimate = Estimate(1.0, 0.0, 3, 4)
     assert estimate.statistic(0.5) == math.inf
     assert estimate.statistic(1.5) == -math.inf
@@ -110,7 +110,7 @@ def test_without_spread_a_difference_is_beyond_doubt_and_none_is_beyond_judgemen
 
 @pytest.mark.parametrize("n", [3, 8])
 @pytest.mark.parametrize("level", [0.8, 0.95])
-def test_the_interval_covers_the_truth_as_often_as_it_says(n, level):
+def test_the_interval_covers_the_truth_as_often_as_its_level(n, level):
     draws = np.random.default_rng(n).normal(2.0, 3.0, (2000, n))
     covered = np.mean([found.low <= 2.0 <= found.high for found in (mean_interval(values, level) for values in draws)])
     assert abs(covered - level) < 4 * math.sqrt(level * (1 - level) / 2000)

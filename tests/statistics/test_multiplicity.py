@@ -1,4 +1,4 @@
-"""Holm's p values are statsmodels', lie between the plain ones and Bonferroni's, and hold their level."""
+"""Holm's p values equal those of statsmodels, lie between the unadjusted and Bonferroni's, and keep their level."""
 
 import numpy as np
 import pytest
@@ -22,12 +22,12 @@ def test_adjusted_values_lie_between_the_plain_ones_and_bonferronis(plain):
 
 
 @given(p_values)
-def test_they_do_not_depend_on_the_order_of_the_table(plain):
+def test_adjusted_values_do_not_depend_on_the_order_of_the_table(plain):
     assert holm(dict(reversed(plain.items()))) == holm(plain)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_they_are_those_of_statsmodels(seed):
+def test_adjusted_values_are_those_of_statsmodels(seed):
     values = np.random.default_rng(seed).uniform(size=9) ** 3
     expected = multitest.multipletests(values, method="holm")[1]
     assert list(holm(dict(enumerate(values))).values()) == pytest.approx(list(expected))
@@ -40,12 +40,12 @@ def test_one_test_needs_no_correction_and_an_unknown_p_is_not_counted():
 
 
 @pytest.mark.parametrize("p", [float("nan"), -0.1, 1.1])
-def test_what_is_no_p_value_is_refused(p):
+def test_invalid_p_values_are_refused(p):
     with pytest.raises(InputError, match="'C1'"):
         holm({"C0": 0.5, "C1": p})
 
 
-def test_a_table_of_nothing_is_found_significant_at_most_as_often_as_the_level():
+def test_a_table_without_effects_is_significant_at_most_as_often_as_the_level():
     tables = np.random.default_rng(0).uniform(size=(4000, 6))
     false = np.mean([min(holm(dict(enumerate(row))).values()) < 0.05 for row in tables])
     assert false < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 4000)

@@ -1,4 +1,4 @@
-"""What n pairs can find: against the noncentral t distribution, statsmodels, and plain simulation."""
+"""The power of a paired test of n pairs agrees with statsmodels, with simulation and with the normal limit."""
 
 import math
 
@@ -16,7 +16,7 @@ from attractor.statistics.t_tests import paired_t_test
 @pytest.mark.parametrize("n", [3, 8, 40])
 @pytest.mark.parametrize("centre", [0.5, 2.0, 4.0])
 def test_power_is_that_of_statsmodels(n, centre):
-    """As far out as its noncentral t is a number."""
+    """The effects are limited to those at which statsmodels' noncentral t distribution is finite."""
     library = TTestPower()
     effect = centre / math.sqrt(n)
     assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(library.power(effect, n, 0.01), abs=1e-9)
@@ -32,7 +32,7 @@ def test_the_detectable_difference_has_the_power_asked_for(n, power, level):
 
 
 @pytest.mark.parametrize(("n", "effect"), [(3, 2.0), (6, 1.0), (12, 0.3)])
-def test_power_is_how_often_the_paired_test_finds_it(n, effect):
+def test_power_is_how_often_the_paired_test_rejects(n, effect):
     draws = np.random.default_rng(n).normal(effect, 1.0, (3000, n))
     found = np.mean([paired_t_test(differences).p < 0.05 for differences in draws])
     power = power_of_pairs(1.0, effect, n)
@@ -54,7 +54,7 @@ def test_the_detectable_difference_scales_with_the_noise_and_shrinks_with_pairs(
     assert detectable_with_power(1.0, 10_000) * 100 == pytest.approx(normal_limit, rel=1e-3)
 
 
-def test_it_is_larger_than_the_half_width_of_the_interval():
+def test_the_detectable_difference_exceeds_the_half_width_of_the_interval():
     differences = np.random.default_rng(0).normal(size=400)
     ratio = detectable_with_power(differences.std(ddof=1), 400) / smallest_detectable(differences)
     assert ratio == pytest.approx(1.4, abs=0.05)
@@ -86,7 +86,7 @@ def test_one_pair_or_an_unknown_spread_gives_no_answer():
         (lambda: pairs_needed(1.0, math.nan), "difference must be"),
     ],
 )
-def test_what_has_no_answer_is_refused_in_one_line(call, message):
+def test_questions_without_an_answer_are_refused_in_one_line(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Looking after every pair errs as seldom as was promised, and still finds what is there."""
+"""A sequential test with a look after every pair keeps its error rate, and has power against true differences."""
 
 import math
 
@@ -13,7 +13,7 @@ from attractor.statistics.t_tests import paired_t_test
 
 
 def decisions(plan, draws):
-    """Where each row of differences would have stopped: outcome and number of pairs."""
+    """Return the decision at which the plan stops for each row of differences."""
     found = []
     for row in draws:
         looks = (plan.look(row[:n]) for n in range(1, plan.n_max + 1))
@@ -34,14 +34,16 @@ def three_errors(rate, n_draws):
 
 
 @pytest.mark.parametrize("n_max", [2, 3, 5, 8, 16])
-def test_without_a_difference_one_is_found_at_most_as_often_as_alpha(n_max):
-    """All looks, and no worse than a tenth below alpha either: the levels are calibrated, not merely safe."""
+def test_without_a_difference_the_error_rate_is_at_most_alpha(n_max):
+    """Criterion: over all looks, the error rate is at most alpha and above 90% of it. So the levels are calibrated, and
+    not merely conservative."""
     rejected = some_look_rejects(n_max, 0.1, n_draws=100_000)
     assert 0.09 < rejected < 0.1 + three_errors(0.1, 100_000)
 
 
 def some_look_rejects(n_max, alpha, n_draws):
-    """The same rule as the class, for many rows at once: |mean| beyond the half width of (3) at any look."""
+    """Return the share of samples whose |mean| exceeds the half width of the interval at any look. This is the rule of
+    `Sequential`, computed for many rows at once."""
     draws = draw(n_max, n_draws=n_draws, seed=7)
     rejected = np.zeros(n_draws, dtype=bool)
     for n, nominal in enumerate(nominal_levels(alpha, n_max).difference, start=2):
@@ -58,7 +60,8 @@ def test_the_plan_itself_errs_at_most_as_often_as_alpha(n_max):
 
 
 def test_the_t_test_after_every_pair_would_err_far_more_often():
-    """What the correction is for."""
+    """This shows what the correction is for: uncorrected, more than 20% of samples would show a difference at level
+    0.1."""
     draws = draw(8)
     naive = np.mean([any(paired_t_test(row[:n]).p < 0.1 for n in range(2, 9)) for row in draws])
     assert naive > 0.2
@@ -68,7 +71,8 @@ def test_the_t_test_after_every_pair_would_err_far_more_often():
 @pytest.mark.parametrize("n_max", [4, 10])
 @pytest.mark.parametrize("side", [1, -1])
 def test_a_difference_of_the_margin_is_called_irrelevant_at_most_as_often_as_alpha(n_max, side):
-    """At the edge of the margin, the worst case, for a margin wide enough that equivalence can be shown at all."""
+    """Criterion: a true difference at the edge of the margin, the worst case, is called irrelevant at most as often as
+    alpha. The margin is so wide that equivalence can be shown at all."""
     draws = 3.0 * side + draw(n_max)
     plan = Sequential(0.1, 3.0, n_max)
     errors = [any(plan.look(row[:n]).outcome == "no relevant difference" for n in range(2, n_max + 1)) for row in draws]
@@ -90,8 +94,9 @@ def test_power_grows_with_the_effect_and_pairs_are_saved():
 
 
 @pytest.mark.slow
-def test_calibration_finds_what_the_docstring_says():
-    """N = 8, a true difference of 1.2 standard deviations: 71%, where Bonferroni's levels would give 60%."""
+def test_the_calibrated_levels_have_the_documented_power():
+    """Criterion: for N = 8 and a true difference of 1.2 standard deviations, the power is 71%. With Bonferroni's levels
+    it is 60%."""
     n_draws = 2000
     draws = draw(8, 1.2, n_draws)
     assert share(decisions(Sequential(0.05, 0.0, 8), draws), "worse") == pytest.approx(0.71, abs=0.03)
@@ -100,7 +105,7 @@ def test_calibration_finds_what_the_docstring_says():
     assert np.mean(found) == pytest.approx(0.60, abs=0.03)
 
 
-def test_all_intervals_hold_together():
+def test_the_intervals_of_all_looks_hold_jointly():
     draws = 5.0 + draw(6)
     plan = Sequential(0.1, 0.0, 6)
     together = [
@@ -126,7 +131,7 @@ def test_an_alpha_too_small_to_simulate_falls_back_on_bonferroni():
 
 
 def test_a_single_look_is_the_t_test_and_tost():
-    """N = 2: nothing is corrected."""
+    """Criterion: with N = 2 there is one look, so the outcomes are those of the uncorrected t test and of TOST."""
     outcomes = set()
     for row in draw(2, n_draws=300) + np.array([[12.0], [0.0]] * 150):
         outcome = Sequential(0.2, 4.0, 2).look(row).outcome
@@ -137,7 +142,7 @@ def test_a_single_look_is_the_t_test_and_tost():
     assert len(outcomes) == 3
 
 
-def test_unit_order_and_sign():
+def test_units_and_order_do_not_matter_and_the_sign_decides_the_outcome():
     differences = np.array([0.9, 1.1, 1.0, 1.2, 0.8])
     plan = Sequential(0.05, 0.2, 5)
     assert plan.look(differences).outcome == "worse"
@@ -150,13 +155,13 @@ def test_unit_order_and_sign():
     assert scaled.interval.low == pytest.approx(100 * plan.look(differences).interval.low)
 
 
-def test_a_difference_that_is_shown_and_too_small_to_matter_does_not_matter():
+def test_a_shown_difference_within_the_margin_is_not_relevant():
     differences = [0.010, 0.011, 0.009, 0.010, 0.010]
     assert Sequential(0.05, 0.0, 5).look(differences).outcome == "worse"
     assert Sequential(0.05, 0.1, 5).look(differences).outcome == "no relevant difference"
 
 
-def test_one_pair_goes_on_and_the_last_one_ends():
+def test_one_pair_never_decides_and_the_last_pair_always_ends():
     plan = Sequential(0.05, 0.001, 3)
     first = plan.look([100.0])
     assert (first.outcome, first.final, first.interval.low) == ("go on", False, None)
@@ -164,7 +169,7 @@ def test_one_pair_goes_on_and_the_last_one_ends():
     assert plan.look([1.0, -1.0, 0.5]).outcome == "undecided at the end"
 
 
-def test_a_difference_that_is_no_number_ends_without_a_verdict():
+def test_a_difference_that_is_not_finite_ends_without_a_verdict():
     found = Sequential(0.05, 0.1, 8).look([0.1, math.nan])
     assert found.outcome == "undecided at the end"
     assert not found.interval.excludes_zero
@@ -182,7 +187,7 @@ def test_a_difference_that_is_no_number_ends_without_a_verdict():
         (lambda: Sequential(0.05, 0.1, 2).look([]), "at least one value"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(call, message):
+def test_impossible_plans_are_refused_in_one_line(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The tests of spread agree with scipy's, cover the truth, and do not depend on location or unit."""
+"""The tests of spread agree with scipy's and do not depend on location or unit; their intervals cover the truth."""
 
 import math
 
@@ -12,7 +12,7 @@ from attractor.statistics.spread import brown_forsythe, spread_ratio, spread_rat
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("n", "m"), [(3, 3), (10, 4), (5, 20)])
-def test_the_f_test_is_scipys_distribution(seed, n, m):
+def test_the_f_test_agrees_with_scipys_distribution(seed, n, m):
     rng = np.random.default_rng(seed)
     of, against = rng.normal(0, 2, n), rng.normal(0, 1, m)
     found = spread_ratio(of, against)
@@ -44,7 +44,7 @@ def test_location_unit_and_order_do_not_matter():
         assert brown_forsythe(*other).p == pytest.approx(brown_forsythe(of, against).p)
 
 
-def test_exchange_inverts_the_ratio():
+def test_exchanging_the_groups_inverts_the_ratio():
     of, against = np.random.default_rng(0).normal(size=(2, 7))
     there, back = spread_ratio(of, against[:5]), spread_ratio(against[:5], of)
     assert there.ratio * back.ratio == pytest.approx(1)
@@ -52,7 +52,7 @@ def test_exchange_inverts_the_ratio():
     assert there.p == pytest.approx(back.p)
 
 
-def test_a_ratio_beyond_those_that_do_not_show_is_shown_and_one_within_is_not():
+def test_exactly_the_ratios_outside_the_undetectable_range_are_shown():
     low, high = spread_ratio_from_summary(Summary(0, 1, 10), Summary(0, 1, 6)).not_shown
     for ratio, shown in ((1.01 * high, True), (0.99 * high, False), (1.01 * low, False), (0.99 * low, True)):
         found = spread_ratio_from_summary(Summary(0, ratio, 10), Summary(0, 1, 6))
@@ -60,7 +60,7 @@ def test_a_ratio_beyond_those_that_do_not_show_is_shown_and_one_within_is_not():
 
 
 @pytest.mark.parametrize(("n", "factor"), [(3, 6.2), (10, 2.0)])
-def test_the_page_is_right_about_how_much_spread_shows(n, factor):
+def test_the_documented_factors_of_spread_are_the_smallest_detectable(n, factor):
     found = spread_ratio_from_summary(Summary(0, 1, n), Summary(0, 1, n))
     assert found.not_shown == pytest.approx((1 / factor, factor), rel=0.01)
     assert found.p == pytest.approx(1)
@@ -74,7 +74,8 @@ def test_the_interval_covers_the_truth():
 
 
 def test_long_tails_mislead_the_f_test_and_not_brown_forsythe():
-    """The caveat in the docstring, measured: equal spread, t with 3 degrees of freedom, 30 values each."""
+    """Criterion: for equal spreads of 30 values each from a t distribution with 3 degrees of freedom, the F test errs
+    in over 15% of samples, and Brown and Forsythe's in under 8%. The level is 5%."""
     draws = np.random.default_rng(0).standard_t(3, (500, 2, 30))
     by_f = np.mean([spread_ratio(of, against).p < 0.05 for of, against in draws])
     by_median = np.mean([brown_forsythe(of, against).p < 0.05 for of, against in draws])
@@ -85,7 +86,7 @@ def test_long_tails_mislead_the_f_test_and_not_brown_forsythe():
 @pytest.mark.parametrize(
     "groups", [([1.0], [1.0, 2.0, 3.0]), ([1.0, math.nan, 2.0], [1.0, 2.0, 3.0]), ([1.0] * 3, [2.0] * 3)], ids=str
 )
-def test_where_nothing_can_be_said_nothing_is(groups):
+def test_values_that_determine_no_test_have_no_p_value(groups):
     assert spread_ratio(*groups).p is None
     assert spread_ratio(*groups).interval is None
     assert brown_forsythe(*groups).p is None

@@ -1,4 +1,4 @@
-"""The tests of difference agree with scipy's and statsmodels', and move as the data do."""
+"""The t tests agree with scipy's and statsmodels', and follow shifts, scalings and exchanges of the data."""
 
 import math
 from dataclasses import asdict
@@ -18,7 +18,7 @@ seeds = st.integers(0, 10_000)
 
 
 @given(seed=seeds, n=counts)
-def test_the_paired_test_is_students(seed, n):
+def test_the_paired_test_is_scipys(seed, n):
     of, against = np.random.default_rng(seed).normal(size=(2, n))
     found = paired_t_test(seed_differences(dict(enumerate(of)), dict(enumerate(against))))
     expected = stats.ttest_rel(of, against)
@@ -48,8 +48,9 @@ def test_welchs_test_is_statsmodels():
     assert (found.statistic, found.p, found.degrees_of_freedom) == pytest.approx(expected)
 
 
-def test_published_figures_are_enough():
-    """Two rows of a table, mean ± std over 10 and 3 seeds; scipy says the same of them."""
+def test_published_means_and_deviations_suffice_for_a_test():
+    """Criterion: means and standard deviations of two rows of a published table, over 10 and 3 seeds, give scipy's
+    test."""
     found = welch_from_summary(Summary(22.55, 0.04, 10), Summary(24.22, 0.11, 3))
     expected = stats.ttest_ind_from_stats(22.55, 0.04, 10, 24.22, 0.11, 3, equal_var=False)
     assert (found.statistic, found.p) == pytest.approx(tuple(expected))
@@ -58,7 +59,7 @@ def test_published_figures_are_enough():
 
 
 @pytest.mark.parametrize("test", [welch, lambda of, against: paired_t_test(of - against)])
-def test_shift_scale_order_and_exchange(test):
+def test_p_values_do_not_depend_on_shift_scale_order_or_exchange(test):
     of, against = np.random.default_rng(3).normal(size=(2, 6))
     base = test(of, against)
     order = np.random.default_rng(4).permutation(6)
@@ -90,21 +91,22 @@ def test_equal_spread_and_size_make_welchs_test_students():
     ],
     ids=str,
 )
-def test_where_nothing_can_be_said_nothing_is(found):
+def test_values_that_determine_no_test_have_no_p_value(found):
     assert found.statistic is None
     assert found.p is None
     assert not found.interval.excludes_zero
     assert asdict(found)["interval"]["n"] == found.n
 
 
-def test_differences_without_spread_are_beyond_doubt():
+def test_differences_without_spread_have_a_p_value_of_zero():
     assert paired_t_test([0.25, 0.25]).p == 0
     assert welch([1.0, 1.0, 1.0], [2.0, 2.0]).p == 0
 
 
 @pytest.mark.parametrize(("n", "m", "spread"), [(3, 10, 5.0), (10, 3, 5.0), (4, 4, 1.0)])
 def test_welchs_interval_covers_the_truth(n, m, spread):
-    """Satterthwaite's degrees of freedom are an approximation: a few thousandths away at these sizes, not more."""
+    """Criterion: the coverage is between 0.93 and 0.975. Satterthwaite's degrees of freedom are an approximation, so it
+    may differ from 0.95 by a few thousandths."""
     rng = np.random.default_rng(n)
     found = [welch(rng.normal(1, 1, n), rng.normal(0, spread, m)).interval for _ in range(2000)]
     covered = np.mean([interval.low <= 1 <= interval.high for interval in found])
