@@ -1,4 +1,4 @@
-"""Small boards, a small model for each family in fp64, and a run of a second on them."""
+"""Fixtures: small boards, a small fp64 model of each recurrent family, and short training runs on such boards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> RecurrentModel:
 
 @pytest.fixture(scope="session")
 def itrsa() -> RecurrentModel:
-    """Starts from noise, so its votes differ."""
+    """Build a model that starts from noise, so that its votes differ."""
     return RECURRENT["itrsa"].build(seed=0).double().eval()
 
 
@@ -47,7 +47,7 @@ def boards() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a short run of this family, one for all tests."""
+    """Return a function that trains a short run of a model family and returns its folder."""
     folder = tmp_path_factory.mktemp("runs")
 
     def run(family: str) -> Path:

@@ -1,4 +1,4 @@
-"""The commands: what is typed is solved, shown and drawn, or refused in one line."""
+"""`attractor solve` and `evaluate` solve, show and draw Sudoku boards, and refuse wrong input in one line."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return command_in_process(monkeypatch, capsys)
 
 
-def test_search_solves_what_is_typed_or_in_a_file(attractor: Command, tmp_path: Path) -> None:
+def test_search_solves_a_board_given_as_text_or_as_a_file(attractor: Command, tmp_path: Path) -> None:
     solution = show(answer(parse_puzzle(PUZZLE)).solution, parse_puzzle(PUZZLE))
     assert attractor("solve", PUZZLE, "--exact") == (0, solution + "\n", "")
     (tmp_path / "mine.txt").write_text(PUZZLE.replace(" ", "\n"))
@@ -34,7 +34,7 @@ def test_search_solves_what_is_typed_or_in_a_file(attractor: Command, tmp_path: 
     assert "several solutions" in out
 
 
-def test_a_model_fills_in_the_board_and_is_judged(
+def test_a_model_solves_a_board_and_its_solution_is_judged(
     attractor: Command, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run = str(trained("itrsa"))
@@ -50,7 +50,7 @@ def test_a_model_fills_in_the_board_and_is_judged(
     assert attractor(*asked)[1].splitlines() == out.splitlines()[:-1]
 
 
-def test_an_evaluation_ends_with_its_table_and_is_kept(
+def test_an_evaluation_prints_its_table_and_is_stored(
     attractor: Command, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
     asked = ("--n-iterations", "1", "4", "--votes=2", "--device=cpu", "--out=kept")
@@ -91,7 +91,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "part"), WRONG.values(), ids=WRONG)
-def test_what_was_given_wrongly_is_one_line(
+def test_wrong_arguments_are_refused_in_one_line(
     attractor: Command, trained: Callable[[str], Path], arguments: list[str], part: str
 ) -> None:
     places = {"RUN": trained("itrsa"), "TRANSFORMER": trained("transformer")}

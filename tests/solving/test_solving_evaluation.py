@@ -1,4 +1,4 @@
-"""`evaluate` says what the run's own validation said, and from there on more."""
+"""`evaluate` reproduces the validation of a run, and extends it to other boards and numbers of iterations."""
 
 import json
 import shutil
@@ -41,7 +41,8 @@ def summary_of(path: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("family", ["itrsa", "akorn", "itrsa-prenorm", "transformer"])
 def test_the_accuracies_are_those_of_the_runs_summary(family: str, trained: Trained) -> None:
-    """Criterion: of the last weights, in distribution and out of it, over the same boards, to the last digit."""
+    """Criterion: with the last weights, the accuracies on both validation sets equal the stored ones exactly, so the
+    same boards are evaluated in the same way."""
     path = trained(family)
     valid, ood = asked(finished_run(path, CPU, "last"))
     told = summary_of(path)
@@ -53,7 +54,7 @@ def test_the_accuracies_are_those_of_the_runs_summary(family: str, trained: Trai
     assert valid.n_iterations == (None if family == "transformer" else 3)
 
 
-def test_a_curve_is_that_of_the_model_at_each_number_of_iterations(trained: Trained) -> None:
+def test_each_row_of_an_evaluation_is_the_accuracy_at_its_number_of_iterations(trained: Trained) -> None:
     run = finished_run(trained("itrsa"), CPU)
     rows = asked(run, n_iterations=(1, 5), max_batches=100)
     assert [(row.part, row.n_iterations) for row in rows] == [("valid", 1), ("valid", 5), ("ood", 1), ("ood", 5)]
@@ -69,14 +70,16 @@ def test_a_curve_is_that_of_the_model_at_each_number_of_iterations(trained: Trai
         assert row.measures["n_boards"] == len(batch.inputs)
 
 
-def test_boards_of_a_file_stand_in_place_of_the_validation_sets(trained: Trained, tmp_path: Path) -> None:
+def test_boards_of_a_file_replace_the_validation_sets(trained: Trained, tmp_path: Path) -> None:
     boards, solutions = generate(9, 6, seed=11, size=4)
     file = tmp_path / "mine.txt"
     file.write_text("\n".join("".join(map(str, board.ravel())) for board in boards))
     run = finished_run(trained("itrsa"), CPU)
     (row,) = asked(run, puzzles=file, batch_size=2)
     (point,) = solving.accuracy_over_time(run.model, boards, solutions, (3,))
-    assert (row.part, row.measures["n_boards"]) == ("mine.txt", 9), "all of them, however many the run validates on"
+    assert (row.part, row.measures["n_boards"]) == ("mine.txt", 9), (
+        "all boards of the file are evaluated, however many the run validates on"
+    )
     assert row.measures["board_accuracy"] == point.board_accuracy
     assert row.measures["cell_accuracy"] == point.cell_accuracy
     assert row.measures["energy"] == pytest.approx(point.energy)
@@ -89,7 +92,8 @@ def test_boards_of_a_file_stand_in_place_of_the_validation_sets(trained: Trained
 
 
 def test_a_task_without_boards_is_evaluated_as_it_was_validated(tmp_path: Path) -> None:
-    """A recurrent model on recall computes longer, too; votes are for boards."""
+    """A recurrent model is evaluated on the recall task with more iterations, too. Votes need boards and are
+    refused."""
     task = Recall(level="zoology-64", symbols=32, n_examples=64)
     shape = {"vocab_size": 64, "d_model": 16, "n_heads": 2, "max_seq_len": 64, "causal": True, "blank": None}
     config = TrainConfig(
@@ -116,7 +120,7 @@ def test_a_task_without_boards_is_evaluated_as_it_was_validated(tmp_path: Path) 
         asked(run, puzzles=tmp_path / "any.txt")
 
 
-def test_the_best_weights_and_the_last_are_told_apart(trained: Trained, tmp_path: Path) -> None:
+def test_the_best_and_the_last_weights_can_be_chosen(trained: Trained, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained("itrsa"), tmp_path / "run"))
     (copy / "checkpoints" / "best.json").write_text(json.dumps({"step": 4, "loss": 0.0}))
     best, last = (finished_run(copy, CPU, which) for which in ("best", "last"))
@@ -124,7 +128,7 @@ def test_the_best_weights_and_the_last_are_told_apart(trained: Trained, tmp_path
     assert not torch.equal(best.model.embedding.weight, last.model.embedding.weight)
 
 
-def test_what_a_run_cannot_be_asked_is_refused(trained: Trained) -> None:
+def test_impossible_evaluations_are_refused(trained: Trained) -> None:
     with pytest.raises(InputError, match="n_iterations must be left out: a model of the family 'transformer'"):
         asked(finished_run(trained("transformer"), CPU), n_iterations=(4,))
     with pytest.raises(InputError, match="votes must be left out: a model of the family 'transformer'"):
@@ -137,14 +141,14 @@ def test_what_a_run_cannot_be_asked_is_refused(trained: Trained) -> None:
         finished_run(trained("itrsa"), CPU, "first")
 
 
-def test_published_numbers_stand_beside_ours_and_are_said_to_be_of_other_boards() -> None:
+def test_published_accuracies_are_shown_with_a_note_that_their_boards_differ() -> None:
     nine = TrainConfig(AKOrNConfig(), Sudoku(), seq_len=81)
     beside = published(nine)
     assert {number.board_accuracy for number in beside} >= {0.517, 0.816, 0.895}
     assert published(nine.replace(model=PreNormItrSAConfig()))[0].board_accuracy == 0.344
     assert not published(nine.replace(model=TransformerConfig(causal=False)))
     small = TrainConfig(AKOrNConfig(max_seq_len=16), Sudoku(board_size=4), seq_len=16)
-    assert not published(small), "of 4 x 4 nobody reports anything"
+    assert not published(small), "nobody reports results on 4 x 4 boards"
     rows = [EvaluationRow(part, 16, {"board_accuracy": 0.25, "energy": -1234.5}) for part in ("valid", "ood")]
     written = StringIO()
     Console(width=120, file=written).print(table_of(rows, 1, beside))
@@ -178,7 +182,7 @@ def test_the_picture_has_a_curve_for_each_set_and_measure(measures: dict[str, fl
     assert as_file(figure, "svg", "test-time").startswith(b"<?xml")
 
 
-def test_a_log_is_told_now_and_then_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_shows_progress_and_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
     log = StringIO()
     with progress(Console(file=log, width=120)) as watch:
@@ -190,8 +194,8 @@ def test_a_log_is_told_now_and_then_how_long_it_takes(monkeypatch: pytest.Monkey
     assert line.endswith(" left")
 
 
-def test_votes_count_in_the_accuracy(trained: Trained) -> None:
-    """More votes never raise the sum of energies by which they are chosen."""
+def test_more_votes_never_raise_the_lowest_summed_energy(trained: Trained) -> None:
+    """Criterion: the lowest summed energy of four votes is never above that of one, and on some boards below it."""
     run = finished_run(trained("itrsa"), CPU)
     task = run.config.build_task()
     assert isinstance(task, SudokuTask)

@@ -1,4 +1,4 @@
-"""What a board goes through: read at every time, counted, and how fast a nearby orbit leaves it."""
+"""The trajectory of a board: its grids and energies at every iteration, its local exponents, and its picture."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,7 @@ from attractor.solving.trajectory_figure import KINDS, chosen_times, picture
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-def test_the_way_is_what_would_be_answered_after_every_number_of_iterations(
-    model: RecurrentModel, boards: Pair
-) -> None:
+def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: RecurrentModel, boards: Pair) -> None:
     puzzles, _ = boards
     answer = solving.solve(model, puzzles, 5, batch_size=3)
     way, blank = answer.trajectory, puzzles == 0
@@ -30,10 +28,10 @@ def test_the_way_is_what_would_be_answered_after_every_number_of_iterations(
     np.testing.assert_allclose(answer.energies[:, 0], way.energies[1:].sum(axis=0), rtol=1e-12)
 
 
-def test_what_changes_and_what_breaks_a_rule_is_counted(boards: Pair) -> None:
+def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:
     puzzles, solutions = boards
     wrong = solutions.copy()
-    wrong[:, 0, 0] = wrong[:, 0, 1]  # breaks a row, a box and, wherever the digit stands below, the column
+    wrong[:, 0, 0] = wrong[:, 0, 1]  # violates the rule of a row, a box and a column
     grids = np.stack([wrong, wrong, solutions])
     way = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
     assert way.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
@@ -41,8 +39,9 @@ def test_what_changes_and_what_breaks_a_rule_is_counted(boards: Pair) -> None:
     assert not way.n_broken[2].any()
 
 
-def test_the_curve_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> None:
-    """Criterion: with the model's own answers for solutions every blank is right; then each wrong one counts."""
+def test_accuracy_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> None:
+    """Criterion: with the model's own answers as solutions, the accuracy is 1. After one changed blank, one board and
+    one cell count as wrong."""
     puzzles, _ = boards
     cast = solving.cast_votes(itrsa, puzzles, (2, 4)).predictions
     said = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
@@ -58,7 +57,8 @@ def test_the_curve_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) ->
 
 
 def test_local_exponents_are_the_log_ratios_of_the_distance_of_two_orbits(model: RecurrentModel, boards: Pair) -> None:
-    """Criterion: a second orbit, started beside the first one in the same direction, goes away as fast."""
+    """Criterion: an orbit that starts 1e-6 away in the same direction separates at the rates that the exponents
+    state."""
     board, n, small = boards[0][1], 4, 1e-6
     found = solving.local_exponents(model, board, n, seed=0)
     tokens = torch.from_numpy(board.reshape(1, -1))
@@ -84,11 +84,11 @@ def test_times_of_a_picture_span_the_orbit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_what_its_name_says_and_the_same_each_time(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
+def test_a_picture_has_the_chosen_format_and_is_reproducible(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
     board = boards[0][0]
     way = solving.solve(itrsa, board[None], 3).trajectory
     growth = solving.local_exponents(itrsa, board, 3)
     first = picture(way, board, growth, kind)
     assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "gif": b"GIF89a"}[kind])
-    if kind == "svg":  # whose ids are drawn
+    if kind == "svg":  # its ids could be random
         assert first == picture(way, board, growth, kind)

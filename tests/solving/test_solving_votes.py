@@ -1,4 +1,4 @@
-"""Votes: a function of board, seed and number, whatever is computed beside them; the lowest summed energy wins."""
+"""Votes depend on the board, the seed and their number alone, and the vote with the lowest summed energy wins."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_one_vote_is_the_models_own_answer_at_any_number_of_iterations(model: Re
     assert model.n_iterations == 3
 
 
-def test_the_sum_is_that_of_the_energies_of_all_states_but_the_first(model: RecurrentModel, boards: Pair) -> None:
+def test_the_summed_energy_covers_all_states_but_the_first(model: RecurrentModel, boards: Pair) -> None:
     tokens = tokens_of(boards[0])
     with torch.no_grad():
         stimulus = model.stimulus(tokens)
@@ -41,7 +41,7 @@ def test_the_sum_is_that_of_the_energies_of_all_states_but_the_first(model: Recu
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 11])
-def test_votes_do_not_depend_on_how_many_go_at_once(itrsa: RecurrentModel, boards: Pair, batch_size: int) -> None:
+def test_votes_do_not_depend_on_the_batch_size(itrsa: RecurrentModel, boards: Pair, batch_size: int) -> None:
     whole = solving.cast_votes(itrsa, boards[0], AT, n_votes=5, batch_size=1000)
     parts = solving.cast_votes(itrsa, boards[0], AT, n_votes=5, batch_size=batch_size)
     np.testing.assert_allclose(parts.energies, whole.energies, rtol=1e-10)
@@ -50,14 +50,15 @@ def test_votes_do_not_depend_on_how_many_go_at_once(itrsa: RecurrentModel, board
 
 
 def test_a_vote_is_a_function_of_its_board_its_number_and_the_seed(itrsa: RecurrentModel, boards: Pair) -> None:
-    """Not of the other boards, not of how many votes there are, not of torch's generator, which stays as it was."""
+    """Criterion: a vote does not change with the other boards, the number of votes or torch's generator, whose state
+    stays."""
     before = torch.get_rng_state()
     of_five = solving.cast_votes(itrsa, boards[0], AT, n_votes=5, seed=1).energies
     of_two = solving.cast_votes(itrsa, boards[0][4:6], AT, n_votes=2, seed=1).energies
     np.testing.assert_allclose(of_two, of_five[:, 4:6, :2], rtol=1e-10)
     assert torch.equal(before, torch.get_rng_state())
     other = solving.cast_votes(itrsa, boards[0], AT, n_votes=5, seed=2).energies
-    np.testing.assert_allclose(other[:, :, 0], of_five[:, :, 0], rtol=1e-10)  # the standing start has no seed
+    np.testing.assert_allclose(other[:, :, 0], of_five[:, :, 0], rtol=1e-10)  # the first vote starts without noise
     assert (other[:, :, 1:] != of_five[:, :, 1:]).all()
     assert len(np.unique(of_five[0, 0])) == 5
 
@@ -65,17 +66,19 @@ def test_a_vote_is_a_function_of_its_board_its_number_and_the_seed(itrsa: Recurr
 def test_the_lowest_summed_energy_wins(itrsa: RecurrentModel, boards: Pair) -> None:
     votes = solving.cast_votes(itrsa, boards[0], AT, n_votes=6)
     assert np.array_equal(votes.winners, votes.energies.argmin(axis=-1))
-    assert votes.winners.any(), "six votes that the first one always wins would be no test"
+    assert votes.winners.any(), "without another winner than the first vote, this test could not fail"
     answer = solving.solve(itrsa, boards[0], AT[-1], n_votes=6)
     blanks = boards[0] == 0
     assert np.array_equal(answer.winners, votes.winners[-1])
     assert np.array_equal(answer.grids[blanks], votes.predictions[-1].reshape(blanks.shape)[blanks])
     np.testing.assert_allclose(answer.energies, votes.energies[-1], rtol=1e-12)
     shown = answer.trajectory.energies[1:].sum(axis=0)
-    np.testing.assert_allclose(shown, votes.energies[-1].min(axis=-1), rtol=1e-10, err_msg="the way is the winner's")
+    np.testing.assert_allclose(
+        shown, votes.energies[-1].min(axis=-1), rtol=1e-10, err_msg="the trajectory must be that of the winner"
+    )
 
 
-def test_a_model_in_training_is_at_rest_for_as_long_as_it_is_asked(boards: Pair) -> None:
+def test_a_model_in_training_mode_answers_in_evaluation_mode(boards: Pair) -> None:
     model = ItrSAConfig(vocab_size=5, d_model=16, n_heads=2, max_seq_len=16, n_iterations=2, dropout=0.5).build(seed=0)
     model.train()
     first, second = (solving.solve(model, boards[0]).energies for _ in range(2))
@@ -83,12 +86,12 @@ def test_a_model_in_training_is_at_rest_for_as_long_as_it_is_asked(boards: Pair)
     assert model.training
 
 
-def test_a_smaller_vocabulary_in_use_says_no_other_symbol(boards: Pair) -> None:
+def test_answers_contain_only_symbols_of_the_board(boards: Pair) -> None:
     model = ItrSAConfig(vocab_size=40, d_model=16, n_heads=2, max_seq_len=16).build(seed=0)
     assert solving.solve(model, boards[0], 1).grids.max() <= 4
 
 
-def test_what_cannot_be_asked_is_refused(itrsa: RecurrentModel, transformer: LanguageModel, boards: Pair) -> None:
+def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: LanguageModel, boards: Pair) -> None:
     puzzles = boards[0]
     with pytest.raises(InputError, match="n_iterations must be an integer of at least 1, got 0"):
         solving.solve(itrsa, puzzles, 0)
