@@ -189,6 +189,58 @@ def test_control_of_logits_in_the_trainer(tmp_path: Path) -> None:
     assert any(not torch.equal(value, bare[key]) for key, value in whole.items())
 
 
+class Interrupt(transformers.TrainerCallback):
+    """Ends the first training as a person does, or as a GPU that runs out of memory, so that it never ends properly."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error: type[BaseException] | None = error
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.error is not None and state.global_step == 2:
+            error, self.error = self.error, None
+            raise error("out of memory")
+
+
+def test_control_is_attached_anew_where_training_begins_again(tmp_path: Path) -> None:
+    """Criterion: after an interrupt a second `train()` controls its new optimizer, once; largest logit and rates are
+    logged; afterwards nothing is attached."""
+    control = LogitControl(quack=0.5, qk_clip=1e-3)
+    run = trainer(around("standard"), tmp_path, 4, [control, Interrupt(KeyboardInterrupt)], save_strategy="no")
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    first = control.rates
+    assert first is not None
+    run.optimizer = run.lr_scheduler = None
+    run.train()
+    assert control.rates is None
+    assert control.clip is None
+    assert not any(one._optimizer_step_post_hooks for one in first.optimizers)
+    log = next(entry for entry in reversed(run.state.log_history) if "qk_clips" in entry)
+    assert log["largest_logit"] > 0
+    assert 0 < log["smallest_qk_rate"] <= log["largest_qk_rate"]
+
+
+def test_accelerate_with_two_optimizers() -> None:
+    """Criterion: the prepared model and optimizers are taken as they are, and both act."""
+    from attractor.control import QKClip, QuacK
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    model: Any = around("standard").train()
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
+    pair = torch.optim.Muon(matrices, lr=1e-2), torch.optim.AdamW(others, lr=1e-2)
+    model, *prepared = accelerator.prepare(model, *pair)
+    quack, clip = QuacK(model, prepared, tau=0.5), QKClip(model, prepared, threshold=1e-3)
+    assert quack.optimizers == clip.optimizers == pair
+    for _ in range(2):
+        accelerator.backward(model(**batch()).loss)
+        for optimizer in prepared:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert clip.n_clipped > 0
+    assert any((rates != 0.5).any() for parts in quack.rates.values() for rates in parts.values())
+
+
 @pytest.mark.slow
 def test_a_loop_of_accelerate_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
     """Criterion: with accumulation; four rounds end as two, a stop, and two do."""
