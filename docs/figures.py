@@ -21,6 +21,7 @@ from attractor.papers.ledger import read_record
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
+from attractor.statistics.intervals import paired_difference
 from attractor.study.iteration_maps import MUCH_LATER, N_TOKENS, N_TURNING, after, norm_by_tokens, skew_symmetric
 from attractor.train.parts import forward_flops
 
@@ -355,7 +356,30 @@ def ablation() -> "Figure":
 
 
 def control() -> "Figure":
-    return of_study("logit-control", "differences")
+    """What each intervention on logits changes at each learning rate, against none; 95% intervals over pairs."""
+    record = read_record(RESULTS / "study-logit-control-laptop.json")
+    figure, panels = side_by_side(2, 3.0, WIDTH)
+    for axes, kind in zip(panels, ("MHA", "MLA"), strict=True):
+        for place, name in enumerate(("QK-norm", "QuacK", "QK-clip", "soft-cap", "fixed rates")):
+            gains = [
+                paired_difference(record.cell(f"{kind} {name}", rate).losses, record.cell(kind, rate).losses)
+                for rate in record.design.columns
+            ]
+            x = [number + (place - 2) * 0.14 for number in range(len(gains))]
+            means, errors = [gain.mean for gain in gains], [gain.half_width or 0.0 for gain in gains]
+            axes.errorbar(x, means, errors, fmt="o", markersize=4, linewidth=1.4, color=PALETTE[place], label=name)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_xticks(range(len(gains)), [rate.removesuffix(" rate") for rate in record.design.columns])
+        titled(axes, kind, "learning rate", "loss minus that without intervention" if kind == "MHA" else "")
+    keyed(panels[0], loc="lower right", ncols=2)
+    low, high = (end(axes.get_ylim()[side] for axes in panels) for side, end in enumerate((min, max)))
+    for axes in panels:
+        axes.set_ylim(low, high)
+    return figure
+
+
+def heads() -> "Figure":
+    return of_study("logit-control", "heads-max-logit")
 
 
 # --- speed ----------------------------------------------------------------------------------------------------------
