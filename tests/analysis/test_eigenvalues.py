@@ -1,4 +1,4 @@
-"""Eigenvalues of maps that are known, then against the dense solver; the parts of a Jacobian, likewise."""
+"""Eigenvalues of Jacobians, and their symmetric and antisymmetric parts, agree with known values and dense solvers."""
 
 import math
 
@@ -24,7 +24,7 @@ from attractor.analysis import (
 )
 from attractor.errors import InputError
 
-N_LARGE = 520  # beyond what is solved as a dense matrix
+N_LARGE = 520  # too large to be solved as a dense matrix
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -41,7 +41,8 @@ def orthogonal(n: int, seed: int = 0) -> Tensor:
 
 
 def with_spectrum(blocks: list[Tensor], n: int, slope: float = 0.0) -> Tensor:
-    """A matrix with these blocks' eigenvalues, and 0 otherwise, in general position; `slope` takes it from normal."""
+    """Build a matrix in a random basis with the eigenvalues of the blocks, and 0 otherwise. It is normal if `slope` is
+    0."""
     core = torch.zeros(n, n, dtype=torch.float64)
     small = torch.block_diag(*blocks)
     core[: len(small), : len(small)] = small
@@ -57,7 +58,7 @@ def linear(matrix: Tensor) -> tuple:
 
 
 def same_values(found: Tensor, expected: Tensor, atol: float) -> None:
-    """As sets, since pairs and ties have no order."""
+    """Assert that both hold the same set of values. Their order is free, since pairs and ties have none."""
     distances = (found.unsqueeze(-1) - expected).abs()
     assert distances.amin(-1).max() < atol
     assert distances.amin(-2).max() < atol
@@ -66,14 +67,15 @@ def same_values(found: Tensor, expected: Tensor, atol: float) -> None:
 @pytest.mark.parametrize("angle", [0.1, 0.7, math.pi / 2, 3.0])
 @pytest.mark.parametrize("n_pairs", [1, 300])
 def test_scaled_rotation_has_its_scale_for_radius(angle: float, n_pairs: int) -> None:
-    """Criterion: 0.9, where power iteration wavers; 300 copies of it too, whose Krylov spaces have dimension 2."""
+    """Criterion: the radius is 0.9, where power iteration oscillates, also for 300 copies, whose Krylov spaces are
+    planes."""
     step, x = linear(torch.block_diag(*[rotation(angle, 0.9)] * n_pairs))
     assert spectral_radius(step, x).item() == pytest.approx(0.9, rel=1e-9)
     assert largest_imaginary_part(step, x).item() == pytest.approx(0.9 * math.sin(angle), rel=1e-9)
 
 
 def test_nilpotent_maps_have_radius_zero_whatever_their_norm() -> None:
-    """Criterion: exactly 0 where the matrix is triangular in some order of the coordinates."""
+    """Criterion: the radius is exactly 0 if the matrix is strictly triangular in some order of the coordinates."""
     shift = torch.diag(torch.full((9,), 5.0), 1)
     shuffled = torch.randperm(10, generator=torch.Generator().manual_seed(0))
     for matrix in (shift, shift.T, shift[shuffled][:, shuffled], torch.zeros(10, 10), normal(10, 10).float().triu(1)):
@@ -83,7 +85,8 @@ def test_nilpotent_maps_have_radius_zero_whatever_their_norm() -> None:
 
 @pytest.mark.parametrize("slope", [0.0, 3.0], ids=["normal", "far-from-normal"])
 def test_large_maps_with_known_leading_eigenvalues(slope: float) -> None:
-    """Criterion: 1e-6, real ones and pairs, ordered by each of the three; far from normal the norm is another thing."""
+    """Criterion: leading eigenvalues, real ones and pairs, are right to 1e-6 in each of the three orders. This holds
+    far from normal, too, where the norm is over twice the radius."""
     blocks = [rotation(1.2, 0.95), torch.tensor([[-0.9]], dtype=torch.float64), rotation(0.2, 0.8), 0.7 * torch.eye(1)]
     step, x = linear(with_spectrum(blocks, N_LARGE, slope))
     first, second = 0.95 * complex(math.cos(1.2), math.sin(1.2)), 0.8 * complex(math.cos(0.2), math.sin(0.2))
@@ -106,7 +109,8 @@ def test_random_matrix_whose_eigenvalues_crowd_at_the_rim() -> None:
 
 
 def test_samples_are_solved_side_by_side() -> None:
-    """Criterion: each sample has what it has alone, where one has pairs, one has real eigenvalues, one is zero."""
+    """Criterion: samples with pairs, with real eigenvalues and with a zero matrix have the values that they have
+    alone."""
     cases = [
         with_spectrum([rotation(1.0, 0.9), rotation(0.3, 0.6)], N_LARGE),
         with_spectrum([torch.diag(torch.tensor([0.5, -0.4, 0.3, 0.2], dtype=torch.float64))], N_LARGE, slope=1.0),
@@ -131,11 +135,12 @@ def test_search_that_is_cut_short_warns() -> None:
 
 
 def test_eigenvalues_of_a_small_nonlinear_map() -> None:
-    """Criterion: those of the derivative at the point; a tangent space puts 0 for what it leaves out."""
+    """Criterion: the eigenvalues are those of the derivative at the point, and 0 for directions outside a tangent
+    space."""
     matrix, x = normal(6, 6), normal(6, seed=1)
     derivative = (1 - (matrix @ x).tanh().square()).unsqueeze(-1) * matrix
     same_values(eigenvalues(lambda x: (matrix @ x).tanh(), x), torch.linalg.eigvals(derivative), 1e-12)
-    # At a fixed point of Ax / |Ax|, an eigenvector for lambda_1, the others are lambda_i / lambda_1.
+    # A fixed point of Ax / |Ax| is an eigenvector for lambda_1. The eigenvalues there are lambda_i / lambda_1.
     symmetric = matrix @ matrix.T
     values, vectors = torch.linalg.eigh(symmetric)
     found = eigenvalues(lambda x: symmetric @ x / (symmetric @ x).norm(), vectors[:, -1], tangent=sphere_tangent())
@@ -146,7 +151,7 @@ def test_eigenvalues_of_a_small_nonlinear_map() -> None:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def test_parts_add_up_and_are_what_they_are_called() -> None:
+def test_the_symmetric_and_antisymmetric_parts_add_up() -> None:
     matrix, v = normal(2, 12, 12), normal(5, 2, 12, seed=1)
     step, x = linear(matrix)
     s, a = symmetric_part(step, x, batched=True), antisymmetric_part(step, x, batched=True)
@@ -172,7 +177,7 @@ def test_extremes_of_the_parts(n: int) -> None:
 
 
 def test_share_of_known_maps() -> None:
-    """Criterion: 0 for a symmetric matrix, 1 for a quarter turn, sin^2 for a rotation, 0 (not NaN) for nothing."""
+    """Criterion: the share is 0 for symmetric and zero matrices, 1 for a quarter turn, and sin^2 for a rotation."""
     symmetric = normal(9, 9)
     for matrix, expected in (
         (symmetric + symmetric.T, 0.0),
@@ -185,8 +190,8 @@ def test_share_of_known_maps() -> None:
         assert found.standard_error.item() == 0
 
 
-def test_share_by_probes_errs_as_much_as_it_says() -> None:
-    """Criterion: over 60 seeds the error has the size of the standard error, within a third."""
+def test_the_error_of_a_probed_share_matches_its_standard_error() -> None:
+    """Criterion: over 60 seeds, the root mean square of error over standard error is 1 within a third."""
     matrix = normal(200, 200) @ torch.diag(torch.linspace(0, 2, 200, dtype=torch.float64))
     true = ((matrix - matrix.T) / 2).square().sum() / matrix.square().sum()
     found = [oscillatory_share(*linear(matrix), n_probes=32, seed=seed) for seed in range(60)]
@@ -194,8 +199,9 @@ def test_share_by_probes_errs_as_much_as_it_says() -> None:
     assert 2 / 3 < scores.square().mean().sqrt() < 4 / 3
 
 
-def test_largest_state_of_probes_is_exact() -> None:
-    """Criterion: as many probes as dimensions give the exact share, one dimension more an estimate close to it."""
+def test_as_many_probes_as_dimensions_are_exact() -> None:
+    """Criterion: as many probes as dimensions give the exact share; with one probe fewer it is an estimate close to
+    it."""
     matrix = normal(64, 64)
     exact = oscillatory_share(*linear(matrix), n_probes=64)
     probed = oscillatory_share(*linear(matrix), n_probes=63)
@@ -213,6 +219,6 @@ def test_largest_state_of_probes_is_exact() -> None:
         ({"by": "imag"}, "unknown order 'imag'; did you mean 'imaginary'"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(asked: dict, message: str) -> None:
+def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         leading_eigenvalues(*linear(torch.eye(3)), **asked)

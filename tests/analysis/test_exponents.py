@@ -1,4 +1,4 @@
-"""Finite-time exponents against products whose singular values are known, and what a normalisation takes away."""
+"""Finite-time exponents agree with the singular values of dense products; lost directions have minus infinity."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def exponents_of(matrix: Tensor, n_steps: int) -> Tensor:
 
 
 def known_product(n: int, logs: Tensor) -> tuple[list[Tensor], Tensor]:
-    """One matrix per row of `logs`, none of them normal, whose product has singular values e^(sum of logs)."""
+    """Build one matrix per row of `logs`, none of them normal. Their product has singular values e^(sum of logs)."""
     turns = [torch.linalg.qr(normal(n, n, seed=seed)).Q for seed in range(len(logs) + 1)]
     factors = [turns[t + 1] @ torch.diag(row.exp()) @ turns[t].T for t, row in enumerate(logs)]
     return factors, logs.sum(0).sort(descending=True).values
@@ -42,9 +42,9 @@ def known_product(n: int, logs: Tensor) -> tuple[list[Tensor], Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_product_and_frame_tell_different_stories(seed: int) -> None:
-    """Criterion: a Gaussian map of 200 dimensions and radius one grows by about e^(16 * 0.11) in 16 steps, as the dense
-    product says to 1e-5; a frame carried along the same 16 steps says that it does not grow."""
+def test_a_frame_shows_less_growth_than_the_product(seed: int) -> None:
+    """Criterion: 16 steps of a Gaussian map with 200 dimensions and radius one stretch by about e^(16 * 0.11). The
+    exponents equal those of the dense product to 1e-5, and a frame carried along shows at least 0.05 less."""
     matrix = normal(200, 200, seed=seed) / 200**0.5
     step, x = (lambda x: matrix @ x), torch.zeros(200, dtype=torch.float64)
     found = finite_time(step, x, k=8, effort=Effort(tolerance=1e-6))
@@ -56,7 +56,7 @@ def test_product_and_frame_tell_different_stories(seed: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 29, 30])
 @pytest.mark.parametrize("n_steps", [1, 5])
-def test_any_number_up_to_the_dimension(k: int, n_steps: int) -> None:
+def test_any_number_of_exponents_up_to_the_dimension_is_exact(k: int, n_steps: int) -> None:
     matrix = normal(30, 30) / 30**0.5
     found = finite_time_exponents(
         lambda x: matrix @ x, torch.zeros(30).double(), n_steps, k, effort=Effort(tolerance=1e-8, max_iterations=300)
@@ -65,20 +65,20 @@ def test_any_number_up_to_the_dimension(k: int, n_steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_default_tolerance_is_kept_at_the_end() -> None:
-    """The errors of five maps are below the stated ones, and these below the default tolerance."""
+def test_errors_stay_below_the_default_tolerance() -> None:
+    """Criterion: for five maps, the true error is below the stated one, which is below the default tolerance."""
     for seed in range(5):
         matrix = normal(100, 100, seed=seed) / 10
         found = finite_time(lambda x, m=matrix: m @ x, torch.zeros(100, dtype=torch.float64))
         error = exponents_of(matrix, 16)[:8] - found.exponents
-        assert error.min() > -1e-9  # from below
+        assert error.min() > -1e-9  # exponents are lower bounds
         assert error.max() < found.error < 1e-3
 
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_different_steps_are_taken_one_after_another(batched: bool) -> None:
-    """Criterion: three maps that are not linear, of which one is taken twice, have the exponents of their dense product
-    by four steps; the same map again and again is the sequence of it."""
+    """Criterion: a sequence of four nonlinear maps, one of them used twice, has the exponents of its dense product. A
+    sequence that repeats one map equals four steps of it."""
     maps = [normal(12, 12, seed=seed) / 12**0.5 for seed in range(3)]
     first, second, third = ((lambda x, m=m: torch.tanh(x @ m.T)) for m in maps)
     steps, x = [first, second, first, third], normal(2, 12, seed=9)
@@ -97,10 +97,8 @@ def test_different_steps_are_taken_one_after_another(batched: bool) -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 20.0, 200.0])
 def test_products_of_any_range_keep_every_exponent(spread: float) -> None:
-    """Criterion: all of them to 1e-9 where singular values lie up to e^2000 apart, which no number format holds.
-
-    The factors share their frames, so that every step has a range that fp64 can resolve, and the product has not.
-    """
+    """Criterion: all exponents are exact to 1e-9 where singular values are up to e^2000 apart, beyond any number
+    format. The factors share their frames, so fp64 resolves the range of each step, but not that of the product."""
     logs = torch.linspace(0, -1, 6, dtype=torch.float64) * spread / 10
     logs = torch.stack([logs.roll(t % 2) for t in range(100)]) if spread < 20 else logs.expand(100, -1)
     factors, expected = known_product(6, logs)
@@ -112,8 +110,8 @@ def test_products_of_any_range_keep_every_exponent(spread: float) -> None:
     torch.testing.assert_close(product.log_singular_values()[0] / 100, expected / 100, rtol=1e-9, atol=1e-9)
 
 
-def test_values_that_coincide() -> None:
-    """Criterion: an identity has exponents 0 all, and orthogonal maps too: no gap, and yet no error."""
+def test_equal_exponents_are_exact() -> None:
+    """Criterion: one sweep finds that all exponents of orthogonal maps are 0, although no gap separates them."""
     for matrix in (torch.eye(12).double(), torch.linalg.qr(normal(12, 12)).Q):
         found = finite_time(lambda x, m=matrix: m @ x, torch.ones(12).double(), n_steps=7, k=5)
         torch.testing.assert_close(found.exponents, torch.zeros(5).double(), rtol=0, atol=1e-13)
@@ -128,7 +126,7 @@ def test_single_precision_state() -> None:
 
 
 def test_nonlinear_orbit_is_the_product_along_it() -> None:
-    """Criterion: the dense product of the derivatives at the states that the orbit visits, and not at its start."""
+    """Criterion: the exponents are those of the dense product of derivatives at the states that the orbit visits."""
     matrix, x = 1.5 * normal(15, 15) / 15**0.5, normal(15, seed=1)
     product, state = torch.eye(15, dtype=torch.float64), x
     for _ in range(10):
@@ -141,7 +139,8 @@ def test_nonlinear_orbit_is_the_product_along_it() -> None:
 
 @pytest.mark.slow
 def test_samples_do_not_influence_one_another() -> None:
-    """Criterion: batched is what each sample has alone; what a limit of memory cuts is the same again."""
+    """Criterion: each sample of a batch has the exponents that it has alone, and a memory limit does not change
+    them."""
     matrix, x = normal(24, 24) / 24**0.5, normal(3, 4, 6, seed=1)
 
     def step(x: Tensor) -> Tensor:
@@ -157,9 +156,9 @@ def test_samples_do_not_influence_one_another() -> None:
     torch.testing.assert_close(cut.exponents, together.exponents, rtol=0, atol=1e-10)
 
 
-def test_what_it_costs() -> None:
-    """Criterion: the step is called T times for the orbit, T times each half sweep, and thrice to look at it first:
-    blocks go through at once. One direction at a time, within 15 (k + 8) passes for three sweeps."""
+def test_the_number_of_calls_of_the_step() -> None:
+    """Criterion: the step is called T times for the orbit, T times for each half sweep, and three times for checks,
+    since whole blocks pass at once. With one direction at a time, three sweeps take at most 15 (k + 8) passes."""
     matrix, n_calls = normal(60, 60) / 60**0.5, 0
 
     def step(x: Tensor) -> Tensor:
@@ -179,7 +178,7 @@ def test_what_it_costs() -> None:
     assert n_calls <= 16 * 15 * (4 + 8)
 
 
-def test_sweeps_that_do_not_suffice_warn() -> None:
+def test_too_few_sweeps_warn() -> None:
     matrix = normal(200, 200) / 200**0.5
     with pytest.warns(
         RuntimeWarning, match=r"lower bounds: after 1 sweeps their error may be as large as .*max_iterations"
@@ -195,8 +194,8 @@ def test_sweeps_that_do_not_suffice_warn() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normalisation_loses_one_direction_a_row(dtype: torch.dtype) -> None:
-    """Criterion: x / |x| on the sphere keeps all tangents (exponent 0) and loses the radius (minus infinity, no NaN);
-    with the tangent space the lost ones are left out, and no more than those may be asked for."""
+    """Criterion: x / |x| keeps all tangent directions (exponent 0) and loses each radius (minus infinity, not NaN).
+    With the tangent space the lost directions are left out, and a k beyond its dimension is refused."""
     x = normalised(normal(3, 5, dtype=dtype))
     found = finite_time_exponents(normalised, x, k=15)
     torch.testing.assert_close(found[:12], torch.zeros(12, dtype=dtype), rtol=0, atol=1e-6)
@@ -209,7 +208,8 @@ def test_normalisation_loses_one_direction_a_row(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tangent_space_changes_nothing_else(dtype: torch.dtype) -> None:
-    """Criterion: a normalised linear map has the same finite exponents with and without, sample by sample."""
+    """Criterion: each sample of a normalised linear map has the same finite exponents with and without the tangent
+    space."""
     matrix, x = normal(4, 4, dtype=dtype), normalised(normal(2, 3, 4, seed=1, dtype=dtype))
 
     def step(x: Tensor) -> Tensor:
@@ -222,7 +222,8 @@ def test_tangent_space_changes_nothing_else(dtype: torch.dtype) -> None:
 
 
 def test_zero_singular_values_anywhere_along_the_product() -> None:
-    """Criterion: what a projection loses is lost for good: once for one that repeats, once a step for a shift."""
+    """Criterion: a repeated projection loses one direction in all, and a shift one at each step. Lost directions have
+    minus infinity."""
     keep = torch.diag(torch.tensor([0.0, 1, 1, 1, 1, 1])).double()
     shift = torch.diag(torch.ones(5), 1).double()
     for step, n_steps, n_left in ((lambda x: keep @ x, 9, 5), (lambda x: shift @ x, 3, 3)):
@@ -234,9 +235,9 @@ def test_zero_singular_values_anywhere_along_the_product() -> None:
     assert nothing.error == 0
 
 
-def test_attention_like_map_in_the_whole() -> None:
-    """Criterion: for the recurrence that the measure is for, all finite exponents are those of the dense product,
-    taken on the sphere where it starts."""
+def test_exponents_of_an_attention_like_map() -> None:
+    """Criterion: for a recurrence with attention, all finite exponents are those of the dense product, which starts
+    from the tangent space of the first state."""
     weights, injected = normal(3, 6, 6) / 6**0.5, 0.3 * normal(4, 6, seed=1)
 
     def step(x: Tensor) -> Tensor:
@@ -254,7 +255,7 @@ def test_attention_like_map_in_the_whole() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_every_pair_plays_once() -> None:
+def test_rounds_contain_every_pair_once() -> None:
     for n in (1, 2, 5, 8):
         played = [pair for first, second in rounds(n) for pair in zip(first, second, strict=True)]
         assert sorted(played) == list(itertools.combinations(range(n), 2))
@@ -269,7 +270,7 @@ def test_every_pair_plays_once() -> None:
         ({"k": 4}, "k must be at most 3, the dimension of the state, got 4"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(asked: dict, message: str) -> None:
+def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         finite_time_exponents(lambda x: x, torch.ones(3), **{"k": 1} | asked)
 
@@ -282,7 +283,7 @@ def test_fields_of_the_effort_are_deprecated_keywords() -> None:
         Effort(max_iterations=0)
 
 
-def test_orbit_that_leaves_the_numbers_is_refused_by_sample_and_step() -> None:
+def test_a_diverging_orbit_is_refused_with_its_sample_and_step() -> None:
     x = torch.tensor([[0.5], [3.0]])
     with pytest.raises(InputError, match="states must be finite, got NaN or infinity in sample 1 after step 7"):
         finite_time_exponents(torch.square, x, n_steps=16, k=1, batched=True)

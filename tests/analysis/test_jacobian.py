@@ -1,4 +1,4 @@
-"""The operator against the dense matrix of maps written out by hand, and its norm."""
+"""The Jacobian as an operator, and its norm, agree with the dense matrix of each map."""
 
 import math
 from collections.abc import Callable
@@ -25,14 +25,14 @@ WEIGHTS = normal(3, 8, 8, seed=1) / 8**0.5
 
 
 def attend(x: Tensor) -> Tensor:
-    """Two heads of F.scaled_dot_product_attention on T x 8, a residual and a normalisation."""
+    """Apply two heads of F.scaled_dot_product_attention to T x 8, add the residual, and normalise the rows."""
     q, k, v = ((x @ w).unflatten(-1, (2, 4)).transpose(-2, -3) for w in WEIGHTS)
     y = x + F.scaled_dot_product_attention(q, k, v).transpose(-2, -3).flatten(-2)
     return y / y.norm(dim=-1, keepdim=True)
 
 
 class Cube(torch.autograd.Function):
-    """As an older kernel would write it: no forward mode, no vectorising."""
+    """A function in the style of older kernels, with neither forward mode nor vectorisation."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -46,12 +46,12 @@ class Cube(torch.autograd.Function):
 
 
 def branching(x: Tensor) -> Tensor:
-    """A map that looks at its values, as nothing vectorised may."""
+    """Branch on values of the input, which vectorised code may not."""
     return x.tanh() if bool((x > 9).any()) else x.sin()
 
 
 def coupled() -> Map:
-    """This project's own kernel, which has no forward mode."""
+    """Build a map with one of our own kernels, which has no forward mode."""
     layer = attention.build("coupled-euler", d_model=8, n_heads=2).double()
     layer.load_state_dict({name: normal(*w.shape, seed=7) / 3 for name, w in layer.state_dict().items()})
     return lambda x: x + layer(x[None], causal_mask=True)[0][0]
@@ -69,7 +69,7 @@ MAPS: dict[str, tuple[Map, Tensor]] = {
 
 
 def reference(step: Map, x: Tensor) -> Tensor:
-    """Row by row, by plain reverse mode."""
+    """Return the Jacobian, computed row by row in reverse mode."""
     x = x.clone().requires_grad_()
     y = step(x).reshape(-1)
     if not y.requires_grad:
@@ -84,7 +84,7 @@ def case_of(request: pytest.FixtureRequest) -> tuple[Map, Tensor]:
 
 
 def test_products_are_those_of_the_matrix(case: tuple[Map, Tensor]) -> None:
-    """Criterion: J v and J' u for blocks and for one direction, and J itself, to 1e-12."""
+    """Criterion: J v and J' u equal dense products to 1e-12, for blocks and for single directions; so does J itself."""
     step, x = case
     matrix, v = reference(step, x), normal(7, *x.shape, seed=2)
     operator = Jacobian(step, x)
@@ -96,7 +96,7 @@ def test_products_are_those_of_the_matrix(case: tuple[Map, Tensor]) -> None:
     torch.testing.assert_close(jacobian(step, x), matrix, **close)
 
 
-def test_nothing_of_the_operator_hangs_on_a_graph() -> None:
+def test_products_of_the_operator_have_no_graph() -> None:
     layer = torch.nn.Linear(4, 4)
     x = torch.ones(4, requires_grad=True)
     operator = Jacobian(lambda x: layer(x).tanh(), x)
@@ -107,7 +107,8 @@ def test_nothing_of_the_operator_hangs_on_a_graph() -> None:
 
 
 def test_samples_have_their_own_matrix() -> None:
-    """Criterion: batched is sample by sample, also for steps that know the batch's size."""
+    """Criterion: each sample has the Jacobian that it has alone, even if the step works only for the size of the
+    batch."""
     x, offset = normal(3, 5, 8), normal(3, 5, 8, seed=3)
     found = jacobian(lambda x: attend(x + offset), x, batched=True)
     for b in range(3):
@@ -115,7 +116,7 @@ def test_samples_have_their_own_matrix() -> None:
 
 
 def test_a_limit_of_memory_cuts_blocks_and_changes_nothing() -> None:
-    """Criterion: 11 directions, three at once, take four calls, and the products are the same."""
+    """Criterion: with memory for three directions at once, 11 directions take four calls and give the same products."""
     x, v = normal(5, 8), normal(11, 5, 8, seed=2)
     n_calls = 0
 
@@ -134,13 +135,13 @@ def test_a_limit_of_memory_cuts_blocks_and_changes_nothing() -> None:
     assert Jacobian(attend, x, max_bytes=1).n_at_once == 1
 
 
-def test_what_a_step_keeps_leaves_out_what_does_not_grow_with_directions() -> None:
+def test_saved_bytes_exclude_weights_shared_by_all_directions() -> None:
     weight = torch.nn.Parameter(torch.zeros(64, 64))
     assert backward_bytes(lambda x: (x @ weight).tanh() @ weight, torch.zeros(2, 64)) == 2 * (2 * 64 * 4)
 
 
 def test_tangent_space_is_taken_at_both_ends() -> None:
-    """Criterion: P(step(x)) J P(x), and its transpose, for the projections written out."""
+    """Criterion: the matrix is P(step(x)) J P(x), and `vjp` its transpose, with the projections P written out."""
     step, x = MAPS["attention"]
     for tangent, width in ((sphere_tangent(), 8), (sphere_tangent(4), 4)):
 
@@ -157,7 +158,8 @@ def test_tangent_space_is_taken_at_both_ends() -> None:
 
 
 def test_with_a_gain_nothing_moves_along_the_normal_of_the_ellipsoid() -> None:
-    """Criterion: the image of the Jacobian of g x / |x| is the tangent space there: projecting changes nothing."""
+    """Criterion: projecting onto the tangent space of the ellipsoid does not change the image of the Jacobian of g x /
+    |x|."""
     gain = torch.linspace(0.5, 2, 6, dtype=torch.float64)
     x = normal(4, 6)
 
@@ -175,7 +177,8 @@ def test_with_a_gain_nothing_moves_along_the_normal_of_the_ellipsoid() -> None:
 @pytest.mark.parametrize("seed", fast_alone(range(5), 0))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_norm_of_random_matrices_of_500_dimensions(seed: int, dtype: torch.dtype) -> None:
-    """The norm is within 1e-4 of the dense one by default, where the largest singular values differ by a per cent."""
+    """Criterion: by default, the norm is within 1e-4 of the dense one, although the largest singular values are 1%
+    apart."""
     matrix = normal(500, 500, seed=seed, dtype=dtype) / 500**0.5
     largest = torch.linalg.svdvals(matrix.double())[0]
     for tolerance in (None, 1e-5):
@@ -203,7 +206,7 @@ def test_norm_where_lanczos_ends_early(matrix: Tensor, norm: float) -> None:
 
 
 def test_norms_of_samples_that_end_at_different_times() -> None:
-    """Criterion: an identity, a zero and a full matrix side by side do not disturb one another."""
+    """Criterion: an identity, a zero and a full matrix in one batch each have the right norm."""
     matrices = torch.stack([torch.eye(40), torch.zeros(40, 40), normal(40, 40, dtype=torch.float32)])
     found = jacobian_norm(lambda x: (matrices @ x.unsqueeze(-1)).squeeze(-1), torch.ones(3, 40), batched=True)
     torch.testing.assert_close(found, torch.linalg.matrix_norm(matrices, 2), rtol=1e-5, atol=1e-6)
@@ -251,7 +254,7 @@ def test_norm_of_attention_is_the_dense_one() -> None:
         (lambda x: x / 0, torch.ones(3), False, "states must be finite, got .* after step 1"),
     ],
 )
-def test_what_is_no_state_or_no_step_is_refused(step: Map, x: Tensor, batched: bool, message: str) -> None:
+def test_invalid_states_and_steps_are_refused(step: Map, x: Tensor, batched: bool, message: str) -> None:
     with pytest.raises(InputError, match=message):
         jacobian_norm(step, x, batched=batched)
 

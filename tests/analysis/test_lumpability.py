@@ -1,4 +1,4 @@
-"""Lumpability: chains that are lumpable by construction, the largest defect there can be, and what must not matter."""
+"""The lumpability defect has known values for simple chains, and the right bounds and invariances."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from attractor.errors import InputError
 
 
 def distributions(*shape: int, seed: int = 0) -> Tensor:
-    """Rows that sum to one, well apart."""
+    """Draw rows that sum to one and differ widely."""
     return (3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).softmax(-1)
 
 
@@ -20,7 +20,8 @@ def blocks_of(length: int, block: int) -> list[range]:
 
 
 def lifted(length: int, block: int, causal: bool = False) -> Tensor:
-    """A lumpable map: a small random chain between blocks, and for every row its own spread within each of them."""
+    """Build a lumpable map: a random chain moves mass between blocks, and each row spreads it differently within
+    them."""
     blocks = blocks_of(length, block)
     chain = distributions(len(blocks), len(blocks))
     if causal:
@@ -44,12 +45,13 @@ def causal(length: int) -> Tensor:
 @pytest.mark.parametrize(("length", "block"), [(12, 4), (12, 1), (12, 12), (11, 4), (10, 3), (5, 8)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_lifted_chains_have_no_defect(length: int, block: int, is_causal: bool) -> None:
-    """Criterion: 1e-14, with whole and partial last blocks, though rows differ and the map does not average."""
+    """Criterion: a chain that is lumpable by construction has a defect below 1e-14, with whole and partial last blocks.
+    Moving the mass of one row to another block makes it positive."""
     weights = lifted(length, block, is_causal)
     torch.testing.assert_close(weights.sum(-1), torch.ones(length, dtype=torch.float64))
     found = lumpability_profile(weights, block)
     assert found.defect < 1e-14
-    assert found.of_departures < 1e-7  # a small share of departures may hold a rounding of the whole
+    assert found.of_departures < 1e-7  # rounding weighs more if few departures remain
     if 1 < block < length:
         moved = weights.clone()
         moved[1] = moved[1].roll(block)
@@ -57,7 +59,7 @@ def test_lifted_chains_have_no_defect(length: int, block: int, is_causal: bool) 
 
 
 def test_defect_is_zero_only_where_the_condition_holds() -> None:
-    """Criterion: on maps mixed of a lumpable and a random one, it grows with the random share, from 0."""
+    """Criterion: the defect of a mixture of a lumpable and a random map grows with the random share from 0."""
     one, other = lifted(12, 4), distributions(12, 12)
     found = [lumpability_defect((1 - share) * one + share * other, 4) for share in (0.0, 0.01, 0.1, 0.5, 1.0)]
     assert found[0] < 1e-14
@@ -66,7 +68,8 @@ def test_defect_is_zero_only_where_the_condition_holds() -> None:
 
 
 def test_definition_by_hand() -> None:
-    """Criterion: loops over pairs of blocks, as Kemeny and Snell write the condition; shorter last block included."""
+    """Criterion: the defect equals a sum over pairs of blocks, the form of Kemeny and Snell, with a shorter last
+    block."""
     weights, total, on_diagonal = distributions(10, 10), 0.0, 0.0
     blocks = blocks_of(10, 4)
     for rows in blocks:
@@ -81,8 +84,8 @@ def test_definition_by_hand() -> None:
 
 
 def test_uniform_causal_attention() -> None:
-    """Rows 2 and 3 of four give their block of two 1/3 and 1/2: deviations of 1/12, on and off the diagonal alike. What
-    leaves a block goes to all earlier ones alike, so departures have no defect."""
+    """Criterion: with blocks of two, rows 2 and 3 of four give their own block 1/3 and 1/2. So all deviations are 1/12,
+    half of them on the diagonal. Departures are spread evenly over earlier blocks and have no defect."""
     weights = torch.ones(4, 4, dtype=torch.float64).tril() / torch.arange(1, 5).unsqueeze(-1)
     found = lumpability_profile(weights, 2)
     assert found.defect.item() == pytest.approx((4 / 12**2 / 4 / (1 - 1 / 2)) ** 0.5)
@@ -94,7 +97,8 @@ def test_uniform_causal_attention() -> None:
 
 @pytest.mark.parametrize(("length", "block"), [(16, 4), (32, 4), (12, 6)])
 def test_largest_defect_is_one(length: int, block: int) -> None:
-    """Criterion: where the rows of a block go to blocks of their own, in equal numbers, it is 1."""
+    """Criterion: the defect is 1 if each row sends all its mass to one block, and rows of a block evenly to different
+    ones."""
     n_blocks = len(blocks_of(length, block))
     weights = torch.zeros(length, length, dtype=torch.float64)
     for row in range(length):
@@ -103,7 +107,7 @@ def test_largest_defect_is_one(length: int, block: int) -> None:
 
 
 def test_all_parts_lie_between_zero_and_one() -> None:
-    """Criterion: maps from nearly uniform to one-hot, causal or not, of every block length; none is undefined."""
+    """Criterion: for maps from nearly uniform to one-hot, causal or not, no part is undefined at any block length."""
     for sharpness in (0.01, 1.0, 30.0, 1e4):
         logits = sharpness * torch.randn(20, 13, 13, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         above = torch.ones(13, 13, dtype=torch.bool).triu(1)
@@ -120,14 +124,12 @@ def test_order_within_blocks_does_not_matter_and_across_does(weights: Tensor) ->
     before = lumpability_profile(weights, 4)
     for one, other in zip(before, lumpability_profile(weights[within][:, within], 4), strict=True):
         torch.testing.assert_close(one, other)
-    for one, other in zip(
-        before, lumpability_profile(weights[within], 4), strict=True
-    ):  # rows alone, columns where they were
+    for one, other in zip(before, lumpability_profile(weights[within], 4), strict=True):  # only rows are permuted
         torch.testing.assert_close(one, other)
     assert abs(lumpability_defect(weights[across][:, across], 4) - before.defect) > 1e-2
 
 
-def test_maps_of_a_batch_are_apart() -> None:
+def test_maps_of_a_batch_are_measured_separately() -> None:
     maps = distributions(3, 2, 9, 9).float()
     together = lumpability_profile(maps, 4)
     for part, alone in zip(together, lumpability_profile(maps[2, 1], 4), strict=True):
@@ -136,6 +138,6 @@ def test_maps_of_a_batch_are_apart() -> None:
 
 
 @pytest.mark.parametrize("block", [0, -2])
-def test_block_that_is_none_is_refused(block: int) -> None:
+def test_invalid_block_lengths_are_refused(block: int) -> None:
     with pytest.raises(InputError, match=rf"^block must be at least 1, got {block}; "):
         lumpability_defect(torch.eye(4), block)

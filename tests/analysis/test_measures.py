@@ -1,4 +1,4 @@
-"""Measures of attention maps, against maps whose entropy and rank are known."""
+"""Measures of attention maps have the known values of simple maps, and the right bounds and invariances."""
 
 import math
 
@@ -14,7 +14,7 @@ def random_map(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("n_keys", [1, 2, 7, 100])
 def test_entropy_of_known_rows(n_keys: int) -> None:
-    """log S nats where all S keys count alike, 0 where one counts alone (0 log 0 = 0)."""
+    """Criterion: the entropy is log S nats for S equal weights, and 0 for a single one (0 log 0 = 0)."""
     uniform = torch.full((3, n_keys), 1 / n_keys, dtype=torch.float64)
     torch.testing.assert_close(attention_entropy(uniform), torch.full((3,), math.log(n_keys), dtype=torch.float64))
     assert torch.equal(attention_entropy(torch.eye(n_keys)), torch.zeros(n_keys))
@@ -26,7 +26,7 @@ def test_entropy_of_two_keys_is_the_formula() -> None:
 
 
 def test_entropy_of_a_causal_map_by_row() -> None:
-    """Row t of the uniform causal map has log(t + 1): row 0 is always 0."""
+    """Criterion: row t of the uniform causal map has entropy log(t + 1), so row 0 has 0."""
     weights = torch.ones(2, 3, 6, 6, dtype=torch.float64).tril()
     weights /= weights.sum(-1, keepdim=True)
     expected = torch.arange(1, 7, dtype=torch.float64).log()
@@ -42,7 +42,7 @@ def test_entropy_is_between_its_limits_and_blind_to_the_order_of_keys() -> None:
     torch.testing.assert_close(attention_entropy(weights.flip(-1)), entropy)
 
 
-def test_measures_of_half_precision_are_taken_wide() -> None:
+def test_measures_of_half_precision_are_computed_in_fp32() -> None:
     weights = random_map(2, 6, 6).bfloat16()
     for measure in (attention_entropy, effective_rank):
         assert measure(weights).dtype == torch.float32
@@ -51,14 +51,15 @@ def test_measures_of_half_precision_are_taken_wide() -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_rank_of_known_maps(n: int) -> None:
-    """n where all singular values are equal, 1 where there is one."""
+    """Criterion: the effective rank is n for n equal singular values, and 1 for a single one."""
     one_direction = torch.outer(torch.arange(1.0, n + 1), torch.linspace(1, 2, n))
     torch.testing.assert_close(effective_rank(torch.eye(n)), torch.tensor(float(n)))
     torch.testing.assert_close(effective_rank(one_direction), torch.tensor(1.0), rtol=0, atol=1e-4)
 
 
-def test_rank_is_of_the_spectrum_and_not_the_exponential_of_its_entropy() -> None:
-    """(3 + 1)^2 / (9 + 1) = 1.6, where the entropy's exponential would be 1.75."""
+def test_rank_is_not_the_exponential_of_the_entropy() -> None:
+    """Criterion: singular values 3 and 1 have rank (3 + 1)^2 / (9 + 1) = 1.6. The exponential of their entropy is
+    1.755."""
     found = effective_rank(torch.diag(torch.tensor([3.0, 1.0, 0.0]))).item()
     assert found == pytest.approx(1.6)
     assert math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)) == pytest.approx(1.755, abs=1e-3)
@@ -79,7 +80,7 @@ def test_rank_of_a_map_with_more_keys_than_queries() -> None:
 
 
 def test_the_spectrum_of_known_maps():
-    """One direction: all shares and gaps are 1. Equal singular values: share 1/n, no gap."""
+    """Criterion: a single singular value has share and gap 1; n equal ones have share 1/n and gap 0."""
     one = torch.ones(4, 4, dtype=torch.float64)
     rank, share, gap = spectral_profile(one)
     torch.testing.assert_close(torch.stack([rank, share, gap]), torch.ones(3, dtype=torch.float64))

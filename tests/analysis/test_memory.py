@@ -1,4 +1,4 @@
-"""Memory: sequences and maps whose reach is known, then what must hold of any."""
+"""Measures of memory have the known values of simple decays and maps, and the right invariances."""
 
 import math
 
@@ -16,20 +16,20 @@ def uniform_causal(length: int = T) -> torch.Tensor:
 
 
 def falling(a: float, length: int) -> torch.Tensor:
-    """The last row of a causal map whose weights fall by a at each step back, 1 T."""
+    """Return the last row (1 T) of a causal map whose weights fall by the factor a at each step back."""
     row = torch.tensor(a, dtype=torch.float64) ** torch.arange(length - 1, -1, -1)
     return (row / row.sum()).unsqueeze(0)
 
 
 def survival(log_decay: torch.Tensor) -> torch.Tensor:
-    """prod_r a_r over r = s + 1, ..., t, as a causal T x T matrix, by differences of sums."""
+    """Return prod_r a_r over r = s + 1, ..., t as a causal T x T matrix, from differences of sums."""
     total = log_decay.cumsum(-1)
     return (total.unsqueeze(-1) - total.unsqueeze(-2)).exp().tril()
 
 
 @pytest.mark.parametrize("a", [0.0, 0.25, 0.9])
 def test_constant_decay_holds_a_geometric_sum(a: float) -> None:
-    """Criterion: (1 - a^(t+1)) / (1 - a), which is 1 everywhere at a = 0 and tends to the length."""
+    """Criterion: the memory is (1 - a^(t+1)) / (1 - a), which is 1 at a = 0 and tends to the length of the decay."""
     log_decay = torch.full((2, 400), a, dtype=torch.float64).log()
     t = torch.arange(400)
     expected = (1 - torch.tensor(a, dtype=torch.float64) ** (t + 1)) / (1 - a)
@@ -38,14 +38,15 @@ def test_constant_decay_holds_a_geometric_sum(a: float) -> None:
     torch.testing.assert_close(effective_memory(log_decay)[:, -1], decay_length(log_decay)[:, -1])
 
 
-def test_what_never_decays_is_held_whole() -> None:
+def test_memory_without_decay_is_the_whole_past() -> None:
     log_decay = torch.zeros(T)
     assert torch.equal(effective_memory(log_decay), torch.arange(1.0, T + 1))
     assert decay_length(log_decay).isposinf().all()
 
 
 def test_length_is_exact_for_long_memories() -> None:
-    """Criterion: 1e-6 for a million tokens in fp32, where a itself has rounded 1 - a by 1%."""
+    """Criterion: a length of a million tokens is right to 1e-6 in fp32, where 1 - a from a rounded a is off by over
+    1%."""
     log_decay = torch.tensor([math.log1p(-1e-6)])
     torch.testing.assert_close(decay_length(log_decay), torch.tensor([1e6]), rtol=1e-6, atol=0)
     assert abs(1e-6 / (1 - log_decay.exp()) - 1) > 0.01
@@ -57,7 +58,8 @@ def test_memory_is_the_sum_of_what_survives() -> None:
 
 
 def test_known_maps() -> None:
-    """Oneself is 0; a fixed offset is that offset; the causal mean looks t / 2 back, and holds half in half of it."""
+    """Criterion: attention to oneself has distance 0, and attention at a fixed offset that offset. The causal mean has
+    mean distance t / 2, and half of its mass lies within ceil((t + 1) / 2) - 1."""
     rows = torch.arange(T)
     for measure in (mean_distance, distance_holding):
         assert torch.equal(measure(torch.eye(T).expand(2, 3, T, T)), torch.zeros(2, 3, T))
@@ -70,14 +72,15 @@ def test_known_maps() -> None:
 @pytest.mark.parametrize("length", [10, 100, 1000])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_ties_are_not_lost_to_rounding(length: int, dtype: torch.dtype) -> None:
-    """Criterion: in any precision of the map, half of an even uniform row lies in exactly half of its positions."""
+    """Criterion: in any precision, half the mass of a uniform row of even length lies in exactly half of its
+    positions."""
     row = torch.full((1, length), 1 / length, dtype=dtype)
     assert distance_holding(row).item() == length // 2 - 1
 
 
 @pytest.mark.parametrize("a", [0.3, 0.9, 0.98])
 def test_falling_weights(a: float) -> None:
-    """Criterion: the mean tends to 1 / (1 - a) - 1 = a / (1 - a); n steps hold the share 1 - a^(n+1)."""
+    """Criterion: the mean distance tends to 1 / (1 - a) - 1 = a / (1 - a), and n steps hold the share 1 - a^(n+1)."""
     row = falling(a, 2000)
     torch.testing.assert_close(mean_distance(row), decay_length(torch.tensor([a], dtype=torch.float64).log()) - 1)
     for share in (0.5, 0.9):
@@ -92,7 +95,7 @@ def test_thin_tail_moves_the_mean_alone() -> None:
 
 
 def test_queries_of_a_cache_are_the_last_positions() -> None:
-    """Criterion: rows cut from the end of a map have the distances that they have in it."""
+    """Criterion: the last rows of a map have the same distances alone as within the map."""
     weights = torch.rand(2, T, T, generator=torch.Generator().manual_seed(0)).tril()
     weights /= weights.sum(-1, keepdim=True)
     for measure in (mean_distance, distance_holding):
@@ -106,6 +109,6 @@ def test_later_positions_are_as_far_as_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
-def test_share_that_is_none_is_refused(share: float) -> None:
+def test_invalid_shares_are_refused(share: float) -> None:
     with pytest.raises(InputError, match=r"^share must be above 0 and at most 1, got .*; 0\.5 and 0\.9"):
         distance_holding(torch.eye(2), share)

@@ -1,4 +1,4 @@
-"""Sink mass: known maps, and what must not matter."""
+"""Sink mass has the known values of simple maps, and ignores the first row and other maps of a batch."""
 
 import torch
 
@@ -15,7 +15,7 @@ def test_known_maps():
     torch.testing.assert_close(sink_mass(uniform), torch.tensor((harmonic - 1) / 4))
 
 
-def test_the_first_row_does_not_count_and_batches_are_apart():
+def test_the_first_row_and_other_maps_of_a_batch_do_not_count():
     maps = torch.rand(3, 2, 6, 6).softmax(-1)
     assert sink_mass(maps).shape == (3, 2)
     other = maps.clone()

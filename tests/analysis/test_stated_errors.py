@@ -1,4 +1,4 @@
-"""Errors that are stated must hold: norms, exponents and eigenvalues of random matrices against the dense values."""
+"""Stated errors hold: norms, exponents and eigenvalues of random matrices are as close to dense values as they say."""
 
 import pytest
 import stated_errors
@@ -9,7 +9,7 @@ from attractor.analysis import lanczos
 
 @pytest.mark.parametrize("kind", stated_errors.RANDOM)
 def test_no_random_matrix_exceeds_its_stated_errors(kind: str) -> None:
-    """All ratios of true to stated errors are at most 1, and warnings are truthful, for two matrices of each kind."""
+    """Criterion: for two matrices of each kind, no true error exceeds the stated one, and warnings are truthful."""
     for seed in (0, 5):
         for outcome in stated_errors.of_random_matrix(kind, seed):
             assert outcome.ratio <= 1, (seed, outcome)
@@ -17,7 +17,8 @@ def test_no_random_matrix_exceeds_its_stated_errors(kind: str) -> None:
 
 
 def test_exponents_of_a_product_with_gaps_are_within_their_stated_error() -> None:
-    """Sixteen matrices of 70 dimensions reach the tolerance by the bound from gaps, before the last sweep."""
+    """Criterion: for a product of sixteen matrices of 70 dimensions, the bound from gaps ends the sweeps before the
+    limit."""
     *_, exponents = stated_errors.of_random_matrix("heavy tail", 26)
     assert exponents.ratio <= 1
     assert exponents.n_passes < 2 * 16 * 30
@@ -26,7 +27,8 @@ def test_exponents_of_a_product_with_gaps_are_within_their_stated_error() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", stated_errors.RANDOM)
 def test_no_matrix_of_the_benchmark_exceeds_its_stated_errors(kind: str) -> None:
-    """The same holds for every fourth random matrix of benchmarks/stated_errors.py, which takes all of them."""
+    """Criterion: the same holds for every fourth random matrix of benchmarks/stated_errors.py, which takes all of
+    them."""
     for seed in range(0, stated_errors.N_RANDOM, 4):
         for outcome in stated_errors.of_random_matrix(kind, seed):
             assert outcome.ratio <= 1, (seed, outcome)
@@ -34,7 +36,8 @@ def test_no_matrix_of_the_benchmark_exceeds_its_stated_errors(kind: str) -> None
 
 
 def test_a_leading_direction_that_the_start_misses_is_stated_as_possible() -> None:
-    """A start at 1e-5 of the leading eigenvector finds the second eigenvalue first, and the error covers the first."""
+    """Criterion: a start with 1e-5 of the leading eigenvector first finds the second eigenvalue, and the stated error
+    covers the leading one at every number of iterations."""
     n = 60
     values = torch.linspace(0, 1, n).double()
     values[0] = 1.2

@@ -49,8 +49,8 @@ def test_welchs_test_is_statsmodels():
 
 
 def test_published_means_and_deviations_suffice_for_a_test():
-    """Criterion: means and standard deviations of two rows of a published table, over 10 and 3 seeds, give scipy's
-    test."""
+    """Criterion: means and standard deviations of two rows of a published table, over 10 and 3 seeds, give the
+    same test as in scipy."""
     found = welch_from_summary(Summary(22.55, 0.04, 10), Summary(24.22, 0.11, 3))
     expected = stats.ttest_ind_from_stats(22.55, 0.04, 10, 24.22, 0.11, 3, equal_var=False)
     assert (found.statistic, found.p) == pytest.approx(tuple(expected))
