@@ -1,4 +1,4 @@
-"""Run folders with invented outcomes."""
+"""A fixture that writes run folders with invented results."""
 
 import math
 

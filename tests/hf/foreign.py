@@ -43,7 +43,7 @@ MLA = {
     "moe_intermediate_size": 8,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
-BETAS = {"beta_fast": 4.0, "beta_slow": 0.02}  # with heads this narrow, the usual ones leave no ramp
+BETAS = {"beta_fast": 4.0, "beta_slow": 0.02}  # for heads this narrow, the default values leave no ramp
 LONG = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -195,7 +195,7 @@ FAST = [  # one of each architecture
 
 
 def theirs(name: str, **changes: Any) -> Any:
-    """The model, with weights large enough for every one of them to matter."""
+    """Build the model with weights so large that each of them changes the logits."""
     model_type, own = MODELS[name]
     config = transformers.AutoConfig.for_model(model_type, **COMMON | own | changes)
     torch.manual_seed(0)
@@ -216,7 +216,7 @@ def saved(folder: Path, name: str = "llama", spelled: bool = True, shards: str =
 
 
 def sentence_pieces() -> tokenizers.Tokenizer:
-    """Llama's kind: pieces of words behind a sign for the space, and bytes for what is in no piece."""
+    """Build a tokenizer of Llama's kind: pieces of words after a sign for the space, and bytes for all other text."""
     specials = ["<unk>", "<s>", "</s>"]
     letters = ["▁", *"abcdefghijklmnopqrstuvwxyz.\n"]
     merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("a", "n"), ("▁", "a"), ("c", "a")]

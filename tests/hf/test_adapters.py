@@ -1,4 +1,4 @@
-"""Adapters, quantisation and offloading: the model computes with what the layers do, whatever wraps them."""
+"""Models give the right results under adapters, quantisation, offloading, and in the trainers of TRL."""
 
 import copy
 from itertools import product
@@ -42,8 +42,8 @@ def with_lora(model: nn.Module, **options: Any) -> Any:
 
 @pytest.mark.parametrize("name", fast_alone((name for name in CONFIGS if name != "sigma-reparam"), *FAST))
 def test_lora_on_every_linear_layer(name: str) -> None:
-    """Criterion: each adapter gets a gradient; merged and unmerged logits agree to 1e-5; switched off, the bits are
-    those from before; the cache changes no token."""
+    """Criterion: each adapter gets a gradient and changes the logits; merged and unmerged logits agree to 1e-5; without
+    adapters the logits are the original ones; the cache changes no token."""
     plain = wrapped(name)
     before = logits(plain)
     tuned = with_lora(copy.deepcopy(plain))
@@ -95,7 +95,7 @@ def test_offloaded_weights(name: str, where: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # torch announces the move of its quantisation to another package
 @pytest.mark.parametrize("name", fast_alone(CONFIGS, "coupled-euler", "mla"))
 def test_linear_layers_in_eight_bits(name: str) -> None:
-    """Criterion: an error below a tenth of the logits, in the mean square."""
+    """Criterion: the root mean square of the error is below a tenth of that of the logits."""
     model = wrapped(name)
     before = logits(model)
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
@@ -106,7 +106,7 @@ def test_linear_layers_in_eight_bits(name: str) -> None:
 def test_the_matrix_of_a_layer_is_what_the_layer_multiplies_by() -> None:
     layer = nn.Linear(5, 3, bias=False)
     assert acting_weight(layer) is layer.weight
-    layer.register_forward_hook(lambda module, inputs, output: output.requires_grad_())  # it observes
+    layer.register_forward_hook(lambda module, inputs, output: output.requires_grad_())  # a hook that changes no value
     assert acting_weight(layer) is layer.weight
     layer.forward = lambda x: 2 * F.linear(x, layer.weight)
     torch.testing.assert_close(acting_weight(layer), 2 * layer.weight)
@@ -121,7 +121,8 @@ def test_the_matrix_of_a_layer_is_what_the_layer_multiplies_by() -> None:
 
 @pytest.mark.parametrize("name", ["standard", "untied", "fast-slow"])
 def test_the_base_model_ends_before_the_readout(name: str, tmp_path: Path) -> None:
-    """Criterion: its hidden states times the output embeddings are the logits; `AutoModel` loads it from a file."""
+    """Criterion: the hidden states of the base model times the output embeddings are the logits, and `AutoModel` loads
+    the base model from a file."""
     model = wrapped(name)
     names = [parameter for parameter, _ in model.named_parameters()]
     base = model.base_model
@@ -161,7 +162,8 @@ def test_embeddings_in_place_of_tokens(name: str) -> None:
 
 @pytest.mark.parametrize("name", fast_alone((*PRESETS, "untied", "itrsa"), "standard", "decay", "untied"))
 def test_sequences_packed_into_a_row_do_not_see_each_other(name: str) -> None:
-    """Criterion: 1e-5 of each sequence by itself, with learned positions and with RoPE."""
+    """Criterion: packed sequences have the logits that they have alone, to 1e-5, with learned positions and with
+    RoPE."""
     model = wrapped(name)
     first, second = tokens()[:1, :5], tokens()[1:]
     positions = torch.cat([torch.arange(5), torch.arange(N_TOKENS)]).unsqueeze(0)
@@ -178,7 +180,7 @@ def test_consecutive_positions_change_nothing(name: str) -> None:
         assert torch.equal(model(tokens(), position_ids=torch.arange(N_TOKENS).unsqueeze(0)).logits, logits(model))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_inputs_are_refused() -> None:
     model = wrapped("fast-slow")
     packed = torch.arange(N_TOKENS).unsqueeze(0) % 10
     with pytest.raises(InputError, match="position_ids must be consecutive for FastSlow"):
@@ -207,7 +209,7 @@ def saved(name: str, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # their warnings are theirs
+@pytest.mark.filterwarnings("ignore")  # warnings of TRL
 @pytest.mark.parametrize("adapter", [False, True])
 @pytest.mark.parametrize(
     ("kind", "name"),

@@ -1,4 +1,4 @@
-"""The code that an export carries: all that it needs, nothing more, and unchanged but for imports and shapes."""
+"""The code in an export contains what it needs and nothing more. Only its imports and annotated shapes are changed."""
 
 import ast
 import sys
@@ -18,7 +18,7 @@ ROOMS = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "t
 
 
 def modules() -> dict[str, Path]:
-    """The source of every file of the bundle, by the file's name."""
+    """Return the source of every file of the bundle under the file's name."""
     package = bundle.PACKAGE
     named = {}
     for path in package.rglob("*.py"):
@@ -44,15 +44,16 @@ def test_a_file_imports_its_neighbours_and_few_packages() -> None:
 
 
 def test_the_loader_finds_every_file(tmp_path: Path) -> None:
-    """transformers copies what it sees imported from the entry on, by its own reading of the text."""
+    """Criterion: transformers, which follows relative imports from the first file, finds exactly the files of the
+    bundle."""
     for name, code in CODE.items():
         (tmp_path / name).write_text(code)
     found = {Path(file).name for file in get_relative_import_files(tmp_path / next(iter(CODE)))}
     assert found | {next(iter(CODE))} == CODE.keys()
 
 
-def test_what_only_a_gpu_needs_is_not_demanded(tmp_path: Path) -> None:
-    """transformers refuses to load code whose imports are missing, unless it tries them."""
+def test_packages_that_only_a_gpu_needs_are_not_required(tmp_path: Path) -> None:
+    """Criterion: transformers does not list the optional package as required, since the code imports it in a `try`."""
     needed = [name for name, code in CODE.items() if f"import {OPTIONAL}" in code]
     assert needed
     for name in needed:
@@ -60,7 +61,7 @@ def test_what_only_a_gpu_needs_is_not_demanded(tmp_path: Path) -> None:
         assert OPTIONAL not in get_imports(tmp_path / name), name
 
 
-def test_dead_weight_stays_out() -> None:
+def test_the_bundle_contains_no_unused_packages() -> None:
     assert {source.relative_to(bundle.PACKAGE).with_suffix("").parts[0] for source in modules().values()} <= ROOMS
 
 
@@ -93,8 +94,9 @@ def test_comments_and_docstrings_are_kept() -> None:
         ("import math", "import math\n"),
     ],
 )
-def test_an_import_leads_to_where_the_name_is_defined(line: str, becomes: str) -> None:
-    """In a form that the loader sees; a late import stays where it is."""
+def test_an_import_is_rewritten_to_the_file_that_defines_the_name(line: str, becomes: str) -> None:
+    """Criterion: each import is rewritten in a form that the loader recognises, and an import in a function stays
+    there."""
     for indent in ("", "    "):
         before = "def f():\n    é = 1\n"
         text, _ = rewritten(f"{before}{indent}{line}\n".encode())

@@ -1,4 +1,4 @@
-"""The model card: what programs read is valid, what people read is what the run folder holds, and nothing else."""
+"""The model card has valid metadata, and its text states only what the run folder holds."""
 
 import json
 import re
@@ -61,14 +61,14 @@ def test_seeds_give_an_interval_and_other_configurations_none(fake_runs: Callabl
     assert "seeds 0, 1, 2" in card
 
 
-def test_a_damaged_neighbour_says_nothing(fake_runs: Callable[..., list[RunFolder]]) -> None:
+def test_a_damaged_neighbouring_run_is_ignored(fake_runs: Callable[..., list[RunFolder]]) -> None:
     first, second = fake_runs(standard=[1.6, 1.7])
     (second.path / "config.json").write_text("{")
     assert "One seed" in section(model_card(first, TEXT), "Results")
 
 
-def test_what_is_unknown_is_left_out(tmp_path: Path) -> None:
-    """A run that stopped at once: no number, no empty field, no section without content."""
+def test_unknown_values_are_left_out(tmp_path: Path) -> None:
+    """Criterion: the card of a run that stopped at once has no empty field and no section without content."""
     run = RunFolder.create(tmp_path / "run", {"model": {"attention": {"couple": {}}, "n_kv_heads": None}})
     (run.path / "environment.json").unlink()
     card = model_card(run, Exported("bare", self_contained=False))
@@ -93,7 +93,7 @@ def test_a_model_from_elsewhere_was_not_trained_here(tmp_path: Path) -> None:
     assert "trained on" not in card
 
 
-def test_no_folder_of_the_machine_is_told(tmp_path: Path) -> None:
+def test_the_card_contains_no_path_of_the_machine(tmp_path: Path) -> None:
     corpus = tmp_path / "private" / "letters"
     config = {"task": {"kind": "text", "corpus": str(corpus)}, "start": str(tmp_path / "base" / "run-7"), "seed": 0}
     run = RunFolder.create(tmp_path / "run", config)
@@ -128,8 +128,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @settings(max_examples=60, deadline=None)
 @given(name=HOSTILE, label=HOSTILE, corpus=HOSTILE)
-def test_names_from_users_stay_names(name: str, label: str, corpus: str, finished: RunFolder) -> None:
-    """Whatever they hold: the head stays YAML of the same keys, the sections stay the same, code stays one line."""
+def test_names_from_users_cannot_change_the_structure_of_the_card(
+    name: str, label: str, corpus: str, finished: RunFolder
+) -> None:
+    """Criterion: for any names, the metadata stay YAML with the same keys, sections stay the same, and code stays one
+    line."""
     config = {"label": label, "seed": 0, "model": {"attention": label}, "task": {"kind": "text", "corpus": corpus}}
     run = RunFolder(finished.path, config)
     summary = {"data": f"{corpus}: 3 documents", "steps": 5, "metric": {"name": "perplexity", "value": 2.7}}
@@ -145,7 +148,7 @@ def test_names_from_users_stay_names(name: str, label: str, corpus: str, finishe
     titles = re.findall(r"^## (.+)$", body, re.MULTILINE)
     wanted = ["Mechanism", "Size", "Data", "Training", "Results", "Environment", "Limits", "How to load", "How to cite"]
     assert [title for title in wanted if title in titles] == titles
-    assert set(wanted) - set(titles) <= {"Size"}  # where the mechanism has no name, nothing is known of the size
+    assert set(wanted) - set(titles) <= {"Size"}  # a mechanism without a name has no section on its size
     assert len(re.findall(r"^# ", body, re.MULTILINE)) == 1
     prose = re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
     assert not re.search(r"(?<!\\)[<`]", prose)

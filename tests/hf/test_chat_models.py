@@ -1,5 +1,5 @@
-"""An instruct model keeps its chat template, its special tokens, its ends and its settings through import, training,
-conversion and export. What is expected comes from transformers' own classes on the original folder."""
+"""An instruct model keeps its chat template, special tokens, end tokens and settings through import, training,
+conversion and export. The expected values come from transformers' own classes on the original folder."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ ROUTES = ("imported", "tuned", "converted", "tuned and converted", "again")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder `chat` of the original, three runs that descend from it, and an export of each."""
+    """Make a folder with the original `chat`, the runs that descend from it, and an export of each run."""
     place = tmp_path_factory.mktemp("place")
     import_run(write_chat(place / "chat"), place / "imported")
     (place / "texts.txt").write_text("<|endoftext|>\n".join(TEXTS))
@@ -100,7 +100,7 @@ def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Pat
     assert [stored[name] for name in ids] == [first[name] for name in ids]
 
 
-def test_a_tuned_run_leaves_whole_as_a_model_of_transformers(place: Path, original: Any) -> None:
+def test_a_tuned_run_is_exported_completely_as_a_model_of_transformers(place: Path, original: Any) -> None:
     export(ExportArguments(place / "tuned", to="llama", out=place / "tuned-llama"), Console(quiet=True))
     exported = AutoTokenizer.from_pretrained(place / "tuned-llama")
     assert exported.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
@@ -112,7 +112,7 @@ def test_a_tuned_run_leaves_whole_as_a_model_of_transformers(place: Path, origin
 
 
 def test_a_tokenizer_that_transformers_would_build_anew_is_refused(tmp_path: Path) -> None:
-    """transformers gives every qwen2 the words of Qwen's own tokenizer."""
+    """transformers splits words for every qwen2 model as Qwen's own tokenizer does, so other tokenizers are refused."""
     from attractor.corpus import bpe
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture
@@ -155,7 +155,7 @@ def test_an_export_generates_the_same_text_and_stops_where_the_original_does(
 
 
 def test_a_run_its_export_and_the_original_are_evaluated_alike(place: Path) -> None:
-    """Window, beginning token, number of tokens, and to rounding the figure."""
+    """Criterion: window, start token and number of tokens are equal, and the likelihoods agree to rounding."""
     documents = [(str(i), text.encode()) for i, text in enumerate([*TEXTS[:3], "".join(TEXTS[:6]), PROMPT])]
     for names in (("chat", "imported", "imported-exported"), ("tuned", "tuned-exported")):
         causals = [load_causal(place / name, CPU) for name in names]
@@ -186,7 +186,7 @@ def printed(text: str) -> str:
 def test_generate_speaks_in_the_chat_template_and_stops_at_any_end(
     attractor: Command, place: Path, original: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a repetition penalty, which is not applied by the command and is named."""
+    """The model has no repetition penalty, since the command does not apply it. It says so for a model that has one."""
     import_run(write_chat(tmp_path / "chat", penalty=None), tmp_path / "run")
     (message,) = CHAT[1:]
     prompt = original.apply_chat_template([message], add_generation_prompt=True, return_tensors="pt")["input_ids"]
@@ -245,7 +245,8 @@ def test_chats_are_prepared_and_scored_with_their_special_tokens(
 
 
 def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
-    """Older runs have no settings: <s> is recognised by its name, and names of special tokens are text."""
+    """In older runs without settings, <s> is recognised by its name, and names of special tokens are encoded as
+    text."""
     older = shutil.copytree(place / "imported", tmp_path / "older")
     (older / SETTINGS_FILE).unlink()
     causal = load_causal(older, CPU)
@@ -261,7 +262,7 @@ def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Pat
 
 
 def test_a_tokenizer_that_its_class_builds_anew_is_the_one_of_its_class(tmp_path: Path) -> None:
-    """LlamaTokenizer builds the words otherwise than this tokenizer.json says."""
+    """Criterion: token ids are those of LlamaTokenizer, which splits words differently from this tokenizer.json."""
     saved(tmp_path / "llama")
     (tmp_path / "llama" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
     run = import_run(tmp_path / "llama", tmp_path / "run")
@@ -294,7 +295,8 @@ def test_without_transformers_the_files_are_read_as_they_are(
 
 
 def test_the_end_of_a_document_in_training_ends_text_as_well(place: Path, tmp_path: Path) -> None:
-    """Here the original ends a text at <|im_end|> alone, and documents of the corpus end with <|endoftext|>."""
+    """Criterion: the tuned model stops at <|im_end|>, as the original, and at <|endoftext|>, which ends training
+    documents."""
     shutil.copytree(place / "chat", tmp_path / "chat")
     for generation in ({"eos_token_id": 4, "temperature": 0.7}, None):
         file = tmp_path / "chat" / "generation_config.json"
@@ -344,8 +346,8 @@ def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> No
     assert "evil" not in json.dumps(settings.files).lower()
 
 
-def test_ids_of_minus_one_are_none(place: Path, tmp_path: Path) -> None:
-    """The first Llamas have such a pad_token_id."""
+def test_ids_of_minus_one_mean_no_token(place: Path, tmp_path: Path) -> None:
+    """The first Llama models have such a pad_token_id."""
     folder = shutil.copytree(place / "chat", tmp_path / "chat")
     (folder / "generation_config.json").unlink()
     (folder / "config.json").write_text(
@@ -371,9 +373,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_settings_that_are_damaged_are_refused_in_one_line(
-    name: str, attractor: Command, place: Path, tmp_path: Path
-) -> None:
+def test_damaged_settings_are_refused_in_one_line(name: str, attractor: Command, place: Path, tmp_path: Path) -> None:
     changes, said = REFUSED[name]
     run = shutil.copytree(place / "imported", tmp_path / "run")
     facts = json.loads((run / SETTINGS_FILE).read_text())

@@ -1,4 +1,4 @@
-"""Models with padded batches as one graph: compiled, exported by torch.export, and run by ONNX Runtime."""
+"""Models take padded batches as one graph: compiled, exported by torch.export, and run by ONNX Runtime."""
 
 import io
 import subprocess
@@ -17,7 +17,7 @@ from tiers import fast_alone
 
 
 class Logits(nn.Module):
-    """The logits of real tokens, and 0 at padding, where they mean nothing."""
+    """Compute the logits, and put 0 at padding, where they have no meaning."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_a_program_of_torch_export_takes_padded_batches_of_any_size(name: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["coupled-hamiltonian", "fast-slow"])
 def test_an_exported_folder_compiles_as_one_graph(name: str, tmp_path: Path) -> None:
-    """In a process of its own, which has no shape checks in the signatures."""
+    """The folder is compiled in a separate process, whose signatures have no shape checks."""
     model = wrapped(name)
     export_model(model.model, tmp_path / "model")
     torch.save(EXAMPLE, tmp_path / "example.pt")

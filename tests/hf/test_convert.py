@@ -1,4 +1,4 @@
-"""A converted model starts as the model it was, bit for bit, and learns from there."""
+"""A converted model starts with the outputs of the original, bit for bit, and learns from there."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ CASES = [
 
 
 def model(source: str) -> Transformer:
-    """With weights that training might have left: none is at its start."""
+    """Build the model with all weights moved off their initial values, as after training."""
     made = SOURCES[source].build(0).eval()
     torch.manual_seed(1)
     with torch.no_grad():
@@ -60,14 +60,14 @@ def model(source: str) -> Transformer:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("source", "attention"), CASES)
-def test_the_start_is_the_model_bit_for_bit(source: str, attention: str) -> None:
+def test_the_converted_model_starts_as_the_original_bit_for_bit(source: str, attention: str) -> None:
     original = model(source)
     before = {name: weight.clone() for name, weight in original.state_dict().items()}
     made = convert_model(original, attention)
     assert made.config.attention_config != original.config.attention_config
     assert torch.equal(made(tokens())[0], original(tokens())[0])
     assert all(torch.equal(weight, before[name]) for name, weight in original.state_dict().items())
-    if source == "mla":  # cached otherwise: coupled keys cannot stay folded in the latent
+    if source == "mla":  # its cache differs, since coupled keys cannot be computed from the latent
         return
     cache, other = made.new_cache(), original.new_cache()
     for part in tokens().split(8, dim=1):
@@ -84,8 +84,9 @@ def test_the_start_is_exact_in_half_precision_too(attention: str) -> None:
 
 
 @pytest.mark.parametrize("attention", COUPLED_SOFTMAX)
-def test_what_is_new_learns(attention: str) -> None:
-    """At first behind its gate, then all of it: after a few steps every new weight has a gradient."""
+def test_new_weights_learn(attention: str) -> None:
+    """Criterion: the first loss is that of the original, the loss falls, and after four steps every new weight has a
+    gradient. At first the gates block these gradients."""
     original = model("grouped queries")
     made = convert_model(original, attention).train()
     new = [weight for name, weight in made.named_parameters() if name not in dict(original.named_parameters())]
@@ -104,8 +105,9 @@ def test_what_is_new_learns(attention: str) -> None:
     assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in new)
 
 
-def test_the_gate_is_what_opens_coupling() -> None:
-    """At the start it alone of what is new has a gradient, and it may have a rate of its own."""
+def test_gates_open_the_coupling() -> None:
+    """Criterion: at the start, only the gates among the new weights have a gradient. They may have their own learning
+    rate."""
     made = convert_model(model("grouped queries"), "coupled-euler").train()
     made.loss(tokens(), tokens().roll(-1, 1))[0].backward()
     moved = {name for name, weight in made.named_parameters() if ".couple." in name and weight.grad.abs().max() > 0}
@@ -135,7 +137,7 @@ def test_the_gate_is_what_opens_coupling() -> None:
         ("mla", "gated", ["whose project stage is Heads where the model has Latent", "choose among: coupled-mla"]),
     ],
 )
-def test_what_cannot_start_exactly_is_refused_with_what_can(source: str, attention: str, words: list[str]) -> None:
+def test_inexact_conversions_are_refused_with_the_possible_ones(source: str, attention: str, words: list[str]) -> None:
     with pytest.raises(InputError) as refused:
         convert_model(model(source), attention)
     assert "\n" not in str(refused.value)
@@ -149,8 +151,8 @@ def test_other_families_are_refused() -> None:
 
 
 @torch.no_grad()
-def test_a_folder_of_hugging_face_and_a_run_of_it_convert_alike(tmp_path: Path) -> None:
-    """And a name stands for the mechanism, so that runs of it stand side by side in a comparison."""
+def test_a_hugging_face_folder_and_its_imported_run_are_converted_alike(tmp_path: Path) -> None:
+    """Criterion: both give the same logits and tokenizer, and the run's label is the name of the mechanism."""
     saved(tmp_path / "llama")
     import_run(tmp_path / "llama", tmp_path / "run")
     expected = import_model(tmp_path / "llama")(tokens())[0]
@@ -167,7 +169,7 @@ def test_a_folder_of_hugging_face_and_a_run_of_it_convert_alike(tmp_path: Path) 
 
 
 def test_a_converted_run_is_fine_tuned_below_the_original(tmp_path: Path) -> None:
-    """A run trained on text, converted, and trained on: it ends below where it began, with open gates."""
+    """Criterion: a trained run that is converted and trained further ends with a lower loss and open gates."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and the hat on the cat.\n" * 80)
     config = TrainConfig(
         model=TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=1, d_ff=48, positions="rope"),

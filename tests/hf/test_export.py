@@ -1,4 +1,4 @@
-"""Exports: whole or not at all, equal bit by bit, and alive where attractor is not installed."""
+"""Exports are complete or absent, and give equal bits where attractor is not installed."""
 
 import json
 import os
@@ -64,7 +64,7 @@ MODELS: dict[str, ModelConfig[LanguageModel]] = {
 }
 LABELLED = TransformerConfig(**TINY, n_layers=1, n_classes=3, pool="mean")
 
-# What a stranger types, on a machine without attractor.
+# The script of a user without attractor.
 STRANGER = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -95,7 +95,7 @@ for name in names:
         answers[name] = {"logits": model(tokens).logits}
         continue
     model = kind.from_pretrained(folder, trust_remote_code=True)
-    kind = type(model)  # all have the same code, and to find that again takes as long as all the rest
+    kind = type(model)  # all folders have the same code, and finding it again is slow
     prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
     said = model.generate(**prompts, max_new_tokens=4, do_sample=False)
     answers[name] = {"logits": model(tokens).logits, "said": said}
@@ -112,7 +112,7 @@ torch.save(answers, Path(root) / "answers.pt")
 
 
 def stirred(config: ModelConfig[LanguageModel]) -> LanguageModel:
-    """Every weight away from where it starts: a gate that starts at 0 would hide what is behind it."""
+    """Build a model with all weights off their initial values, since a gate at 0 would hide the layers behind it."""
     model = config.build(0).eval()
     torch.manual_seed(1)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_without_attractor_logits_are_equal_bit_by_bit(
 def test_without_attractor_the_same_text_is_generated(
     name: str, built: dict[str, LanguageModel], answers: dict[str, dict[str, Tensor]]
 ) -> None:
-    """With left padding, on the caches that came along."""
+    """The prompts are padded on the left, and the caches are those of the exported code."""
     ours = as_hugging_face(built[name], ByteTokenizer()).eval()
     tokenizer = exporting.as_fast_tokenizer(ByteTokenizer())
     prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
@@ -198,7 +198,7 @@ def test_half_precision_narrows_the_file_and_leaves_the_model(tmp_path: Path) ->
         assert torch.equal(found[f"model.{name}"], weight.bfloat16())
 
 
-def test_tools_find_the_ids_that_they_ask_for(tmp_path: Path) -> None:
+def test_the_configuration_has_the_ids_of_special_tokens(tmp_path: Path) -> None:
     export_model(stirred(SMALL), tmp_path / "out", ByteTokenizer(), card="# A card\n", self_contained=False)
     generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert (generation["eos_token_id"], generation["pad_token_id"]) == (256, 257)
@@ -251,7 +251,7 @@ def test_an_export_that_fails_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_is_refused_in_one_line(model: LanguageModel, tmp_path: Path) -> None:
+def test_impossible_exports_are_refused_in_one_line(model: LanguageModel, tmp_path: Path) -> None:
     from attractor.corpus import bpe
 
     large = bpe.train(iter(["ab abc abcd " * 9] + [chr(0x4E00 + i) * 2 for i in range(200)]), 400)

@@ -1,4 +1,4 @@
-"""A model leaves as a model of another architecture, and transformers' own class computes what it computed."""
+"""A model is exported as another architecture, and transformers' own class for it computes the same logits."""
 
 import json
 from pathlib import Path
@@ -95,8 +95,8 @@ def own_class(folder: Path) -> Any:
 @pytest.mark.parametrize(
     "name", fast_alone(MODELS, "llama-yarn-mscale", "gemma", "deepseek-v3-yarn", "gpt2", "diffllama")
 )
-def test_an_imported_model_leaves_as_it_came(name: str, tmp_path: Path) -> None:
-    """The same weights bit for bit after export and import, and the same logits of transformers to 1e-5."""
+def test_an_imported_model_is_exported_unchanged(name: str, tmp_path: Path) -> None:
+    """Criterion: export and import give the same weights bit for bit, and transformers the same logits to 1e-5."""
     saved(tmp_path / "theirs", name, spelled=False)
     model = import_model(tmp_path / "theirs")
     export_model(model, tmp_path / "back", to=architecture(MODELS[name][0]))
@@ -107,10 +107,10 @@ def test_an_imported_model_leaves_as_it_came(name: str, tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", OURS)
-def test_a_model_of_ours_leaves_as_one_of_theirs(name: str, tmp_path: Path) -> None:
+def test_our_models_are_exported_as_other_architectures(name: str, tmp_path: Path) -> None:
     option, config = OURS[name]
     model = config.build(0).eval()
-    for weight in model.parameters():  # biases and norms would be 0 and 1, where mistakes do not show
+    for weight in model.parameters():  # initial biases of 0 and norms of 1 would hide mistakes
         weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
     export_model(model, tmp_path / "out", ByteTokenizer(), to=chosen_architecture(option))
     assert_same_weights(model, import_model(tmp_path / "out"))
@@ -122,7 +122,8 @@ def test_a_model_of_ours_leaves_as_one_of_theirs(name: str, tmp_path: Path) -> N
 
 
 def test_every_architecture_is_tried_in_both_directions() -> None:
-    """DiffLlama has no weight where every trained model of ours has one, so no model of ours is one."""
+    """DiffLlama is the exception: it lacks a weight that all our models have, so none of them can be exported as
+    one."""
     assert {*(option for option, _ in OURS.values()), "diffllama"} == {known.option for known in ARCHITECTURES}
 
 
@@ -144,7 +145,7 @@ def test_tools_from_before_transformers_5_find_the_rotation_under_its_older_name
 
 @torch.no_grad()
 def test_half_precision_and_shards(tmp_path: Path) -> None:
-    """Gemma's norms are stored as their difference from 1, which is taken before the weights are rounded."""
+    """Gemma's norms are stored as differences from 1. The difference is taken before the weights are rounded."""
     model = OURS["gemma"][1].build(0).eval()
     model.norm.weight.add_(1e-3)
     export_model(model, tmp_path / "out", dtype=torch.bfloat16, max_shard_size="20KB", to=chosen_architecture("gemma"))
@@ -209,7 +210,7 @@ REFUSED: dict[str, tuple[str, ModelConfig[Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_another_model_is_refused_by_the_field_in_the_way(name: str, tmp_path: Path) -> None:
+def test_an_unsuitable_model_is_refused_with_the_name_of_its_field(name: str, tmp_path: Path) -> None:
     option, config, words = REFUSED[name]
     model = config.build(0)
     for parameter in model.parameters():
@@ -221,8 +222,8 @@ def test_another_model_is_refused_by_the_field_in_the_way(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", tiered(PRESETS))
-def test_every_mechanism_leaves_or_is_refused_in_one_line(name: str) -> None:
-    """Plain attention leaves as a Llama, whatever its number of key heads; every other mechanism is in the way."""
+def test_every_mechanism_is_exported_or_refused_in_one_line(name: str) -> None:
+    """Criterion: plain attention is exported as a Llama for any number of key heads; other mechanisms are refused."""
     config, key_heads = LLAMA.replace(attention=name), {"standard": 4, "gqa": 1, "mqa": 1}
     for option in ("llama", "gpt2", "gemma2", "deepseek-v3", "diffllama"):
         if option == "llama" and name in key_heads:

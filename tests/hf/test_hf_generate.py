@@ -1,4 +1,4 @@
-"""Hugging Face's `generate` on our caches speaks what our own speaks."""
+"""Hugging Face's `generate` with our caches gives the text of our own `generate`."""
 
 import copy
 from typing import Any
@@ -35,7 +35,7 @@ N_NEW = 10
 def around(name: str) -> AttractorForCausalLM:
     model = CONFIGS[name].build(0).eval()
     generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():  # large weights, so that a text wanders and its choices do not hang on rounding; open gates
+    with torch.no_grad():  # large weights open gates, vary the text and make choices clear
         for parameter in model.parameters():
             parameter += 0.4 * torch.randn(parameter.shape, generator=generator)
     return AttractorForCausalLM.of(model, pad_token_id=0)
@@ -52,8 +52,8 @@ def greedy(model: Any, **inputs: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", tiered(CONFIGS))
-def test_greedy_speaks_as_ours_does(name: str) -> None:
-    """Criterion: the same tokens, for a batch that is padded on the left and for one prompt alone."""
+def test_greedy_generation_equals_ours(name: str) -> None:
+    """Criterion: both give the same tokens for a batch that is padded on the left and for a single prompt."""
     model = around(name)
     cached = name != "itrsa"
     ours = model.model.generate(PROMPTS, N_NEW, temperature=0.0, use_cache=cached)
@@ -64,7 +64,7 @@ def test_greedy_speaks_as_ours_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", CACHED)
 def test_sampling_draws_from_the_same_distribution(name: str) -> None:
-    """Criterion: one seed, with the cache and without, one text."""
+    """Criterion: with one seed, sampling gives the same text with and without the cache."""
     texts = []
     for use_cache in (True, False):
         torch.manual_seed(5)
@@ -74,8 +74,8 @@ def test_sampling_draws_from_the_same_distribution(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_beams_take_their_past_along(name: str) -> None:
-    """Criterion: beams that are cached speak as those that compute all anew, with several texts for each prompt."""
+def test_beams_keep_their_caches(name: str) -> None:
+    """Criterion: beam search gives the same texts with and without the cache, with several texts for each prompt."""
     model = around(name)
     beams = {"num_beams": 3, "num_return_sequences": 2}
     with_cache = greedy(model, **padded(), **beams)
@@ -84,8 +84,8 @@ def test_beams_take_their_past_along(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_a_text_goes_on_from_what_is_remembered(name: str) -> None:
-    """Criterion: in two parts as in one; a copy of the past goes on on its own."""
+def test_generation_continues_from_a_cache(name: str) -> None:
+    """Criterion: generation in two parts gives the text of one part, and a copy of the cache is independent."""
     model = around(name)
     prompt = torch.tensor([PROMPTS[1]])
     whole = greedy(model, input_ids=prompt)
@@ -97,8 +97,9 @@ def test_a_text_goes_on_from_what_is_remembered(name: str) -> None:
         assert torch.equal(rest, whole)
 
 
-def test_rows_of_the_past_are_chosen_in_all_that_is_remembered() -> None:
-    """Criterion: for FastSlow with its padding, its blocks and its several caches: each row goes on as itself."""
+def test_rows_are_selected_in_all_caches() -> None:
+    """Criterion: after rows of FastSlow's caches are selected, each continues as the row that it was, despite
+    padding."""
     model = around("fast-slow").model
     inputs = padded()
     real, fresh = inputs["attention_mask"].bool(), torch.tensor([[11], [12], [13]])
@@ -118,8 +119,9 @@ def test_rows_of_the_past_are_chosen_in_all_that_is_remembered() -> None:
     assert changed.held.real.shape[0] == 8
 
 
-def test_an_assistant_may_be_wrong() -> None:
-    """Criterion: what a smaller model proposed and the larger took back leaves no trace; FastSlow cannot take back."""
+def test_rejected_tokens_of_an_assistant_change_nothing() -> None:
+    """Criterion: tokens that an assistant proposes and the model rejects do not change the text. FastSlow refuses
+    one."""
     model = around("standard")
     assistant = AttractorForCausalLM.of(CONFIGS["gqa"].build(1).eval(), pad_token_id=0)
     prompt = torch.tensor([PROMPTS[1]])
@@ -142,7 +144,7 @@ def test_pipeline() -> None:
         assert answer["generated_text"] == prompt + fast.decode(row[6:])
 
 
-def test_what_the_caches_cannot_do_is_refused() -> None:
+def test_unsupported_uses_of_caches_are_refused() -> None:
     model = around("standard")
     prompt = torch.tensor([PROMPTS[1]])
     with pytest.raises(InputError, match=r"cache_implementation must be left out, got 'static'"):

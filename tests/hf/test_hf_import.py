@@ -1,4 +1,4 @@
-"""A model from a Hugging Face folder computes what it computed there; what would not is refused in one line."""
+"""An imported Hugging Face model computes the same logits; a model that would not is refused in one line."""
 
 import json
 import re
@@ -52,7 +52,8 @@ def change_weights(folder: Path, changed: Callable[[dict[str, torch.Tensor]], di
 @torch.no_grad()
 @pytest.mark.parametrize("name", fast_alone(MODELS, *FAST))
 def test_same_logits_at_once_and_token_by_token(name: str, tmp_path: Path) -> None:
-    """fp32, 1e-5 of logits that differ by far more between tokens, over more positions than any scaling begins at."""
+    """Criterion: fp32 logits agree to 1e-5, far below their differences between tokens. The sequence is longer than the
+    positions at which any RoPE scaling begins."""
     model = saved(tmp_path, name, spelled=False)
     ours, asked = import_model(tmp_path), tokens()
     expected = model(asked).logits
@@ -111,7 +112,7 @@ def test_half_precision_stays_and_norms_around_one_are_not_rounded(tmp_path: Pat
 
 
 def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, tmp_path: Path) -> None:
-    """theta and scaling stood apart, and defaults were left out."""
+    """Older configurations hold rope_theta and rope_scaling as separate fields, and leave out default values."""
     stored = json.loads((llama / "config.json").read_text())
     rope = stored.pop("rope_parameters")
     old = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -137,7 +138,7 @@ def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, t
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox"])
 def test_older_files_have_other_names_and_buffers(name: str, tmp_path: Path) -> None:
-    """GPT-2 was published without the name of its base, GPT-NeoX with another name of the readout."""
+    """GPT-2 was published without the prefix of its base model, and GPT-NeoX with another name of the readout."""
     model = saved(tmp_path, name, spelled=False)
     old = {"transformer.": "", "lm_head.": "embed_out."}
     buffers = {"gpt2": "h.0.attn.bias", "gpt-neox": "gpt_neox.layers.0.attention.masked_bias"}
@@ -153,7 +154,7 @@ def test_older_files_have_other_names_and_buffers(name: str, tmp_path: Path) -> 
 
 @torch.no_grad()
 def test_longrope_under_its_older_names(tmp_path: Path) -> None:
-    """Phi-3's first files call it su, later ones yarn."""
+    """Phi-3's first files call LongRoPE "su", and later ones "yarn"."""
     model = saved(tmp_path, "phi3-longrope-beyond", spelled=False)
     stored = json.loads((tmp_path / "config.json").read_text())
     rope = stored.pop("rope_parameters")
@@ -166,7 +167,7 @@ def test_longrope_under_its_older_names(tmp_path: Path) -> None:
 ALONE = """
 import resource, sys
 from pathlib import Path
-sys.modules["transformers"] = None  # whoever imports it fails
+sys.modules["transformers"] = None  # importing it fails
 import torch
 from attractor.hf.import_models import import_model
 def peak(): return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -178,7 +179,7 @@ print((peak() - before) / (Path(sys.argv[1]) / "model.safetensors").stat().st_si
 
 @pytest.mark.slow
 def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path: Path) -> None:
-    """Criterion: less than 1.15 times the file beyond what the process had, with an embedding of half of it."""
+    """Criterion: reading needs less than 1.15 times the size of the file, half of which is the embedding."""
     saved(tmp_path, spelled=False, hidden_size=512, num_hidden_layers=1, vocab_size=16_000)
     done = subprocess.run([sys.executable, "-c", ALONE, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -267,7 +268,7 @@ def assert_in_one_line(refused: pytest.ExceptionInfo[InputError], words: list[st
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_as_ours_is_refused_by_name(name: str, llama: Path) -> None:
+def test_unsupported_fields_are_refused_by_name(name: str, llama: Path) -> None:
     changes, words = REFUSED[name]
     change(llama / "config.json", **changes)
     with pytest.raises(InputError) as refused:
@@ -332,7 +333,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_run_holds_the_model_and_its_spelling_and_no_path(tmp_path: Path) -> None:
+def test_a_run_holds_the_model_and_its_tokenizer_and_no_path(tmp_path: Path) -> None:
     model = saved(tmp_path / "llama")
     import_run(tmp_path / "llama", tmp_path / "run")
     run = finished_run(tmp_path / "run", CPU)
@@ -354,7 +355,7 @@ def test_a_run_keeps_the_precision_of_what_was_imported(tmp_path: Path) -> None:
     assert {weight.dtype for weight in stored.values()} == {"BF16"}
 
 
-def test_a_folder_that_holds_something_is_left_alone(llama: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "letter.txt").write_text("dear")
     with pytest.raises(InputError, match="out must be a new or empty folder"):
@@ -391,7 +392,7 @@ def test_our_bytes_come_back_as_bytes(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    """docs/import.md says of every architecture what it becomes and which fields refuse it."""
+    """Criterion: docs/import.md states for every architecture its equivalent here and the fields that are refused."""
     page = (
         (ROOT / "docs" / "import.md").read_text().partition("## Which models can be imported")[2].partition("\n## ")[0]
     )

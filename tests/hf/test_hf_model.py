@@ -1,4 +1,4 @@
-"""Our models as Hugging Face's: the same numbers, in and out of their files, whatever the mechanism."""
+"""Our models in Hugging Face's classes give the same numbers, before and after saving, for every mechanism."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ FEW = ("standard", "untied", "fast-slow")
 
 
 def built(name: str) -> LanguageModel:
-    """Weights at which gates are open: what starts at 0 would hide a part that is missing."""
+    """Build a model whose gates are open, since a gate at 0 would hide a missing part."""
     model = CONFIGS[name].build(0).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -59,8 +59,9 @@ def loaded(folder: Path, kind: Any = transformers.AutoModelForCausalLM, **option
 
 
 @pytest.mark.parametrize("name", tiered(CONFIGS))
-def test_saved_and_loaded_it_is_the_same_model(name: str, tmp_path: Path) -> None:
-    """Criterion: bits, through several files, with nothing missing and nothing left over; its configuration as well."""
+def test_a_saved_and_loaded_model_is_the_same(name: str, tmp_path: Path) -> None:
+    """Criterion: a model saved in several files has the same bits and configuration when loaded, with no missing or
+    unexpected weights."""
     model = built(name)
     AttractorForCausalLM.of(model).save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
@@ -72,7 +73,7 @@ def test_saved_and_loaded_it_is_the_same_model(name: str, tmp_path: Path) -> Non
         assert torch.equal(back(tokens()).logits, model(tokens())[0])
 
 
-def test_around_a_model_nothing_is_copied_and_the_mode_stays() -> None:
+def test_wrapping_a_model_copies_nothing_and_keeps_its_mode() -> None:
     model = built("standard").train()
     around = AttractorForCausalLM.of(model, eos_token_id=5, pad_token_id=6)
     assert around.model is model
@@ -81,8 +82,9 @@ def test_around_a_model_nothing_is_copied_and_the_mode_stays() -> None:
     assert (around.generation_config.eos_token_id, around.generation_config.pad_token_id) == (5, 6)
 
 
-def test_from_a_configuration_it_starts_as_a_model_of_ours() -> None:
-    """Criterion: torch's seed decides, as in `build`, what is scaled after it is drawn included."""
+def test_a_model_from_a_configuration_has_our_initial_weights() -> None:
+    """Criterion: with torch's seed, all weights are those of `build`, including weights that are scaled after the
+    draw."""
     for config in (plain(), FastSlowConfig(**SMALL), CONFIGS["itrsa"]):
         torch.manual_seed(3)
         ours = config.build().state_dict()
@@ -104,8 +106,8 @@ def test_weights_in_half_precision(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_over_devices(name: str, tmp_path: Path) -> None:
-    """Criterion: the same bits, with all on this device and with the blocks on disk."""
+def test_a_model_can_be_spread_over_devices(name: str, tmp_path: Path) -> None:
+    """Criterion: the logits have the same bits with all weights on this device and with the blocks on disk."""
     model = built(name)
     AttractorForCausalLM.of(model).save_pretrained(tmp_path)
     blocks = {f"model.{key}": "disk" for key, module in model.named_modules() if type(module).__name__ == "Block"}
@@ -117,7 +119,7 @@ def test_over_devices(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_padding_on_either_side_counts_for_nothing(name: str) -> None:
+def test_padding_on_either_side_changes_nothing(name: str) -> None:
     around = AttractorForCausalLM.of(built(name))
     row = tokens()[:1, :5]
     alone = around(row).logits
@@ -130,8 +132,9 @@ def test_padding_on_either_side_counts_for_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_what_is_asked_for_is_shown(name: str) -> None:
-    """Criterion: the last state gives the logits, there is one for each block and one before; maps are the taps'."""
+def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> None:
+    """Criterion: there is one hidden state before the blocks and one after each; the last one gives the logits.
+    Attention maps equal the captured ones."""
     around = AttractorForCausalLM.of(built(name))
     out = around(tokens(), output_hidden_states=True, output_attentions=True)
     readout = around.model.readout
@@ -149,7 +152,7 @@ def test_what_is_asked_for_is_shown(name: str) -> None:
     assert not any(module._forward_hooks for module in around.modules())
 
 
-def test_only_the_positions_that_are_wanted() -> None:
+def test_logits_are_computed_only_at_the_requested_positions() -> None:
     around = AttractorForCausalLM.of(built("standard"))
     logits = around(tokens()).logits
     torch.testing.assert_close(around(tokens(), logits_to_keep=2).logits, logits[:, -2:])
@@ -159,7 +162,7 @@ def test_only_the_positions_that_are_wanted() -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_more_tokens_in_the_vocabulary(name: str, tmp_path: Path) -> None:
-    """Criterion: the old logits stay, the configuration follows, and what is saved loads again."""
+    """Criterion: the logits of the old tokens stay, the configuration has the new size, and the saved model loads."""
     around = AttractorForCausalLM.of(built(name))
     before = around(tokens()).logits
     around.resize_token_embeddings(70)
@@ -209,7 +212,7 @@ def test_numbers_and_several_labels_at_once() -> None:
 
 
 def test_pretrained_text_becomes_a_classifier(tmp_path: Path) -> None:
-    """Criterion: all is taken over but the readout, which is new, drawn, and saved as what it is."""
+    """Criterion: the classifier has all pretrained weights except for its new, random readout, and can be saved."""
     model = built("coupled-euler")
     AttractorForCausalLM.of(model).save_pretrained(tmp_path)
     kind = transformers.AutoModelForSequenceClassification
@@ -240,7 +243,7 @@ def test_the_configuration_is_ours_and_is_checked_as_ours(tmp_path: Path) -> Non
         AttractorForCausalLM(AttractorConfig())
 
 
-def test_what_a_model_is_not_for_is_refused() -> None:
+def test_models_without_the_required_fields_are_refused() -> None:
     with pytest.raises(InputError, match="causal must be True for AttractorForCausalLM"):
         AttractorForCausalLM(AttractorConfig.of(plain(causal=False)))
     with pytest.raises(InputError, match=r"n_classes must be None for AttractorForCausalLM.of.*got 3"):

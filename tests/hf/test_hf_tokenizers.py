@@ -1,4 +1,4 @@
-"""Tokenizers for Hugging Face's tools: whatever the text, the ids are ours, before and after they are saved."""
+"""Tokenizers for Hugging Face's tools give our token ids for any text, before and after they are saved."""
 
 import json
 import random
@@ -20,7 +20,7 @@ TEXTS = [" ".join(random.Random(seed).choices(WORDS, k=200)) + "\n\n" for seed i
 
 
 def with_a_beginning() -> bpe.BytePairs:
-    """As Llama's: specials of other names, and one of them put before every text that is encoded."""
+    """Build a tokenizer like Llama's: special tokens have other names, and one of them is put before every text."""
     definition = json.loads(bpe.train(iter(TEXTS), 280).definition)
     definition["model"]["vocab"].pop("<|endoftext|>")
     for token, name in ((0, "</s>"), (280, "<s>"), (281, "<pad>")):
@@ -59,8 +59,9 @@ def test_ids_and_text_are_ours(name: str, text: str) -> None:
 @every
 @settings(max_examples=60)
 @given(data=st.data())
-def test_any_ids_spell_the_same_text(name: str, data: st.DataObject) -> None:
-    """A model draws bytes that are no UTF-8, and specials between them."""
+def test_any_ids_are_decoded_to_the_same_text(name: str, data: st.DataObject) -> None:
+    """Criterion: decoding agrees even for bytes that are not UTF-8 and special tokens between them, as a model may
+    sample."""
     ours, theirs = OURS[name], THEIRS[name]
     ids = data.draw(st.lists(st.integers(0, ours.n_spelled - 1), max_size=20))
     assert theirs.decode(ids) == ours.decode(ids)
@@ -83,7 +84,7 @@ def test_batches_are_padded_on_the_left(name: str) -> None:
     n_padded = len(batch["input_ids"][0]) - len(short)
     assert batch["input_ids"][1] == [theirs.pad_token_id] * n_padded + short
     assert batch["attention_mask"][1] == [0] * n_padded + [1] * len(short)
-    assert set(batch) == {"input_ids", "attention_mask"}  # nothing that our models do not take
+    assert set(batch) == {"input_ids", "attention_mask"}  # only arguments that our models accept
 
 
 @every
@@ -98,7 +99,7 @@ def test_a_pair_is_joined_as_glue_joins_it(name: str) -> None:
 
 
 @every
-def test_what_is_saved_is_the_same_again(name: str, tmp_path: Path) -> None:
+def test_a_saved_and_loaded_tokenizer_is_the_same(name: str, tmp_path: Path) -> None:
     ours, theirs = OURS[name], THEIRS[name]
     theirs.save_pretrained(tmp_path)
     again = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -110,7 +111,7 @@ def test_what_is_saved_is_the_same_again(name: str, tmp_path: Path) -> None:
 
 
 def test_the_saved_file_is_a_tokenizer_of_ours_again(tmp_path: Path) -> None:
-    """tokenizer.json alone, as `attractor import` finds it."""
+    """Criterion: the tokenizer is restored from tokenizer.json alone, the file that `attractor import` reads."""
     THEIRS["trained"].save_pretrained(tmp_path)
     again = restore((tmp_path / "tokenizer.json").read_bytes(), "again")
     assert again.vocab_size == OURS["trained"].vocab_size

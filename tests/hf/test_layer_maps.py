@@ -1,4 +1,4 @@
-"""Layers of Hugging Face's models as maps: their own states, and Jacobians that know their masks."""
+"""Layers of Hugging Face's models as maps have the model's own states, and Jacobians that respect the causal mask."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def tokens() -> Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_states_are_the_models_own(model: Any, padded: bool) -> None:
-    """Criterion: its hidden states, bit for bit; the last one after its last norm."""
+    """Criterion: states equal the model's hidden states bit for bit; the last one does after the final norm."""
     inputs = {"attention_mask": (torch.arange(5) < torch.tensor([[5], [3]])).long()} if padded else {}
     maps = layer_maps(model, tokens(), **inputs)
     shown = model(input_ids=tokens(), output_hidden_states=True, use_cache=False, **inputs)
@@ -47,8 +47,8 @@ def test_states_are_the_models_own(model: Any, padded: bool) -> None:
     assert torch.equal(norm(maps.states[-1]), shown.hidden_states[-1])
 
 
-def test_each_map_leads_to_the_next_state_as_often_as_it_is_asked(model: nn.Module) -> None:
-    """Criterion: twice the same, so no cache has grown."""
+def test_each_map_leads_to_the_next_state_at_every_call(model: nn.Module) -> None:
+    """Criterion: a second call of each map gives the same state, so no cache has grown."""
     maps = layer_maps(model, tokens())
     for _ in range(2):
         for step, before, after in zip(maps.steps, maps.states, maps.states[1:], strict=False):
@@ -58,7 +58,7 @@ def test_each_map_leads_to_the_next_state_as_often_as_it_is_asked(model: nn.Modu
 
 
 def test_the_product_over_depth_is_causal_and_has_the_exponents_of_the_whole(model: nn.Module) -> None:
-    """Criterion: dense Jacobians, multiplied; nothing of a position reaches an earlier one."""
+    """Criterion: exponents are those of the product of dense Jacobians, in which no position affects an earlier one."""
     maps = layer_maps(model, tokens()[:1, :3])
     product = torch.eye(3 * 8, dtype=torch.float64)
     for step, state in zip(maps.steps, maps.states, strict=False):
@@ -70,14 +70,14 @@ def test_the_product_over_depth_is_causal_and_has_the_exponents_of_the_whole(mod
 
 
 def test_layers_may_be_named(model: nn.Module) -> None:
-    """Criterion: the list named by the user is the one that is found."""
+    """Criterion: naming the list of layers gives the same states as finding it automatically."""
     name = next(name for name, module in model.named_modules() if module is decoder_layers(model))
     given, found = layer_maps(model, tokens(), layers=name), layer_maps(model, tokens())
     assert all(map(torch.equal, given.states, found.states))
 
 
 class Two(nn.Module):
-    """Lists whose purpose nobody knows."""
+    """A model with two lists of layers whose purpose cannot be determined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Two(nn.Module):
         return h
 
 
-def test_what_is_unknown_is_listed() -> None:
+def test_ambiguous_lists_of_layers_are_listed_in_the_error() -> None:
     model = Two().eval()
     with pytest.raises(InputError, match=r"num_hidden_layers=2 layers, got Two with lists 'encoder' of 2, 'decoder'"):
         layer_maps(model, torch.zeros(1, 3, dtype=torch.long))

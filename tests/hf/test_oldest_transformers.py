@@ -1,4 +1,4 @@
-"""Exports load with the oldest transformers that pyproject.toml promises, in an environment of its own."""
+"""Exports load with the oldest transformers that pyproject.toml allows, installed in a separate folder."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def oldest_version() -> str:
 
 @pytest.mark.slow
 def test_exports_load_with_the_oldest_transformers(tmp_path: Path) -> None:
-    """Criterion: the logits of the model to 1e-6, and text from padded prompts."""
+    """Criterion: exports give the model's logits to 1e-6, and generate text from padded prompts."""
     packages, version = tmp_path / "packages", oldest_version()
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", packages, f"transformers=={version}"]
     installed = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Tiny models of Hugging Face under control, through plain PyTorch and through their Trainer."""
+"""Tiny Hugging Face models are trained with logit control, in a plain PyTorch loop and in their Trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-THRESHOLD = 1e-3  # below what random weights give, so that heads are clipped
+THRESHOLD = 1e-3  # below the logits of random weights, so that heads are clipped
 
 
 def build(name: str) -> nn.Module:
@@ -77,7 +77,7 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_plain_training_with_quack(name: str) -> None:
-    """Criterion: the loss falls, and after the first steps rates have moved away from 1."""
+    """Criterion: the loss falls, and some rates differ from 1, so QuacK has acted."""
     model = build(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     quack = QuacK(model, optimizer)
@@ -90,7 +90,7 @@ def test_plain_training_with_quack(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen3"])
 def test_plain_training_with_a_clip(name: str) -> None:
-    """Criterion: the loss falls, and heads have been clipped."""
+    """Criterion: the loss falls, and some heads have been clipped."""
     model = build(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     clip = QKClip(model, optimizer, threshold=THRESHOLD)
@@ -121,8 +121,8 @@ def test_a_clip_is_refused_under_qk_norm_with_the_reason() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_trainer_with_quack_resumes_exactly(name: str, tmp_path: Path) -> None:
-    """Criterion: six steps in one go and three and three end with the same bits, which are not those of the bare
-    optimizer; the optimizer is bare afterwards."""
+    """Criterion: six steps at once and twice three steps end with the same weights, which differ from those without
+    QuacK. Afterwards QuacK is detached from the optimizer."""
     from attractor.hf import LogitControl
 
     whole = trainer(build(name), tmp_path / "whole", 6, LogitControl(quack=0.5))
@@ -136,12 +136,13 @@ def test_the_trainer_with_quack_resumes_exactly(name: str, tmp_path: Path) -> No
     ends = [weights(each.model) for each in (whole, resumed, bare)]
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
     assert any(not torch.equal(value, ends[2][key]) for key, value in ends[0].items())
-    FixedRates(whole.model, whole.optimizer, 0.5).remove()  # would be refused, were QuacK still attached
+    FixedRates(whole.model, whole.optimizer, 0.5).remove()  # refused if QuacK is still attached
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen3"])
 def test_the_trainer_with_a_clip_says_how_often_it_clipped(name: str, tmp_path: Path) -> None:
-    """Criterion: with both interventions, accumulation, and a last log that counts the clips."""
+    """Criterion: with QuacK, QK-clip and gradient accumulation, the logged number of clips never falls and is
+    positive."""
     from attractor.hf import LogitControl
 
     run = trainer(
@@ -158,7 +159,7 @@ def test_the_trainer_with_a_clip_says_how_often_it_clipped(name: str, tmp_path: 
     assert counts == sorted(counts)
 
 
-def test_what_cannot_be_resumed_or_asked_for_is_refused(tmp_path: Path) -> None:
+def test_impossible_settings_and_resumptions_are_refused(tmp_path: Path) -> None:
     from attractor.hf import LogitControl
 
     with pytest.raises(InputError, match="must be given quack, qk_rate or qk_clip"):

@@ -26,7 +26,7 @@ LAYER_INDEX = 2
 
 @dataclass
 class Case:
-    """Their attention with the model around it, and a layer of ours as the documentation's table says to build it."""
+    """The attention of a Hugging Face model, and our layer as the table of the documentation builds it."""
 
     theirs: nn.Module
     rotary: nn.Module
@@ -46,7 +46,7 @@ def of_model(config: Any, ours: Attention) -> Case:
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     theirs = model.model.layers[LAYER_INDEX].self_attn
-    for parameter in theirs.parameters():  # biases and norms start at 0 and 1, where mistakes do not show
+    for parameter in theirs.parameters():  # initial biases of 0 and norms of 1 would hide mistakes
         parameter.data.normal_(std=0.3)
     return Case(theirs.eval(), model.model.rotary_emb, ours.eval())
 
@@ -110,7 +110,7 @@ CASES = {
     "diffllama": diffllama,
     "deepseek-v3": deepseek_v3,
 }
-WHOLE_MODELS = {"gpt2", "gpt-neox", "gemma3"}  # tried by test_hf_import alone
+WHOLE_MODELS = {"gpt2", "gpt-neox", "gemma3"}  # tested only in test_hf_import
 
 
 @pytest.fixture(params=CASES)
@@ -121,7 +121,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Case, str]:
 
 
 def test_same_output_and_same_gradients(case: tuple[Case, str]) -> None:
-    """fp32, 1e-5; their gradients, translated as their weights are, are ours."""
+    """Criterion: fp32 outputs agree to 1e-5, and their gradients, translated like weights, equal ours."""
     made, layout = case
     x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1), requires_grad=True)
     weight = torch.randn(2, T, D, generator=torch.Generator().manual_seed(2))
@@ -136,7 +136,7 @@ def test_same_output_and_same_gradients(case: tuple[Case, str]) -> None:
     (ours * weight).sum().backward()
     gradients = translate(made.ours, {n: p.grad for n, p in made.theirs.named_parameters()}, layout)
     for name, parameter in made.ours.named_parameters():
-        if not (layout == "diffllama" and name == "score.norm.weight"):  # theirs has no such weight: ours stays 1
+        if not (layout == "diffllama" and name == "score.norm.weight"):  # DiffLlama has no such weight
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
 
 
@@ -177,7 +177,7 @@ class FlashDifferential(nn.Module):
         nn.init.normal_(self.subln.weight)
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Pairs (2j, 2j+1) as complex numbers."""
+        """Rotate the pairs (2j, 2j+1) as complex numbers."""
         angles = torch.outer(torch.arange(x.shape[2]), 10000.0 ** -(torch.arange(0, self.width, 2) / self.width))
         turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
             torch.ones_like(angles), angles
@@ -195,7 +195,7 @@ class FlashDifferential(nn.Module):
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Two calls of attention with grouped queries: query head h reads key head h // repeats."""
+        """Return the outputs of two attention maps with grouped queries: query head h reads key head h // repeats."""
         q, k = q.unflatten(1, (self.n_heads, 2)), k.unflatten(1, (self.n_kv_heads, 2))
         one, other = (grouped_weights(q[:, :, i], k[:, :, i]) for i in (0, 1))
         values = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
@@ -203,7 +203,7 @@ class FlashDifferential(nn.Module):
 
 
 class PlainDifferential(FlashDifferential):
-    """The same of unilm's plain class, which repeats key sub-heads and only then takes the maps in pairs."""
+    """The differential attention of unilm's plain class, which repeats key sub-heads before it pairs the maps."""
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         maps = grouped_weights(q, k).unflatten(1, (self.n_heads, 2))
@@ -269,8 +269,8 @@ def test_the_old_name_of_the_flash_layout_warns() -> None:
 
 
 @torch.no_grad()
-def test_weights_go_back_as_they_came(case: tuple[Case, str]) -> None:
-    """Bit for bit, under the same names."""
+def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
+    """Criterion: translating weights back gives the stored ones bit for bit under the same names."""
     made, layout = case
     parameters, stored = dict(made.ours.named_parameters()), made.theirs.state_dict()
     back: dict[str, Tensor] = {}
