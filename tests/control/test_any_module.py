@@ -1,6 +1,8 @@
 """Modules of no library that is known by name: what they score is observed, and QK-clip holds its bound on them."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -239,6 +241,18 @@ def test_observation_leaves_nothing_behind() -> None:
     assert vars(model[0]).keys() == before.keys()
     model(inputs())
     assert len(calls) == 3
+
+
+def test_a_model_that_is_deleted_while_it_is_observed_is_freed() -> None:
+    model = made(CausalSelfAttention)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clip = QKClip(model, optimizer)
+    model(inputs()).sum().backward()
+    optimizer.step()
+    attention = weakref.ref(model[0])
+    del model, optimizer, clip
+    gc.collect()
+    assert attention() is None
 
 
 def test_a_forward_that_was_wrapped_before_is_kept() -> None:
