@@ -109,7 +109,7 @@ def test_another_tau_on_resumption_is_refused(rule: Any) -> None:
 
 BUILDS: dict[str, Callable[[], nn.Module]] = {
     "gqa": lambda: small(n_kv_heads=2, qkv_bias=True),
-    "mla": lambda: small("mla"),
+    "mla": lambda: small("mla", d_model=128),
     "llama": lambda: of_fresh("LlamaConfig"),
     "gpt2": lambda: of_fresh("GPT2Config"),
 }
@@ -144,7 +144,7 @@ def test_initial_norms_of_a_fresh_model(case: str) -> None:
     drawn = initial_norms(on_meta)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.is_meta for parameter in models[0].parameters())
-    torch.testing.assert_close(drawn["initial"], attached, rtol=0.3, atol=0)
+    torch.testing.assert_close(drawn["initial"], attached, rtol=0.15, atol=0)
     moved = BUILDS[case]()
     for parameter in moved.parameters():
         parameter.data.mul_(3)
