@@ -9,8 +9,9 @@ the last one, or when one of them steps again, or before its turn, because other
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
+from warnings import warn
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -154,3 +155,13 @@ def unwrapped(given: Any) -> tuple[Optimizer, ...]:
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> set[nn.Parameter]:
     return {parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def first_of(optimizers: Sequence[Optimizer]) -> Optimizer:
+    """Return what the deprecated attribute `optimizer` of the controls was."""
+    warn(
+        "the attribute 'optimizer' of a control became 'optimizers', and goes with 0.2",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return optimizers[0]

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from attractor.attention import Attention
 from attractor.control.heads import query_key_heads
@@ -34,6 +35,7 @@ from attractor.control.optimizer_hooks import (
     around_steps,
     attach,
     detach,
+    first_of,
     parameters_of,
     refuse_second_copy,
     refuse_shared,
@@ -141,6 +143,11 @@ class QKClip:
     def n_clipped(self) -> int:
         """How often a head was clipped, over all layers and steps."""
         return 0 if self._n_clipped is None else int(self._n_clipped)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first of the optimizers (deprecated)."""
+        return first_of(self.optimizers)
 
     def remove(self) -> None:
         for hook in self._hooks:
