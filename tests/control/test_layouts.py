@@ -397,7 +397,6 @@ def eight_bits(linear: nn.Linear) -> nn.Module:
         (integers, "torch.int8"),
         (eight_bits, "torch.float8_e4m3fn"),
         (lambda linear: Packed(), "Packed with parameters none"),
-        (Adapted, "lora_A.weight"),
         (SelfAdapted, "weight, bias, lora_A|lora_A, weight, bias"),
         (nn.utils.parametrizations.spectral_norm, "parametrizations.weight.original"),
     ],
@@ -408,6 +407,15 @@ def test_weights_that_cannot_be_scaled_in_place_are_refused(replace: Any, held: 
     attention = model.get_submodule("model.layers.1.self_attn")
     setattr(attention, part, replace(attention.get_submodule(part)))
     with pytest.raises(InputError, match=rf"model.layers.1.self_attn.{part} must hold a floating-point .*({held})"):
+        query_key_heads(model)
+
+
+@pytest.mark.parametrize("part", ["q_proj", "k_proj"])
+def test_an_adapter_around_a_projection_is_refused_by_its_name(part: str) -> None:
+    model = model_of(*CASES["qwen2"][:2])
+    attention = model.get_submodule("model.layers.1.self_attn")
+    setattr(attention, part, Adapted(attention.get_submodule(part)))
+    with pytest.raises(InputError, match=rf"an adapter \(LoRA\) adds to 'model.layers.1.self_attn.{part}.base_layer"):
         query_key_heads(model)
 
 
