@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from subjects import disturbed
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -183,13 +184,7 @@ def tiny_config(kind: type[Any], **given: Any) -> Any:
 def build(kind: type[Any]) -> nn.Module:
     config = tiny_config(kind.config_class)
     torch.manual_seed(0)
-    model = kind(config).float().train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    for parameter in model.parameters():  # biases of 0 and logits near 0 would hide mistakes
-        parameter.data.add_(0.1 * torch.randn_like(parameter))
-    return model
+    return disturbed(kind(config).float(), 0.1)
 
 
 def loss(model: nn.Module) -> Tensor:

@@ -83,10 +83,14 @@ def of_family(family: str, implementation: str = "eager", **changes: Any) -> nn.
     name, settings = FAMILIES[family]
     config = getattr(transformers, name)(**settings | changes)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).train()
-    for module in model.modules():
+    return disturbed(transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation), 0.2)
+
+
+def disturbed(model: nn.Module, by: float) -> nn.Module:
+    """Return the model for training, without dropout. Biases of 0 and logits near 0, which would hide mistakes, go."""
+    for module in model.train().modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    for parameter in model.parameters():  # biases of 0 and logits near 0 would hide mistakes
-        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    for parameter in model.parameters():
+        parameter.data.add_(by * torch.randn_like(parameter))
     return model

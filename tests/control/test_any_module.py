@@ -302,12 +302,14 @@ def test_a_norm_that_is_a_function_is_not_overlooked() -> None:
         query_key_heads(made(NormedAttention))
 
 
-# torchtitan and Megatron are no dependencies of the tests: `pip install torchtitan==0.3.0 megatron-core==0.16.1`.
+# torchtitan and Megatron are no dependencies of the tests.
+TITAN = "install torchtitan==0.3.0 to test its own attention"
+MEGATRON = "install megatron-core==0.16.1 to test its own attention"
 THEIR_WARNINGS = pytest.mark.filterwarnings("ignore")
 
 
 def titan_attention(fuse: bool) -> nn.Module:
-    pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+    pytest.importorskip("torchtitan", reason=TITAN)
     from torchtitan.models.common import ComplexRoPE
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.common.config_utils import make_gqa_config
@@ -373,7 +375,7 @@ def test_masks_of_torchtitan() -> None:
 @THEIR_WARNINGS
 def test_two_lines_in_a_loop_of_torchtitan() -> None:
     """Criterion: QuacK and QK-clip attach to torchtitan's Llama 3 in one line each, and control every layer."""
-    pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+    pytest.importorskip("torchtitan", reason=TITAN)
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.llama3 import llama3_configs
 
@@ -399,7 +401,7 @@ def test_two_lines_in_a_loop_of_torchtitan() -> None:
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    pytest.importorskip("megatron.core", reason=MEGATRON)
     from megatron.core import parallel_state
 
     store = tmp_path_factory.mktemp("group") / "store"

@@ -282,7 +282,8 @@ def test_optimizers_with_states_of_8_bits_are_supported() -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_adapters_on_queries_and_keys_are_refused(case: str, control: Any) -> None:
     """Criterion: one true line, for the adapters of PEFT on our layers and on others."""
-    peft = pytest.importorskip("peft")
+    import peft
+
     from attractor.hf.auto_classes import AttractorForCausalLM
 
     model: Any = AttractorForCausalLM.of(small()) if case == "ours" else of_family(case)
