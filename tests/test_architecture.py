@@ -145,6 +145,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
     "results": {"attention", "runs", "statistics", "models", "papers", "report", "study", "train"},
     "cli": ANYTHING,
+    "__main__": ANYTHING,
     "__init__": ANYTHING,
 }
 

@@ -10,7 +10,6 @@ Everything is imported when it is first named, so that `import attractor` takes 
 
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from attractor.former_names import FormerNames
@@ -67,11 +66,14 @@ _MODULE_OF = {
 }
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
-__version__ = version("attractor")
 sys.meta_path.append(FormerNames())
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # this takes longer than all else here
+
+        return version("attractor")
     if name in _ROOMS or name == "evidence":  # deprecated
         return import_module(f"attractor.{name}")
     if name in _MODULE_OF:

@@ -37,10 +37,16 @@ def test_a_run_stopped_from_outside_is_reported_as_saved_and_the_others_continue
 ) -> None:
     jobs = [Job(base.replace(n_steps=4000, eval_every=4000), tmp_path / "long"), Job(base, tmp_path / "short", "short")]
     failures = launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=False))
-    why = f"signal {int(signal.SIGTERM)} stopped it; it is saved, the same command goes on from there"
+    (saved,) = (jobs[0].path / "checkpoints").glob("step-*")
+    why = f"signal 15 stopped it; its newest checkpoint is '{saved.name}', from which the same command goes on"
     assert failures == {jobs[0].name: why}
-    assert jobs[0].has_checkpoint
     assert jobs[1].finished
+
+
+def test_a_run_that_a_signal_stopped_before_its_first_checkpoint_is_not_reported_as_saved(tmp_path: Path) -> None:
+    job = Job(TrainConfig(), tmp_path / "run")
+    for exit_code in (128 + signal.SIGTERM, -signal.SIGTERM):
+        assert job.failure(exit_code).endswith("; it has no checkpoint yet, so the same command starts it anew")
 
 
 def test_a_signal_to_all_may_reach_a_run_before_its_launcher(base: TrainConfig, tmp_path: Path) -> None:

@@ -5,45 +5,59 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from attractor.errors import RunInterrupted
 from attractor.train.interrupt import SIGNALS, StopRequest
-
-REPEATABLE = [number for number in SIGNALS if number != signal.SIGINT]
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c_as_at_a_terminal() -> Iterator[None]:
-    """Restore the default handler of SIGINT, since a shell starts background processes with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _signals_as_at_a_terminal() -> Iterator[None]:
+    """Restore the default handlers, since a shell starts background processes with SIGINT ignored, and nohup starts
+    them with SIGHUP ignored."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGHUP)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 def test_signals_that_end_jobs_are_handled() -> None:
     assert set(SIGNALS) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
 
 
-@pytest.mark.parametrize("number", REPEATABLE)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_repeated_signal_changes_nothing(number: signal.Signals) -> None:
-    """Criterion: signals after the first, other than Ctrl-C, raise nothing, and the first one is reported."""
+    """Criterion: signals after the first raise nothing, and the first one is reported."""
     before = [signal.getsignal(number) for number in SIGNALS]
     with StopRequest() as stop:
-        for following in (number, number, *REPEATABLE):
+        for following in (number, number, *SIGNALS):
             signal.raise_signal(following)
         assert stop.signal_number == number
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-@pytest.mark.parametrize("first", SIGNALS)
-def test_ctrl_c_after_a_first_signal_ends_at_once(first: signal.Signals) -> None:
-    with StopRequest() as stop:
-        signal.raise_signal(first)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        assert stop.signal_number == first
+def test_signals_stay_ignored_where_the_process_ends_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the command line ignores repeated signals until it ends; elsewhere the handlers are restored, and
+    after an error they always are."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    for ends, error in ((False, RunInterrupted("saved", signal.SIGTERM)), (True, ValueError("a fault"))):
+        monkeypatch.setattr(StopRequest, "ends_process", ends)
+        with suppress(RunInterrupted, ValueError), StopRequest():
+            raise error
+        assert [signal.getsignal(number) for number in SIGNALS] == before
+    try:
+        with suppress(RunInterrupted), StopRequest():
+            raise RunInterrupted("saved", signal.SIGTERM)
+        for number in SIGNALS:
+            signal.raise_signal(number)
+    finally:
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_a_process_that_was_started_to_survive_its_terminal_does() -> None:

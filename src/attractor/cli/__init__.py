@@ -6,6 +6,7 @@ a command is imported when the command is chosen; help and lists come from `tabl
 
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +18,18 @@ from typing import Any
 
 from rich.console import Console
 
+from attractor.__main__ import ctrl_c_ends_at_once
 from attractor.cli.console import Heartbeat, LogConsole, say
 from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
-from attractor.errors import DamageWarning, InputError, RunStopped, unknown
+from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
+from attractor.errors import DamageWarning, InputError, RunInterrupted, RunStopped, unknown
 from attractor.files import next_step
-from attractor.train.interrupt import Deadline
+from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
+RESUMABLE = ("compare", "train", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
 COMMANDS = {  # each with its module, whose own COMMANDS holds the argument class and the function
     "compare": "runs",
@@ -63,25 +67,37 @@ WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs")
 
 def main() -> None:
     warnings.showwarning = say_damage
+    if sys.stdout is None and sys.stderr is not None:
+        print("standard output is closed, so nothing is shown", file=sys.stderr)
+    guard_streams()
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
     console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     try:
         run_line(sys.argv[1:], console)
+        sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except RunStopped as stopped:
-        print(stopped, file=sys.stderr)
+        if StopRequest.ends_process and isinstance(stopped, RunInterrupted):
+            for number in SIGNALS:  # a repeated one must not disturb the last line and the end of Python
+                signal.signal(number, signal.SIG_IGN)
+        loss = f"{loss_of_output()}: " if stopped.exit_code == 128 + SIGPIPE else ""
+        print(f"{loss}{stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
-    except KeyboardInterrupt:  # before the first step, or at the second Ctrl-C
+    except OutputLost:
+        if command_of(sys.argv[1:]) in RESUMABLE:
+            print(f"{loss_of_output()}: {INTERRUPTED}", file=sys.stderr)
+        raise
+    except KeyboardInterrupt:  # before the first step
         print(INTERRUPTED, file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe went away
-        sys.exit(1)
     except OSError as error:  # a folder that cannot be written, a full disk
         place = f": '{error.filename}'" if error.filename else ""
         print(f"error: {error.strerror or error}{place}; {next_step(error)}", file=sys.stderr)
         sys.exit(2)
+    finally:
+        end_streams()
 
 
 def say_damage(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
@@ -144,7 +160,7 @@ def module_of(name: str) -> ModuleType:
     module = f"attractor.cli.{COMMANDS[name]}"
     if COMMANDS[name] in WITHOUT_PYTORCH:
         return import_module(module)
-    with temporary_text("loading PyTorch ..."):
+    with temporary_text("loading PyTorch ..."), ctrl_c_ends_at_once():
         import_module("torch")
         return import_module(module)
 

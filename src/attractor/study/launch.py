@@ -11,6 +11,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,14 +59,22 @@ class Job:
     def has_checkpoint(self) -> bool:
         return bool(list_checkpoints(self.path / "checkpoints"))
 
+    @property
+    def standing(self) -> str:
+        """Where the same command goes on."""
+        checkpoints = list_checkpoints(self.path / "checkpoints")
+        if not checkpoints:
+            return "it has no checkpoint yet, so the same command starts it anew"
+        return f"its newest checkpoint is '{checkpoints[-1].name}', from which the same command goes on"
+
     def failure(self, exit_code: int | None) -> str:
         """Say why the run failed whose process ended with this exit code."""
         if exit_code == IN_USE:
             return f"another process carries out the run in '{self.path}'; wait until it ends, then repeat the command"
         if exit_code in STOPPED_BY:
-            return f"signal {STOPPED_BY[exit_code]} stopped it; it is saved, the same command goes on from there"
+            return f"signal {STOPPED_BY[exit_code]} stopped it; {self.standing}"
         if exit_code is not None and exit_code < 0:
-            return f"signal {-exit_code} ended its process; what it saved is kept, the same command goes on from there"
+            return f"signal {-exit_code} ended its process; {self.standing}"
         written = self.path / FAILURE
         return written.read_text() if written.exists() else "its process ended without a word"
 
@@ -142,17 +151,17 @@ class Pool(ABC):
                     ended += self.collect()
             under_way = self.running
             ended += self.stop()
-        watch([], ended)
-        if stop.signal_number is not None:
-            # A signal to all processes may have ended runs before this process received it.
-            ended = [job for job in ended if job not in self.interrupted]
-            halted = [job for job in [*self.interrupted, *under_way] if job not in ended]
-            raise RunInterrupted(
-                f"interrupted: {len(ended)} of {len(jobs)} runs ended; under way: {len(halted)}, of these with a "
-                f"checkpoint: {sum(job.has_checkpoint for job in halted)}. "
-                f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
-                stop.signal_number,
-            )
+            watch([], ended)
+            if stop.signal_number is not None:
+                # A signal to all processes may have ended runs before this process received it.
+                ended = [job for job in ended if job not in self.interrupted]
+                halted = [job for job in [*self.interrupted, *under_way] if job not in ended]
+                raise RunInterrupted(
+                    f"interrupted: {len(ended)} of {len(jobs)} runs ended; under way: {len(halted)}, of these with a "
+                    f"checkpoint: {sum(job.has_checkpoint for job in halted)}. "
+                    f"Resume with the same command: {shlex.join(['attractor', *sys.argv[1:]])}",
+                    stop.signal_number,
+                )
         return self.failures
 
     def __enter__(self) -> Any:
@@ -284,7 +293,8 @@ def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) 
             if isinstance(error, InputError | RunStopped):
                 exit_code, reason = 2, str(error)
             else:
-                traceback.print_exc()
+                with suppress(OSError):  # the reader of standard error may be gone
+                    traceback.print_exc()
                 reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         failures = dict.fromkeys((job.name for job in batch), reason)

@@ -1,7 +1,8 @@
 """Treat signals as a request to stop: finish the step in progress, save a checkpoint, then end the run.
 
 Ctrl-C is SIGINT. systemd and Slurm send SIGTERM, a terminal that is closed sends SIGHUP, and Slurm can warn before the
-end of a job with SIGUSR1 (`--signal=USR1@60`).
+end of a job with SIGUSR1 (`--signal=USR1@60`). A reader of standard output that goes away counts as SIGPIPE; the
+command line reports it (`cli/streams.py`), since Python ignores the signal itself.
 
 Whoever sends SIGINT or SIGTERM waits for the end. So if a step has not ended GRACE_SECONDS later, a thread ends the
 process, and the last checkpoint counts. Python handles a signal between two of its instructions, but one operation of
@@ -17,7 +18,9 @@ import threading
 from collections.abc import Callable
 from multiprocessing import parent_process
 from types import FrameType
-from typing import Self
+from typing import ClassVar, Self
+
+from attractor.errors import RunInterrupted
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
@@ -28,12 +31,17 @@ URGENT = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """Inside the `with`, signals are only noted: `signal_number` is the first one.
 
-    After the first signal, Ctrl-C acts as usual. Other signals are ignored when they are repeated, because a run may be
-    asked twice: by whoever ends all processes, and by its parent.
+    Repeated signals are ignored, since a run may be asked several times: by an impatient person, by whoever ends all
+    processes, and by its parent. Where `ends_process` is set, they are ignored even after the `with`, if it is left by
+    RunInterrupted.
 
     `overdue` returns a line that says what is saved. If it is given, and neither `saving` nor the end of the `with` is
     reached GRACE_SECONDS after an urgent signal, the line is printed and the process ends.
     """
+
+    ends_process: ClassVar[bool] = False  # whether this process ends as soon as a run was interrupted
+    listening: ClassVar[list["StopRequest"]] = []  # those whose `with` is entered, the innermost last
+    was_made: ClassVar[bool] = False  # whether the last one noted a signal
 
     def __init__(self, overdue: Callable[[], str] | None = None) -> None:
         self.signal_number: int | None = None
@@ -44,25 +52,29 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be handled
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS if not _by_nohup(number)}
             self._deadline.__enter__()
+            self.listening.append(self)
+            StopRequest.was_made = False
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self in self.listening:
+            self.listening.remove(self)
         self._deadline.__exit__()
-        for number in list(self._before):
-            self._restore(number)
+        if not (self.ends_process and kind is not None and issubclass(kind, RunInterrupted)):
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was set outside Python
 
     def saving(self) -> None:
         """Say that the step in progress is done, so that the process may take its time to save."""
         self._deadline.met()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(self, number: int) -> None:
+        """Note a signal, unless there was one before."""
         self.signal_number = self.signal_number or number
-        self._restore(signal.SIGINT)
+        StopRequest.was_made = True
 
-    def _restore(self, number: int) -> None:
-        if number in self._before:
-            handler = self._before.pop(number)
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was set outside Python
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.note(number)
 
 
 class Deadline:

@@ -77,8 +77,6 @@ def _carry_out(run: "Run") -> dict[str, Any]:
         finally:
             run.close()
         return run.conclude()
-    except BrokenPipeError:  # the reader of the output went away
-        raise
     except (OSError, WritingError) as error:
         raise WritingError(f"{said(error)}. {run.how_to_resume}") from error
 

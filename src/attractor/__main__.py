@@ -1,0 +1,42 @@
+"""The entry of the command line: Ctrl-C ends it in one line even while modules load, which takes seconds."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTED = b"interrupted while the command was loading, before it did anything\n"
+
+
+@contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """Inside, Ctrl-C ends the process. A KeyboardInterrupt could be lost in a module that is being imported."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # such as the background process of a shell, which ignores Ctrl-C
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    try:
+        os.write(2, b"\r" * os.isatty(2) + INTERRUPTED)
+    finally:
+        os._exit(128 + number)
+
+
+def main() -> None:
+    with ctrl_c_ends_at_once():
+        from attractor.cli import main as run_command
+        from attractor.train.interrupt import StopRequest
+    StopRequest.ends_process = True
+    run_command()
+
+
+if __name__ == "__main__":
+    main()
