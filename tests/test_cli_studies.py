@@ -62,7 +62,7 @@ def test_a_study_file_leads_to_a_report_a_record_and_verdicts(attractor):
 
     code, out, _ = attractor("study", "plan", "tried.py")
     assert code == 0
-    assert "6 runs, 0 to do" in out
+    assert "6 runs, 0 to do; budget" in out
 
     code, _, _ = attractor("report", "runs/tried-smoke", "--store", "study-tried-smoke.json", "--formats", "svg")
     assert code == 0

@@ -7,7 +7,7 @@ import torch
 
 from attractor.errors import InputError
 from attractor.train.console import in_numbers
-from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, time_of_a_gpu
 
 
 @pytest.mark.parametrize("name", ["cud", "gpu", "", "cuda:99"])
@@ -30,6 +30,12 @@ def test_mfu_is_reported_only_for_known_hardware(monkeypatch: pytest.MonkeyPatch
     assert model_flops_utilisation(75.6e12, torch.device("cuda")) == pytest.approx(0.1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A device of tomorrow")
     assert model_flops_utilisation(1e12, torch.device("cuda")) is None
+
+
+def test_the_time_of_a_gpu_rests_on_its_peak_and_the_utilisation() -> None:
+    flops_of_two_hours = 989e12 * 0.4 * 7_200
+    assert time_of_a_gpu(flops_of_two_hours) == "2.0 h of an H100 at 40% of its peak"
+    assert time_of_a_gpu(flops_of_two_hours, "A100").startswith("6.3 h of an A100")
 
 
 def test_the_console_shows_n_a_for_unknown_values() -> None:

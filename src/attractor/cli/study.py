@@ -119,7 +119,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     from attractor.study.budget import flops_per_step, n_parameters
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
-    from attractor.train.hardware import resolve_device
+    from attractor.train.hardware import resolve_device, time_of_a_gpu
 
     announce_code(args.file, console)
     study = load_study(args.file)
@@ -130,6 +130,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
     table = console_table(headings, left=("run", "key"), no_wrap=True)
+    flops = {job.name: 3 * job.config.n_steps * flops_per_step(job.config) for job in planned.jobs}  # the backward is 2/3
     for job in planned.jobs:
         config = job.config
         table.add_row(
@@ -137,13 +138,15 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
             f"{n_parameters(config.model):,}",
             f"{config.n_steps:,}",
             with_prefix(config.n_steps * config.tokens_per_step),
-            with_prefix(3 * config.n_steps * flops_per_step(config)),
+            with_prefix(flops[job.name]),
             "yes" if job.finished else "",
             job.path.name,
         )
     console.print(table)
-    left = sum(not job.finished for job in planned.jobs)
-    console.print(f"{len(planned.jobs)} runs, {left} to do; budget: {study.budget}", highlight=False)
+    left = [flops[job.name] for job in planned.jobs if not job.finished]
+    work = f" ({time_of_a_gpu(sum(left))})" if left else ""
+    line = f"{len(planned.jobs)} runs, {len(left)} to do{work}; budget: {study.budget}"
+    console.print(line, highlight=False, soft_wrap=True)
     print_chances(planned.design, args.results, console)
 
 

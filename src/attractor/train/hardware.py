@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError
+from attractor.numerals import in_time
 from attractor.tasks import Batch
 from attractor.train.distributed import World
 from attractor.train.heap import give_back_freed_memory
@@ -100,6 +101,12 @@ def _resident(kind: str) -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but on a Mac
     return int(lines[kind].split()[0]) * 1024
+
+
+def time_of_a_gpu(flops: float, name: str = "H100", utilisation: float = 0.4) -> str:
+    """Say how long a GPU takes for so many FLOPs, at a utilisation that large models reach. Small ones take longer."""
+    seconds = flops / (PEAK_FLOPS[name] * utilisation)
+    return f"{in_time(seconds)} of an {name} at {utilisation:.0%} of its peak"
 
 
 def model_flops_utilisation(flops_per_second: float, device: torch.device) -> float | None:
