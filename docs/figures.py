@@ -66,10 +66,10 @@ def shaded(weights: Tensor) -> Tensor:
     return torch.cat([pixels, (weights.abs() / weights.abs().max()).unsqueeze(-1)], dim=-1)
 
 
-def of_study(name: str, picture: str) -> "Figure":
+def of_study(name: str, picture: str, scale: str = "laptop") -> "Figure":
     """A picture of a stored study, as its report has it."""
-    judged = JudgedStudy(read_record(RESULTS / f"study-{name}-laptop.json"))
-    return next(each.figure for each in pictures(judged) if each.name == picture)
+    judged = JudgedStudy(read_record(RESULTS / f"study-{name}-{scale}.json"))
+    return next(entry.figure for entry in pictures(judged) if entry.name == picture)
 
 
 # --- coupled --------------------------------------------------------------------------------------------------------
@@ -376,6 +376,18 @@ def control() -> "Figure":
     for axes in panels:
         axes.set_ylim(low, high)
     return figure
+
+
+def opened_gate() -> "Figure":
+    return of_study("fast-slow-gate", "trajectory-gate", "desk")
+
+
+def longer() -> "Figure":
+    return of_study("recurrent-models", "longer-ood-board-accuracy")
+
+
+def phase_difference() -> "Figure":
+    return of_study("psiqrh", "differences")
 
 
 def heads() -> "Figure":
