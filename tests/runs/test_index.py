@@ -3,11 +3,13 @@
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
 from attractor.attention.presets import presets_as_data
-from attractor.errors import InputError
+from attractor.errors import DamageWarning, InputError
 from attractor.files import write_json
 from attractor.runs.filters import conditions
 from attractor.runs.index import INDEX, indexed_runs
@@ -65,17 +67,83 @@ def test_a_run_is_running_while_a_process_holds_it(tmp_path):
     assert listed(tmp_path)["a"].state == "interrupted"
 
 
-@pytest.mark.parametrize("content", [b"", b"no database", bytes(range(256)) * 40])
+def built_anew(folder, good):
+    with pytest.warns(DamageWarning, match="must be an index of runs, and is damaged or foreign"):
+        assert listed(folder) == good
+    assert listed(folder) == good  # without a warning, so the file was replaced
+    with sqlite3.connect(folder / INDEX) as index:
+        assert {key for (key,) in index.execute("SELECT key FROM runs")} == set(good)
+
+
+@pytest.mark.parametrize("content", [b"no database", bytes(range(256)) * 40])
 def test_a_damaged_index_is_built_again(tmp_path, content):
     add_run(tmp_path, "a")
     good = listed(tmp_path)
     (tmp_path / INDEX).write_bytes(content)
-    assert listed(tmp_path) == good
+    built_anew(tmp_path, good)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TABLE runs",
+        "DROP TABLE runs; CREATE TABLE runs (name TEXT)",
+        "DROP TABLE runs; CREATE VIEW runs AS SELECT 1 AS key, 2 AS version, 3 AS fields, 4 AS problem",
+        "UPDATE runs SET fields = 'no JSON'",
+        "UPDATE runs SET fields = '[]'",
+        "UPDATE runs SET fields = '{}'",
+        "UPDATE runs SET fields = NULL",
+    ],
+)
+def test_an_index_with_other_content_is_built_again(tmp_path, change):
+    add_run(tmp_path, "a")
+    good = listed(tmp_path)
+    with sqlite3.connect(tmp_path / INDEX) as index:
+        index.executescript(change)
+    built_anew(tmp_path, good)
+
+
+def test_an_empty_index_or_one_of_another_format_is_built_again(tmp_path):
+    add_run(tmp_path, "a")
+    good = listed(tmp_path)
+    (tmp_path / INDEX).write_bytes(b"")
     assert listed(tmp_path) == good
     with sqlite3.connect(tmp_path / INDEX) as index:
-        index.execute("PRAGMA user_version = 999")
-        index.execute("DROP TABLE runs")
+        index.executescript("DROP TABLE runs; PRAGMA user_version = 999")
     assert listed(tmp_path) == good
+
+
+def test_a_link_in_the_place_of_the_index_is_not_followed(tmp_path):
+    add_run(tmp_path, "runs/a")
+    with sqlite3.connect(tmp_path / "other.sqlite3") as other:
+        other.execute("CREATE TABLE runs (mine TEXT)")
+    (tmp_path / "runs" / INDEX).symlink_to(tmp_path / "other.sqlite3")
+    assert set(listed(tmp_path / "runs")) == {"a"}
+    with sqlite3.connect(tmp_path / "other.sqlite3") as other:
+        other.execute("SELECT mine FROM runs")
+
+
+def test_an_index_that_cannot_be_written_is_read_all_the_same(tmp_path, monkeypatch):
+    add_run(tmp_path, "a")
+    listed(tmp_path)
+    add_run(tmp_path, "b")
+    connect = sqlite3.connect
+    read_only = f"file:{tmp_path / INDEX}?mode=ro"  # root may write into any file, so SQLite is told not to
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(read_only, uri=True, **options))
+    assert set(listed(tmp_path)) == {"a", "b"}
+
+
+def test_two_processes_use_an_index_at_once(tmp_path):
+    """Criterion: whichever of them creates or changes the index, each lists every run."""
+    for number in range(20):
+        add_run(tmp_path, str(number))
+    program = (
+        "import sys\n"
+        "from attractor.runs.index import indexed_runs\n"
+        "for _ in range(5): assert len(indexed_runs(sys.argv[1], {})) == 20\n"
+    )
+    together = [subprocess.Popen([sys.executable, "-W", "error", "-c", program, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(timeout=120) for process in together] == [0, 0, 0]
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_in_memory(tmp_path, monkeypatch):
@@ -153,7 +221,7 @@ def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch
     listed(tmp_path)
     add_run(tmp_path, "b")
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda path, timeout: connect(path, timeout=0.01))
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.01}))
     with connect(tmp_path / INDEX, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert set(listed(tmp_path)) == {"a", "b"}

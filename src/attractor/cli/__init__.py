@@ -57,6 +57,8 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "runs compare": "stored_runs",
     "runs prune": "stored_runs",
     "runs repair": "stored_runs",
+    "runs mirror": "stored_runs",
+    "runs fetch": "stored_runs",
     "report": "evidence",
     "claims": "evidence",
     "list": "listing",

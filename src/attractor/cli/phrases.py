@@ -140,6 +140,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "eval_batches": Phrase("batches of an evaluation", "all"),
             "threads": Phrase("CPU threads of each run", "automatic"),
             "keep": Phrase("newest checkpoints kept, besides the best one"),
+            "mirror": Phrase("address that receives a copy while the run goes on, as s3://bucket/path", "none"),
             "parallel": Phrase("how several processes share a model: ddp or fsdp"),
             "log_every": Phrase("steps between lines of metrics"),
             "telemetry_every": Phrase("steps between looks at attention's logits", "off"),

@@ -22,6 +22,7 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig, data_of
+from attractor.train.distributed import World
 from attractor.train.fit import Room, said_of_auto
 from attractor.train.from_recipe import AUTO
 from attractor.train.memory import ProcessLayout
@@ -39,6 +40,11 @@ class TrainBase(Common):
 
     def runtime(self) -> Runtime:
         return replace(super().runtime(), parallel=self.parallel)
+
+
+@dataclass(frozen=True)
+class MirroredTrain(TrainBase):
+    mirror: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class GenerateArguments:
 
 
 Train = command_class(
-    "Train", TrainBase, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
+    "Train", MirroredTrain, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
 )
 Plan = command_class(
     "Plan", PlanBase, "Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory."
@@ -120,6 +126,7 @@ def train(args: Any, console: Console) -> None:
     from attractor.train.console import LiveConsole, print_line, shown
     from attractor.train.hardware import resolve_device
     from attractor.train.loop import train as train_run
+    from attractor.train.mirror import mirrored
     from attractor.train.plan import plan_run
 
     config, path = starting_point(args)
@@ -132,7 +139,9 @@ def train(args: Any, console: Console) -> None:
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, replace(plan_run(config, task), memory=memory).in_short)
     try:
-        summary = train_run(config, path, runtime, LiveConsole(console))
+        address = args.mirror if World.from_environment().is_first else None
+        with mirrored(path, address, lambda line: print_line(console, line)):
+            summary = train_run(config, path, runtime, LiveConsole(console))
     except RunStopped:
         write_page(path, console)
         raise
@@ -154,7 +163,6 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
     """
     from attractor.report.run_page import write_run_page
     from attractor.train.console import print_line
-    from attractor.train.distributed import World
     from attractor.train.hardware import resolve_device
     from attractor.train.samples import keep_samples
 

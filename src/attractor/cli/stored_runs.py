@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare, prune, repair."""
+"""Commands about stored runs: runs list, show, compare, prune, repair, mirror, fetch."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
@@ -30,7 +31,9 @@ SHOWN = ("label", "seed", "state", "steps", "loss")
 class RunsListArguments:
     """List the runs of a folder. Conditions filter them; the fields that they name become columns."""
 
-    folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
+    folder: Annotated[Positional[str], arg(help="folder of runs, or the address of a mirror as s3://bucket/runs")] = (
+        str(RUNS)
+    )
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
     sort: Annotated[str, arg(help="field to sort by; by default the path")] = ""
     columns: Annotated[tuple[str, ...], arg(help="further fields to show")] = ()
@@ -71,6 +74,23 @@ class RunsRepairArguments:
     run: Annotated[Positional[Path], arg(help="run folder")]
 
 
+@dataclass(frozen=True)
+class RunsMirrorArguments:
+    """Copy a run, or all runs of a folder, to an address: checkpoints that are complete, and the small files."""
+
+    folder: Annotated[Positional[Path], arg(help="run folder, or folder of runs")]
+    address: Annotated[Positional[str], arg(help="where to copy, as s3://bucket/runs or another folder")]
+    follow: Annotated[bool, arg(help="copy what is new every half minute, until Ctrl-C")] = False
+
+
+@dataclass(frozen=True)
+class RunsFetchArguments:
+    """Fetch a run, or all runs, from the address of a mirror; checksums are compared. Then they can be resumed."""
+
+    address: Annotated[Positional[str], arg(help="address of a mirror, or of one run in it")]
+    folder: Annotated[Positional[Path], arg(help="folder to write: of the run, or of all runs")]
+
+
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...]]:
     """Return the runs of a folder that meet all conditions, and the conditions. Damaged runs meet none."""
     from attractor.runs.filters import conditions
@@ -87,7 +107,13 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
     from attractor.report.table import InConsole
     from attractor.runs.filters import full_name
 
-    runs, asked = selected(args.folder, args.where)
+    if "://" in args.folder:
+        from attractor.train.mirror import small_files
+
+        with small_files(args.folder) as folder:
+            runs, asked = selected(folder, args.where)
+    else:
+        runs, asked = selected(Path(args.folder), args.where)
     known = sorted({name for run in runs for name in run.fields})
     extra = dict.fromkeys([condition.field for condition in asked] + [full_name(name, known) for name in args.columns])
     if args.sort:
@@ -96,7 +122,7 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
         runs.sort(key=lambda run: _order(run.fields.get(field)))
     if args.json:
         for run in runs:
-            print(json.dumps({"run": str(args.folder / run.key), "problem": run.problem, **run.fields}))
+            print(json.dumps({"run": f"{args.folder.rstrip('/')}/{run.key}", "problem": run.problem, **run.fields}))
         return
     columns = [*SHOWN, *(name for name in extra if name not in SHOWN)]
     rows = [
@@ -179,6 +205,31 @@ def runs_repair(args: RunsRepairArguments, console: Console) -> None:
         say(console, line)
 
 
+def runs_mirror(args: RunsMirrorArguments, console: Console) -> None:
+    from attractor.train.mirror import Mirror, follow
+
+    if not args.folder.is_dir():
+        raise InputError(f"folder must be a run or a folder of runs, and '{args.folder}' is none; correct the path")
+    mirror, ended = Mirror(args.address), Event()
+    if not args.follow:
+        problems = mirror.update(args.folder)
+        if problems:
+            raise InputError("; ".join(problems))
+        return
+    try:
+        follow(mirror, args.folder, ended, lambda line: say(console, line))
+    except KeyboardInterrupt:
+        ended.set()
+        follow(mirror, args.folder, ended, lambda line: say(console, line))
+
+
+def runs_fetch(args: RunsFetchArguments, console: Console) -> None:
+    from attractor.train.mirror import fetch
+
+    for path in fetch(args.address, args.folder, lambda line: say(console, line)):
+        say(console, str(path))
+
+
 def _order(value: Any) -> tuple[int, Any]:
     """Numbers come first, by size, then texts, and last what is unknown."""
     if value is None:
@@ -201,4 +252,6 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (RunsCompareArguments, runs_compare),
     "prune": (RunsPruneArguments, runs_prune),
     "repair": (RunsRepairArguments, runs_repair),
+    "mirror": (RunsMirrorArguments, runs_mirror),
+    "fetch": (RunsFetchArguments, runs_fetch),
 }

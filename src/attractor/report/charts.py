@@ -8,7 +8,7 @@ at the last measurement. A chart appears if some run has its numbers.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import isfinite
 from operator import attrgetter
 
@@ -80,15 +80,17 @@ SEEDS = "Each line is the mean over seeds, and its band reaches from the lowest 
 INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; a single seed has no interval."
 
 
-def charts(judged: JudgedStudy) -> list[Chart]:
-    return [
+@lru_cache(maxsize=1)
+def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
+    """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
+    return (
         *_losses(judged),
         *_layered(judged),
         *_traced(judged),
         *_by_head(judged),
         *_of_blocks(judged),
         *_of_dynamics(judged),
-    ]
+    )
 
 
 def slug(name: str) -> str:

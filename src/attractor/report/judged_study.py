@@ -139,6 +139,8 @@ class JudgedStudy:
     def __init__(self, record: StudyRecord) -> None:
         self.record = record
         self.design = record.design
+        self._layers_by_path: dict[str, int] = {}  # these two hold what every table and figure asks for again
+        self._spreads: dict[tuple[str, str, Quantity], Spread] = {}
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
@@ -165,7 +167,10 @@ class JudgedStudy:
         return self._cells.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
 
     def spread(self, row: str, column: str, measure: Quantity) -> Spread:
-        return Spread(self.cell(row, column).by_seed(measure))
+        key = row, column, measure
+        if key not in self._spreads:
+            self._spreads[key] = Spread(self.cell(row, column).by_seed(measure))
+        return self._spreads[key]
 
     def place(self, column: str) -> str:
         """Return a column's name for a sentence; a bare number is preceded by the name of the columns."""
@@ -192,8 +197,11 @@ class JudgedStudy:
         return (replace(quantity, layer=layer) for layer in range(self._n_layers(quantity)))
 
     def _n_layers(self, quantity: Quantity) -> int:
-        values = (quantity.value(outcome) for outcome in self.record.outcomes)
-        return max((len(value) for value in values if isinstance(value, list | tuple)), default=0)
+        if quantity.path not in self._layers_by_path:
+            values = (quantity.value(outcome) for outcome in self.record.outcomes)
+            counts = [len(value) for value in values if isinstance(value, list | tuple)]
+            self._layers_by_path[quantity.path] = max(counts, default=0)
+        return self._layers_by_path[quantity.path]
 
     @property
     def in_one_table(self) -> bool:

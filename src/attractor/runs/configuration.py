@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attractor.files import plain
@@ -17,14 +17,18 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def dotted_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the leaves of a configuration by dotted name: `{"model": {"d_ff": 8}}` gives `{"model.d_ff": 8}`."""
 
-    def leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    leaves: dict[str, Any] = {}
+
+    def add(prefix: str, value: Any) -> None:
         if isinstance(value, Mapping) and value:
             for name, item in value.items():
-                yield from leaves(f"{prefix}.{name}" if prefix else str(name), item)
+                add(f"{prefix}.{name}" if prefix else str(name), item)
         else:
-            yield prefix, value
+            leaves[prefix] = value
 
-    return dict(leaves("", config)) if config else {}
+    if config:
+        add("", config)
+    return leaves
 
 
 def named(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -36,12 +40,12 @@ def named(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
     """
     if not isinstance(config, Mapping):
         return config
-    if not any(config.keys() == preset.keys() for preset in presets.values()):
-        return {name: named(value, presets) for name, value in config.items()}
+    if not any(len(config) == len(preset) and config.keys() == preset.keys() for preset in presets.values()):
+        return {name: named(value, presets) if isinstance(value, Mapping) else value for name, value in config.items()}
+    fields = dotted_fields(plain(config))
     departures = {}
     for name, preset in presets.items():
         known = dotted_fields(plain(preset))
-        fields = dotted_fields(plain(config))
         departures[name] = [f"{f}={value}" for f, value in fields.items() if f not in known or known[f] != value]
     nearest = min(departures, key=lambda name: len(departures[name]))
     return ", ".join([nearest, *departures[nearest]])

@@ -3,19 +3,21 @@
 The run folders remain the only source. The index is one SQLite file, `.attractor-index.sqlite3`, inside the folder that
 was searched. It holds what the small files of each run said when they were last read, and is brought up to date before
 every use: new runs are added, changed runs are read again, and runs whose folders are gone are dropped. It can be
-deleted at any time. Where the folder cannot be written, the index lives in memory.
+deleted at any time, and a damaged or foreign file in its place is built anew. Where the file cannot be used, since the
+folder is read-only or another process holds the file, the index lives in memory.
 """
 
 import json
 import os
 import sqlite3
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError
+from attractor.errors import DamageWarning, InputError
 from attractor.runs.configuration import dotted_fields, named
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import METRICS, RunFolder
@@ -25,6 +27,18 @@ FORMAT = 1
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
 FILES = ("config.json", "summary.json", "environment.json", METRICS)
+SECONDS_TO_WAIT = 1.0  # for another process that writes the index
+OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be used now
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+)
+SIMPLE = (str, int, float, bool, type(None))  # what a field of a list can show
+IN_MEMORY = ":memory:"
 Presets = Mapping[str, Mapping[str, Any]]
 
 
@@ -46,32 +60,51 @@ def indexed_runs(folder: str | Path, presets: Presets) -> list[IndexedRun]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs are read from a folder, and '{folder}' is none; give a folder of runs")
-    try:
-        with closing(_opened(folder / INDEX)) as index:
-            return _up_to_date(index, folder, presets)
-    except sqlite3.Error as error:  # a damaged index, a folder that cannot be written, or another process at work
-        if not isinstance(error, sqlite3.OperationalError):
-            with suppress(OSError):
-                (folder / INDEX).unlink(missing_ok=True)
-        with closing(_opened(":memory:")) as index:
-            return _up_to_date(index, folder, presets)
+    path = folder / INDEX
+    # A link may lead to a foreign database. An index that is damaged, or that another process holds, is tried twice.
+    places: list[Path | str] = [IN_MEMORY] if path.is_symlink() else [path, path, IN_MEMORY]
+    for place in places:
+        try:
+            with closing(_opened(place)) as index:
+                return _up_to_date(index, folder, presets)
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:  # any content may stand in the file
+            if not _is_out_of_reach(error) and place is path:
+                text = f"'{path}' must be an index of runs, and is damaged or foreign ({error}); it is built anew"
+                warnings.warn(text, DamageWarning, stacklevel=2)
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            elif place == IN_MEMORY:
+                raise
+    raise AssertionError("an index in memory has no file that could be damaged")
+
+
+def _is_out_of_reach(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in OUT_OF_REACH
 
 
 def _opened(path: Path | str) -> sqlite3.Connection:
-    index = sqlite3.connect(path, timeout=10)
-    if index.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-        index.execute("DROP TABLE IF EXISTS runs")
-        index.execute("CREATE TABLE runs (key TEXT PRIMARY KEY, version TEXT, fields TEXT, problem TEXT)")
-        index.execute(f"PRAGMA user_version = {FORMAT}")
-        index.commit()
+    index = sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None)
+    index.execute("PRAGMA trusted_schema = OFF")  # the file may come from anybody
+    if _format_of(index) != FORMAT:
+        index.execute("BEGIN IMMEDIATE")  # another process may be doing the same
+        if _format_of(index) != FORMAT:
+            index.execute("DROP TABLE IF EXISTS runs")
+            index.execute("CREATE TABLE runs (key TEXT PRIMARY KEY, version TEXT, fields TEXT, problem TEXT)")
+            index.execute(f"PRAGMA user_version = {FORMAT}")
+        index.execute("COMMIT")
     return index
+
+
+def _format_of(index: sqlite3.Connection) -> int:
+    return index.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _up_to_date(index: sqlite3.Connection, folder: Path, presets: Presets) -> list[IndexedRun]:
     stored = {key: row for key, *row in index.execute("SELECT key, version, fields, problem FROM runs")}
+    beginning = f"{os.fspath(folder).rstrip('/')}/"
     runs, changed = [], []
     for path, version in sorted(_run_folders(os.fspath(folder))):
-        key = os.path.relpath(path, folder)
+        key = path.removeprefix(beginning) if path != os.fspath(folder) else "."
         row = stored.pop(key, None)
         if row is not None and row[0] == version:
             run = IndexedRun(key, json.loads(row[1]), row[2])
@@ -82,9 +115,14 @@ def _up_to_date(index: sqlite3.Connection, folder: Path, presets: Presets) -> li
             run.fields["state"] = "running"  # no file changes when a process starts or ends
         runs.append(run)
     if changed or stored:
-        with index:
+        try:
+            index.execute("BEGIN IMMEDIATE")
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", changed)
             index.executemany("DELETE FROM runs WHERE key = ?", [(key,) for key in stored])
+            index.execute("COMMIT")
+        except sqlite3.Error as error:  # the runs were read all the same; a later call stores them
+            if not _is_out_of_reach(error):
+                raise
     return runs
 
 
@@ -124,7 +162,7 @@ def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
         }
         if isinstance(metric, dict):
             fields |= {"metric": metric.get("name"), "value": metric.get("value")}
-        return IndexedRun(key, {name: value for name, value in fields.items() if _is_simple(value)})
+        return IndexedRun(key, {name: value for name, value in fields.items() if isinstance(value, SIMPLE)})
     except Exception as error:  # any content may stand in a damaged file, and one run must not hide the others
         return IndexedRun(key, {}, str(error) or type(error).__name__)
 
@@ -142,7 +180,3 @@ def _latest(path: Path) -> dict[str, Any]:
             record = json.loads(line)
             latest |= record if isinstance(record, dict) else {}
     return latest
-
-
-def _is_simple(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)

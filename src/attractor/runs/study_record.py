@@ -13,10 +13,10 @@ A comparison that was given a folder of its own keeps its pool inside that folde
 import json
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from os.path import normpath
 from pathlib import Path
 from statistics import fmean
@@ -233,7 +233,11 @@ class StudyRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a dictionary. Attention maps are thinned, since they would outweigh everything else."""
-        cells = [asdict(cell) for cell in self.cells]
+        cells = [
+            vars(cell)
+            | {"outcomes": [vars(o) | {"summary": dict(o.summary), "probes": dict(o.probes)} for o in cell.outcomes]}
+            for cell in self.cells
+        ]
         for cell in cells:
             pictured = [probes for stored in cell["outcomes"] if HEATMAPS in (probes := stored["probes"])]
             for n_before, probes in enumerate(pictured):
@@ -247,6 +251,10 @@ class StudyRecord:
 
     def to_text(self) -> str:
         """Return the record as it is stored: one line of JSON with a checksum."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return json.dumps(sealed(plain(self.to_dict())), ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -358,12 +366,13 @@ def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[i
     """Return for every evaluation, given by its tokens, the mean training loss of the steps logged since the one
     before. Single steps would be noise, and ten times as many numbers."""
     losses = {r["tokens"]: r["loss"] for r in records if r.get("loss") is not None}
-    means = []
-    for start, end in pairwise((-1, *sorted(evaluated))):
-        between = [loss for tokens, loss in losses.items() if start < tokens <= end]
-        if between:
-            means.append((end, fmean(between)))
-    return tuple(means)
+    ends = sorted(evaluated)
+    between: dict[int, list[float]] = {}
+    for tokens, loss in losses.items():
+        place = bisect_left(ends, tokens)
+        if tokens >= 0 and place < len(ends):
+            between.setdefault(ends[place], []).append(loss)
+    return tuple((end, fmean(between[end])) for end in ends if end in between)
 
 
 def thinned(heatmaps: Mapping[str, Any]) -> dict[str, Any]:
