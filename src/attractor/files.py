@@ -1,12 +1,23 @@
-"""Write files atomically: a run may be killed at any moment, and a file then holds its old or its new content."""
+"""Write files atomically: a run may be killed at any moment, and a file then holds its old or its new content.
+
+The umask decides who may read what attractor writes, in every file and folder alike. Only folders for files that pass
+between processes (`private_folder`) are for their user alone.
+"""
 
 import errno
 import hashlib
 import json
 import math
 import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +36,9 @@ NEXT_STEPS = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "allow more open files (ulimit -n)",
 }
+
+
+DAMAGED = ".damaged"  # ends the name of a file that was set aside
 
 
 def next_step(error: OSError) -> str:
@@ -50,6 +64,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def in_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{6})-)?(\d+)(?:-\d+)?\.tmp")  # the machine and the process that write it
+FORGOTTEN = 86_400.0  # seconds after which a temporary file of another machine is taken for a leftover
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +97,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     The temporary file lies in the same folder because a rename is atomic only within one file system, and it reaches
     the disk before the rename so that a power cut cannot leave a new name over empty content.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = temporary_path(path)
     refuse_folder(path)
     try:
         with temporary.open("wb") as file:
@@ -102,9 +121,27 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_open_folder(path: Path) -> None:
+    """Refuse a folder for private files that another user owns or may enter, as one that was put there before."""
+    status = path.lstat()
+    is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    if not is_private:
+        raise InputError(
+            f"folder must be yours alone (mode 0700), and '{path}' is not; remove it, or choose another place"
+        )
+
+
 def refuse_folder(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder, never over an earlier one, and return its new path."""
+    number = 0
+    while (place := path.with_name(f"{path.name}{DAMAGED}{number or ''}")).exists():
+        number += 1
+    return path.rename(place)
 
 
 def prepare_place(file: Path | None) -> None:
@@ -114,10 +151,55 @@ def prepare_place(file: Path | None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a killed process from a folder that no other process writes to."""
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+def temporary_path(path: Path) -> Path:
+    """Return the name beside `path` under which this thread writes it, before it is renamed."""
+    return path.with_name(f".{path.name}.{MACHINE}-{os.getpid()}-{threading.get_ident()}.tmp")
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove the temporary files and folders that killed processes left in folders, and none of a living process."""
+    for folder in folders:
+        for path in folder.glob(".*.tmp"):
+            with suppress(OSError):  # another process removes it, too, or it is not ours to remove
+                if _is_leftover(path):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_leftover(path: Path) -> bool:
+    name = TEMPORARY.fullmatch(path.name)
+    if name is not None and name[1] in (None, MACHINE):
+        try:
+            os.kill(int(name[2]), 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass
+    return time.time() - path.lstat().st_mtime > FORGOTTEN
+
+
+def follow_umask(*paths: Path) -> None:
+    """Give files the mode of every other file, where a library writes them for their user alone."""
+    for path in paths:
+        example = temporary_path(path)
+        try:
+            with example.open("xb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+        finally:
+            example.unlink(missing_ok=True)
+        path.chmod(mode & 0o777)
+
+
+@contextmanager
+def private_folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
+    """Make a temporary folder of mode 0700, and within it the folder that is given away and that a library may open to
+    all; remove both in the end."""
+    outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    try:
+        inner = Path(outer, "in")
+        inner.mkdir(0o700)
+        yield inner
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
 
 
 def refuse_inhabited(out: Path) -> None:

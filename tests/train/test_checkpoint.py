@@ -17,7 +17,7 @@ from same_runs import interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
-from attractor.files import write_json
+from attractor.files import sealed, write_json
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train import checkpoint
@@ -338,7 +338,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(
     folder = tmp_path / "checkpoints"
     assert steps(folder) == [4, 10, 12]
     assert checkpoint.best_checkpoint(folder) == folder / "step-00000004"
-    assert json.loads((folder / "best.json").read_text()) == {"step": 4, "loss": 1.0}
+    assert json.loads((folder / "best.json").read_text()) == sealed({"step": 4, "loss": 1.0})
     assert (summary["best_step"], summary["best_loss"]) == (4, 1.0)
 
 

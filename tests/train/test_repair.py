@@ -86,7 +86,7 @@ def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config
     path.write_text(path.read_text().replace('"step": 2', '"step": 1', 1))
     (line,) = repair_run(tmp_path / "run")
     assert line.startswith("reports leave the run out: ")
-    assert "metrics.jsonl changed; restore the files from a copy" in line
+    assert f"metrics.jsonl of '{tmp_path / 'run'}' changed since the run was sealed" in line
 
 
 def test_a_damaged_seal_is_set_aside_and_the_results_stay(config, tmp_path):

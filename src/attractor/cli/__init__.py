@@ -26,6 +26,7 @@ from attractor.errors import DamageWarning, InputError, RunInterrupted, RunStopp
 from attractor.files import next_step
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
+_DAMAGES: list[str] = []  # of this command
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
@@ -74,9 +75,12 @@ def main() -> None:
     guard_streams()
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
     console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    _DAMAGES.clear()
     try:
         run_line(sys.argv[1:], console)
         sys.stdout.flush()
+        if _DAMAGES:  # the rest was used
+            sys.exit(1)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -105,6 +109,7 @@ def main() -> None:
 def say_damage(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
     """Print a warning of a damaged file as one line, and any other as Python does."""
     if issubclass(category, DamageWarning):
+        _DAMAGES.append(str(message))
         print(f"warning: {message}", file=sys.stderr)
     else:
         _PYTHONS_OWN(message, category, *place, **further)

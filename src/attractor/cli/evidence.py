@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from attractor.cli.console import command_line, say
 from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, write_json
+from attractor.files import prepare_place, sealed, write_json
 from attractor.train.config import Runtime
 
 RESULTS = Path("results")
@@ -125,7 +125,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     dates = read_rule_dates(args.results)
     if args.write is not None:
         dates = renewed_rule_dates(dates, datetime.now(UTC).date().isoformat())
-        write_json(args.results / RULES, dates)
+        write_json(args.results / RULES, sealed(dates))
     entries = ledger(records, rule_dates=dates)
     print_ledger(console, entries, args.ids)
     if args.write is not None:

@@ -25,7 +25,7 @@ import numpy as np
 from attractor.corpus import verified_files
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError, require
-from attractor.files import sha256_of
+from attractor.files import sha256_of, temporary_path
 
 FORMAT = "attractor-corpus"
 FORMAT_VERSION = 1
@@ -198,7 +198,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         format_and_version = (manifest["format"], manifest["version"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged("manifest must be one of a prepared corpus", f"'{folder / MANIFEST}' is not") from error
     if format_and_version != (FORMAT, FORMAT_VERSION):
         rule = f"prepared corpus must have version {FORMAT_VERSION} of its format"
@@ -247,7 +247,7 @@ def write_side(
 
 def write_file(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     """Write a file under a temporary name, rename it once it is on disk, and return its entry for the manifest."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_path(path)
     digest = hashlib.sha256()
     try:
         with temporary.open("wb") as file:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from attractor.files import write_json
+from attractor.files import remove_leftovers, write_json
 
 
 def is_known(files: Sequence[Path]) -> bool:
@@ -24,6 +24,7 @@ def remember(files: Sequence[Path]) -> None:
     note = _note(files)
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(note.parent)
         write_json(note, {"folder": str(files[0].parent.resolve())})
 
 

@@ -11,7 +11,6 @@ of generation are those of the origin if the run descends from an imported model
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError
-from attractor.files import refuse_inhabited, write_json
+from attractor.files import follow_umask, refuse_inhabited, remove_leftovers, temporary_path, write_json
 from attractor.hf.architecture import Architecture
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
@@ -85,7 +84,8 @@ def export_model(
             model = deepcopy(model).to(dtype)
         wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
     place = folder.resolve()
-    unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    remove_leftovers(place.parent)
+    unfinished = temporary_path(place)
     unfinished.mkdir(parents=True)
     try:
         with without_progress_bars():
@@ -98,6 +98,7 @@ def export_model(
             refuse_rebuilt_tokenizer(unfinished, to.model_type)
         if self_contained:
             write_code(unfinished, labels=model.config.n_classes is not None)
+        follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
         if card:
             (unfinished / "README.md").write_text(card, encoding="utf-8")
         if place.is_dir():  # it is empty, or would have been refused

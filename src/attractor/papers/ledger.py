@@ -9,14 +9,16 @@ a rule could have been written to fit them.
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attractor.claims.verdicts import Verdict
-from attractor.errors import InputError
+from attractor.errors import DamageWarning, InputError
 from attractor.papers import CLAIMS
 from attractor.papers.claim import Claim
+from attractor.runs.run_folder import read_sealed
 from attractor.runs.study_record import STUDY_FILE, StudyRecord
 
 SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
@@ -64,9 +66,9 @@ def read_rule_dates(results: Path) -> RuleDates:
     if not path.exists():
         return {}
     try:
-        dates = json.loads(path.read_text(encoding="utf-8"))
+        dates = read_sealed(path) or {}
         return {claim: {"rule": str(stored["rule"]), "since": str(stored["since"])} for claim, stored in dates.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"'{path}' must hold the hash and the day of every rule, and is damaged; restore it"
         ) from error
@@ -102,8 +104,17 @@ def find_records(results: Path, root: Path | None = None) -> list[StudyRecord]:
     if root is not None:
         if not root.is_dir():
             raise InputError(f"root must be a folder of studies, and '{root}' is none; give that of 'study run'")
-        records += [StudyRecord.read(path.parent) for path in sorted(root.glob(f"*/{STUDY_FILE}"))]
+        records += filter(None, map(_readable, sorted(root.glob(f"*/{STUDY_FILE}"))))
     return records
+
+
+def _readable(path: Path) -> StudyRecord | None:
+    """Return the record of a study that was run here. A damaged study is named and left out, and hides no other."""
+    try:
+        return StudyRecord.read(path.parent)
+    except InputError as error:
+        warnings.warn(f"left out a damaged study: {error}", DamageWarning, stacklevel=3)
+        return None
 
 
 def read_record(path: Path) -> StudyRecord:
@@ -114,5 +125,5 @@ def read_record(path: Path) -> StudyRecord:
         raise InputError(f"'{path}': {error}") from error
     except OSError as error:
         raise InputError(f"'{path}' must hold a study's record: {error.strerror}; check the path") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"'{path}' must hold a study's record, and is damaged; store it anew") from error

@@ -20,12 +20,12 @@ from attractor.report.page import fill, show, verbatim
 from attractor.report.run_figure import small_line
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.quantity import stored_loss_unit
-from attractor.runs.run_folder import METRICS, RunFolder, run_paths
+from attractor.runs.run_folder import METRICS, SEAL, RunFolder, run_paths
 from attractor.runs.study_record import with_bytes_per_token
 
 DAMAGED = "damaged"
 ORDER = ("running", DAMAGED, "not begun", "interrupted", "finished")
-FILES = ("config.json", METRICS, "summary.json")
+FILES = ("config.json", METRICS, "summary.json", SEAL)
 Version = tuple[int, int, int] | None
 
 
@@ -147,13 +147,15 @@ class WatchedRun:
         lines = self.added.read()
         if self.added.rewritten:
             self.n_lines, self.latest, self.losses, self.best = 0, {}, [], None
-        for line in lines:
-            self.n_lines += 1
-            try:
-                record = run.record(self.n_lines, line)
-            except InputError:
-                self.added = AddedLines(self.added.path)  # say it again at the next look, unless it was repaired
-                raise
+        try:
+            if self.added.rewritten:
+                run.refuse_altered()
+            records = [run.record(number, line) for number, line in enumerate(lines, start=self.n_lines + 1)]
+        except InputError:
+            self.added = AddedLines(self.added.path)  # say it again at the next look, unless it was repaired
+            raise
+        self.n_lines += len(lines)
+        for record in records:
             self.latest |= {name: record[name] for name in ("step", "tokens", "tokens_per_second") if name in record}
             if "loss" in record:
                 self.losses.append(record["loss"])

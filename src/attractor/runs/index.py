@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import DamageWarning, InputError
+from attractor.files import follow_umask
 from attractor.runs.configuration import dotted_fields, named
 from attractor.runs.lock import is_held
-from attractor.runs.run_folder import METRICS, RunFolder
+from attractor.runs.run_folder import METRICS, SEAL, RunFolder
 
 INDEX = ".attractor-index.sqlite3"
 FORMAT = 1
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
-FILES = ("config.json", "summary.json", "environment.json", METRICS)
+FILES = ("config.json", "summary.json", "environment.json", METRICS, SEAL)
 SECONDS_TO_WAIT = 1.0  # for another process that writes the index
 OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be used now
     sqlite3.SQLITE_BUSY,
@@ -92,6 +93,9 @@ def _opened(path: Path | str) -> sqlite3.Connection:
             index.execute("CREATE TABLE runs (key TEXT PRIMARY KEY, version TEXT, fields TEXT, problem TEXT)")
             index.execute(f"PRAGMA user_version = {FORMAT}")
         index.execute("COMMIT")
+        if isinstance(path, Path):
+            with suppress(OSError):  # it belongs to another user
+                follow_umask(path)
     return index
 
 
@@ -150,6 +154,7 @@ def _run_folders(folder: str) -> Iterator[tuple[str, str]]:
 def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
     try:
         run = RunFolder.open(path)
+        run.refuse_altered()
         summary = run.summary()
         latest = summary or _latest(path / METRICS)
         metric = (summary or {}).get("metric")

@@ -4,7 +4,7 @@
     environment.json   the machine, versions and commit of the run
     metrics.jsonl      one object a line, each with `step` and `tokens`
     summary.json       the outcome; its presence says that the run finished
-    seal.json          checksums of config.json, metrics.jsonl and summary.json, taken when the run finished
+    seal.json          checksums of the files above; before the run finishes, of the metrics up to a checkpoint
     samples.json       text sampled from the model of a finished language run
     checkpoints/
 
@@ -18,14 +18,24 @@ import json
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from attractor.errors import DamageWarning, InputError, WritingError
-from attractor.files import in_json, plain, seal_holds, sealed, sha256_of, write_json, write_text
+from attractor.files import (
+    flush_to_disk,
+    in_json,
+    plain,
+    remove_leftovers,
+    seal_holds,
+    sealed,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from attractor.runs.configuration import config_differences, config_hash
 from attractor.runs.lock import hold, is_held, turn
 from attractor.runs.machine import environment
@@ -34,7 +44,10 @@ __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "fin
 
 METRICS = "metrics.jsonl"
 SEAL = "seal.json"
-SEALED = ("config.json", METRICS)  # and the summary
+ENVIRONMENT = "environment.json"
+SUMMARY = "summary.json"
+SEALED = ("config.json", METRICS, "tokenizer.json", "tokenizer_settings.json")  # and the two above, once it finished
+LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
 
 
@@ -57,8 +70,8 @@ class RunFolder:
                     write_json(path / "config.json", asked)
         run = cls.open(path)
         _refuse_other_config(run, asked)
-        if not (path / "environment.json").exists():
-            write_json(path / "environment.json", environment())
+        if not (path / ENVIRONMENT).exists():
+            write_json(path / ENVIRONMENT, environment())
         run.checkpoints.mkdir(exist_ok=True)
         return run
 
@@ -77,7 +90,8 @@ class RunFolder:
 
     @property
     def environment(self) -> dict[str, Any]:
-        return read_object(self.path / "environment.json") or {}
+        self.refuse_altered(ENVIRONMENT)
+        return read_object(self.path / ENVIRONMENT) or {}
 
     @property
     def checkpoints(self) -> Path:
@@ -85,11 +99,14 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return (self.path / SUMMARY).exists()
 
-    def hold(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def hold(self) -> Iterator[None]:
         """Lock the run for this process: while the lock is held, a second process is refused."""
-        return hold(self.path)
+        with hold(self.path):
+            remove_leftovers(self.path, self.checkpoints)
+            yield
 
     @property
     def state(self) -> str:
@@ -119,6 +136,10 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all records in order. Only a last line that a crash cut short is ignored."""
+        self.refuse_altered(METRICS)
+        return self._records()
+
+    def _records(self) -> list[dict[str, Any]]:
         if not self._metrics.exists():
             return []
         *lines, _torn = self._metrics.read_bytes().split(b"\n")
@@ -128,48 +149,76 @@ class RunFolder:
         """Drop the records after `step`, because a run resumed from a checkpoint will record them again."""
         with turn(self.path):
             kept = [record for record in self.metrics() if record["step"] <= step]
+            (self.path / SEAL).unlink(missing_ok=True)  # it would not match if a crash came between the two
             write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+            self.seal()
 
     @property
     def samples(self) -> list[dict[str, Any]]:
         """The text samples of the finished run's model, with temperature and seed."""
-        return (read_object(self.path / SAMPLES) or {}).get("samples", [])
+        return (read_sealed(self.path / SAMPLES) or {}).get("samples", [])
 
     def write_samples(self, samples: list[dict[str, Any]]) -> None:
-        write_json(self.path / SAMPLES, {"samples": samples})
+        write_json(self.path / SAMPLES, sealed({"samples": samples}))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Finish the run. Its seal is written first, since a run with a summary is finished."""
         text = in_json(dict(summary))
-        checksums = {name: sha256_of(self.path / name) for name in SEALED if (self.path / name).exists()}
-        checksums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
+        checksums = self._checksums((*SEALED, ENVIRONMENT))
+        checksums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
         write_json(self.path / SEAL, sealed(checksums))
-        write_text(self.path / "summary.json", text)
+        write_text(self.path / SUMMARY, text)
 
-    def refuse_altered(self) -> None:
-        """Refuse a finished run whose results changed after it finished. Older runs have no seal to check."""
-        seal = read_object(self.path / SEAL)
-        if seal is None:
-            return
-        altered = [] if seal_holds(seal) else [SEAL]
-        for name in (*SEALED, "summary.json"):
-            path = self.path / name
-            if name in seal and (not path.exists() or sha256_of(path) != seal[name]):
-                altered.append(name)
-        if altered:
+    def seal(self) -> None:
+        """Write down checksums of the unfinished run, whose metrics may grow."""
+        checksums: dict[str, Any] = self._checksums(SEALED)
+        if METRICS in checksums:
+            flush_to_disk(self._metrics)  # after a power cut the metrics have at least what the seal covers
+            checksums[LENGTH] = self._metrics.stat().st_size
+        write_json(self.path / SEAL, sealed(checksums))
+
+    def _checksums(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: sha256_of(self.path / name) for name in names if (self.path / name).exists()}
+
+    def refuse_altered(self, *names: str) -> None:
+        """Refuse a run of whose files (by default all) one changed since it was sealed. Older runs have no seal."""
+        if altered := self.altered(*names):
             raise InputError(
-                f"'{self.path}' does not have the results that it finished with: {', '.join(altered)} changed; "
-                "restore the files from a copy, or train the run anew elsewhere"
+                f"'{self.path}' does not have the content that it was sealed with: {', '.join(altered)} changed; "
+                f"restore the files from a copy, or 'attractor runs repair {shlex.quote(str(self.path))}' says what "
+                "can be kept"
             )
 
+    def altered(self, *names: str) -> list[str]:
+        """Return the sealed files that changed or are gone, of these or of all."""
+        seal = read_object(self.path / SEAL)
+        if seal is None:
+            return []
+        if not seal_holds(seal):
+            return [SEAL]
+        sealed_names = [name for name in (names or seal) if name in seal and name not in (LENGTH, "checksum")]
+        return [name for name in sealed_names if self._checksum(name, seal) != seal[name]]
+
+    def _checksum(self, name: str, seal: Mapping[str, Any]) -> str | None:
+        path = self.path / name
+        if name != METRICS or LENGTH not in seal:
+            return sha256_of(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(seal[LENGTH])).hexdigest()
+
     def summary(self) -> dict[str, Any] | None:
-        return read_object(self.path / "summary.json")
+        if not self.finished:
+            return None
+        self.refuse_altered("config.json", SUMMARY)
+        return read_object(self.path / SUMMARY)
 
     def record(self, number: int, line: bytes) -> dict[str, Any]:
         """Return the record in a line of the metrics."""
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
@@ -223,13 +272,24 @@ def run_paths(folder: Path) -> Iterator[Path]:
                 yield from run_paths(child)
 
 
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """Return the content of an object with a checksum of its own, or None where there is no file. Files of earlier
+    versions have no checksum, and are read as they are."""
+    value = read_object(path)
+    if value is None or "checksum" not in value:
+        return value
+    if not seal_holds(value):
+        raise InputError(f"'{path}' is damaged: its content changed (checksum); restore it or make it anew")
+    return {name: content for name, content in value.items() if name != "checksum"}
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None where there is no file."""
     if not path.is_file():
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise InputError(f"'{path}' is damaged: it must hold one JSON object; restore it or run again elsewhere")

@@ -26,7 +26,7 @@ from attractor.errors import DamageWarning, InputError
 from attractor.files import plain, seal_holds, sealed
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Number, Quantity
-from attractor.runs.run_folder import RunFolder, read_object
+from attractor.runs.run_folder import RunFolder, read_sealed
 
 POOL = "runs"
 STUDY_FILE = "study.json"
@@ -320,7 +320,7 @@ def read_study(folder: Path) -> tuple[Design, Keys]:
     if not path.exists():
         raise InputError(f"a study's folder must hold {STUDY_FILE}, and '{folder}' does not; give a study's folder")
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_sealed(path) or {}
         keys = {
             (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
             for cell in stored["cells"]
@@ -335,7 +335,7 @@ def study_as_dict(design: Design, keys: Keys) -> dict[str, Any]:
         {"row": row, "column": column, "runs": {str(seed): key for seed, key in runs.items()}}
         for (row, column), runs in keys.items()
     ]
-    return {"format": FORMAT, "design": design.to_dict(), "cells": cells}
+    return sealed({"format": FORMAT, "design": design.to_dict(), "cells": cells})
 
 
 def _finished_run(seed: int, path: Path) -> tuple[dict[str, Any], dict[str, Any], Outcome] | None:
@@ -346,8 +346,9 @@ def _finished_run(seed: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]
     try:
         run = RunFolder.open(path)
         return (run.config, run.environment, outcome(seed, run)) if run.finished else None
-    except (InputError, KeyError, TypeError, AttributeError) as error:  # a damaged file may hold any JSON
-        text = f"left out a damaged run: {error}; 'attractor runs repair {path}' keeps what is intact"
+    except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:  # a damaged file may hold any JSON
+        hint = "" if "runs repair" in str(error) else f"; 'attractor runs repair {path}' keeps what is intact"
+        text = f"left out a damaged run: {error}{hint}"
         warnings.warn(text, DamageWarning, stacklevel=2)
         return None
 
@@ -358,7 +359,7 @@ def outcome(seed: int, run: RunFolder) -> Outcome:
     curve = {r["tokens"]: r["valid_loss"] for r in records if r.get("valid_loss") is not None}
     summary = with_bytes_per_token(run.summary() or {}, run.config)
     curve_by_tokens = tuple(sorted(curve.items()))
-    probes = read_object(run.path / PROBES_FILE) or {}
+    probes = read_sealed(run.path / PROBES_FILE) or {}
     return Outcome(seed, run.path.name, summary, probes, curve_by_tokens, training_curve(records, curve))
 
 

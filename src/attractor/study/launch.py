@@ -76,12 +76,12 @@ class Job:
         if exit_code is not None and exit_code < 0:
             return f"signal {-exit_code} ended its process; {self.standing}"
         written = self.path / FAILURE
-        return written.read_text() if written.exists() else "its process ended without a word"
+        return written.read_text(errors="replace") if written.exists() else "its process ended without a word"
 
     def notes(self) -> list[str]:
         """Return what the run noted for a person to read."""
         written = self.path / NOTES
-        return written.read_text().splitlines() if written.exists() else []
+        return written.read_text(errors="replace").splitlines() if written.exists() else []
 
 
 class Notes(Display):

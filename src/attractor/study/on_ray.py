@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require
+from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
 from attractor.study.launch import (
     IN_USE,
@@ -98,8 +99,8 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         if address is None:
             options |= {"address": "local", "num_cpus": available_cores(), "include_dashboard": False}
             # A private folder, and not in TMPDIR, since paths of sockets must be short.
-            options["_temp_dir"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-            stack.callback(shutil.rmtree, options["_temp_dir"], ignore_errors=True)
+            # Ray opens its folder to all, so it lies in one that nothing opens.
+            options["_temp_dir"] = str(stack.enter_context(private_folder("ray-", "/tmp")))
             _stay_on_loopback()
             _use_token(generate=True)
         else:
@@ -401,6 +402,7 @@ def carry_out(task: RayTask) -> RayOutcome:
     path = Path(task.scratch or tempfile.gettempdir()) / task.away
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
+    refuse_open_folder(path)
     if task.folder.is_dir():
         os.chdir(task.folder)
     if not (path / "config.json").exists() and task.parcel is not None:  # otherwise an earlier worker got further

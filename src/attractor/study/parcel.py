@@ -16,7 +16,7 @@ from attractor.runs.lock import hold
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import best_checkpoint, list_checkpoints
 
-IN_PROGRESS = ("config.json", "environment.json", "metrics.jsonl", "notes.txt")
+IN_PROGRESS = ("seal.json", "config.json", "environment.json", "metrics.jsonl", "notes.txt")
 FIRST, LAST = "config.json", "summary.json"
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.errors import InputError
-from attractor.files import write_json
+from attractor.files import sealed, write_json
 from attractor.models.language_model import LanguageModel
-from attractor.runs.run_folder import RunFolder, read_object
+from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
 from attractor.study.launch import Job
 from attractor.study.study import OF_LAST_WEIGHTS, PROBES
@@ -79,11 +79,12 @@ def _probe_run(job: Job, name: str, probe: Probe, device: torch.device) -> None:
     checkpoint.load_weights(path, model)
     with torch.no_grad():
         measured = probe(model.to(device).eval(), job.config)
-    write_json(job.path / PROBES_FILE, known | measured | {"done": [*known.get("done", []), name]})
+    probes = known | measured | {"done": [*known.get("done", []), name]}
+    write_json(job.path / PROBES_FILE, sealed(probes))
 
 
 def probes_of(job: Job) -> dict[str, Any]:
-    return read_object(job.path / PROBES_FILE) or {}
+    return read_sealed(job.path / PROBES_FILE) or {}
 
 
 def best_weights(run: RunFolder) -> Any:

@@ -5,11 +5,10 @@ like any other, but a probe that is added to the study later cannot measure it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from shutil import rmtree
 from typing import Any
 
 from attractor.errors import InputError
-from attractor.files import write_json
+from attractor.files import sealed, temporary_path, write_json
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import PROBES_FILE, Outcome, StudyRecord
 from attractor.study.launch import Job
@@ -36,13 +35,12 @@ def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Map
 
 
 def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environments: Mapping[str, list[str]]) -> None:
-    unfinished = job.path.with_name(f".{job.path.name}.tmp")
-    rmtree(unfinished, ignore_errors=True)
+    unfinished = temporary_path(job.path)
     run = RunFolder.create(unfinished, identity)
     write_json(unfinished / "environment.json", environments)  # a list of the runs' values for each field
     for line in _metrics(outcome, job.config.tokens_per_step):
         run.append(line)
-    write_json(unfinished / PROBES_FILE, outcome.probes)
+    write_json(unfinished / PROBES_FILE, sealed(outcome.probes))
     run.write_summary(outcome.summary)
     unfinished.rename(job.path)
 

@@ -9,7 +9,6 @@ The pool is shared: studies that need the same run have it once. Runs are split 
 together by copying folders into one pool.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -21,8 +20,9 @@ import torch
 from rich.console import Console
 
 from attractor.errors import InputError, require, unknown
-from attractor.files import write_json
+from attractor.files import remove_leftovers, sealed, set_aside, sha256_of, write_bytes, write_json
 from attractor.runs.configuration import config_hash
+from attractor.runs.run_folder import read_sealed
 from attractor.runs.study_record import (
     POOL,
     SPEEDS,
@@ -30,6 +30,8 @@ from attractor.runs.study_record import (
     Design,
     Keys,
     StudyRecord,
+    pool_of,
+    read_study,
     refuse_foreign_folder,
     study_as_dict,
 )
@@ -166,12 +168,12 @@ def speeds(folder: Path, column: str, configs: Mapping[str, TrainConfig], runtim
 
     def seconds(row: str) -> float:
         path = folder / SPEEDS
-        known = json.loads(path.read_text()) if path.exists() else {}
+        known = read_sealed(path) or {}
         name = " · ".join(filter(None, (row, column)))
         if name not in known:
             known[name] = calibrate(configs[row], runtime).step_seconds
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, known)
+            write_json(path, sealed(known))
         return float(known[name])
 
     return seconds
@@ -182,19 +184,24 @@ def write_plan(planned: Planned) -> list[str]:
     path = planned.folder / STUDY_FILE
     now = study_as_dict(planned.design, planned.keys)
     lines = []
-    if path.exists():
-        before = json.loads(path.read_text())
-        keys_before = {key for cell in before["cells"] for key in cell["runs"].values()}
-        gone = keys_before - {key for runs in planned.keys.values() for key in runs.values()}
-        if gone:
-            kept = planned.folder / EARLIER / f"{config_hash(before)}.json"
-            kept.parent.mkdir(exist_ok=True)
-            write_json(kept, before)
-            lines.append(
-                f"the study has changed since it was last run: {len(gone)} of its earlier runs are not part of it "
-                f"any more; they are kept, and what it was is in '{kept}'"
-            )
+    try:
+        before = read_study(planned.folder)[1] if path.exists() else {}
+    except InputError as error:
+        before = {}
+        lines.append(f"{error}; the damaged file is kept as '{set_aside(path)}'")
+    gone = {key for runs in before.values() for key in runs.values()} - {
+        key for runs in planned.keys.values() for key in runs.values()
+    }
+    if gone:
+        kept = planned.folder / EARLIER / f"{sha256_of(path)[:12]}.json"
+        kept.parent.mkdir(exist_ok=True)
+        write_bytes(kept, path.read_bytes())
+        lines.append(
+            f"the study has changed since it was last run: {len(gone)} of its earlier runs are not part of it any "
+            f"more; they are kept, and what it was is in '{kept}'"
+        )
     planned.folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(planned.folder, pool_of(planned.folder))
     write_json(path, now)
     return lines
 

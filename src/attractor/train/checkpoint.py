@@ -14,6 +14,7 @@ does not belong here, and is refused.
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
@@ -26,9 +27,9 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from attractor.errors import InputError, WritingError
-from attractor.files import FULL, flush_to_disk, in_json, seal_holds, sealed, sha256_of, write_json
+from attractor.files import FULL, flush_to_disk, follow_umask, in_json, seal_holds, sealed, sha256_of, write_json
 from attractor.runs.configuration import config_hash
-from attractor.runs.run_folder import METRICS, RunFolder
+from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
 
 FORMAT = 2  # later formats must seal their manifest in the same way, so that a flipped byte is never a new version
@@ -66,6 +67,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
+        follow_umask(temporary / "model.safetensors")
         _write_tensors(temporary / "optimizer.pt", tensors)
         write_json(temporary / "state.json", asdict(state))
         files = sorted(path for path in temporary.iterdir())
@@ -75,8 +77,9 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
             "sha256": {path.name: sha256_of(path) for path in files},
         }
         write_json(temporary / MANIFEST, sealed(manifest))
-        for path in (*folder.parent.glob(METRICS), *files):  # no power cut leaves a checkpoint without its metrics
+        for path in files:
             flush_to_disk(path)
+        RunFolder(folder.parent, {}).seal()  # no power cut leaves a checkpoint without its metrics
         if target.exists():  # a resumed run repeats steps
             remove_checkpoint(target)
         temporary.rename(target)
@@ -94,7 +97,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
 
 
 def mark_best(folder: Path, state: TrainState) -> None:
-    write_json(folder / BEST, {"step": state.best_step, "loss": state.best_loss})
+    write_json(folder / BEST, sealed({"step": state.best_step, "loss": state.best_loss}))
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -102,10 +105,12 @@ def best_checkpoint(folder: Path) -> Path | None:
     if not (folder / BEST).exists():
         return None
     try:
-        step = int(json.loads((folder / BEST).read_text())["step"])
+        best = read_sealed(folder / BEST) or {}
+        step = int(best["step"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"'{folder / BEST}' must name the best step, and is damaged; give --checkpoint last"
+            f"'{folder / BEST}' must name the best step, and is damaged; 'attractor runs repair "
+            f"{shlex.quote(str(folder.parent))}' writes it anew, or give --checkpoint last"
         ) from error
     path = folder / f"step-{step:08d}"
     return path if path.exists() else None

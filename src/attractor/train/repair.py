@@ -8,20 +8,20 @@ import json
 from pathlib import Path
 
 from attractor.errors import InputError
-from attractor.files import write_json, write_text
-from attractor.runs.run_folder import METRICS, SEAL, RunFolder
+from attractor.files import sealed, set_aside, write_json, write_text
+from attractor.runs.run_folder import ENVIRONMENT, METRICS, SEAL, SUMMARY, RunFolder, read_object, read_sealed
 from attractor.train.checkpoint import BEST, DamagedCheckpointError, list_checkpoints, verify
 
-OBJECTS = (SEAL, "summary.json", "environment.json", "probes.json", "samples.json", f"checkpoints/{BEST}")
-DAMAGED = ".damaged"
+OBJECTS = (SEAL, SUMMARY, ENVIRONMENT, "probes.json", "samples.json", f"checkpoints/{BEST}")
+REPLACEABLE = (SUMMARY, ENVIRONMENT, "tokenizer.json", "tokenizer_settings.json")  # sealed, and not needed to go on
 
 
 def repair_run(path: Path) -> list[str]:
     """Set aside every damaged file of a run, and return a line about each of them."""
     run = RunFolder.open(path)  # a run without its configuration cannot be told from another
     with run.hold():
-        lines = [*_repair_metrics(run), *_repair_checkpoints(run)]
-        lines += [line for name in OBJECTS for line in _repair_object(path / name)]
+        lines = [line for name in OBJECTS for line in _repair_object(path / name)]
+        lines += [*_repair_metrics(run), *_repair_checkpoints(run)]
         return [*lines, *_renew_best(run), *_compare_with_seal(run)]
 
 
@@ -40,6 +40,8 @@ def _repair_metrics(run: RunFolder) -> list[str]:
         return []
     kept = set_aside(path)
     write_text(path, "".join(intact))
+    if not run.finished:
+        run.seal()
     return [f"{METRICS}: {n_damaged} of {len(intact) + n_damaged} lines are damaged; the file is kept as {kept.name}"]
 
 
@@ -59,12 +61,15 @@ def _repair_object(path: Path) -> list[str]:
     if not path.is_file():
         return []
     try:
-        if isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
-            return []
-    except ValueError:
-        pass
-    consequence = "; the run is finished anew when it is resumed" if path.name == "summary.json" else ""
-    return [f"{path.name}: the file must hold one JSON object; it is kept as {set_aside(path).name}{consequence}"]
+        read_object(path) if path.name == SEAL else read_sealed(path)
+        return []
+    except InputError as error:
+        fault = "its content changed" if "changed" in str(error) else "the file must hold one JSON object"
+    return [f"{path.name}: {fault}; it is kept as {set_aside(path).name}{_consequence(path.name)}"]
+
+
+def _consequence(name: str) -> str:
+    return "; the run is finished anew when it is resumed" if name == SUMMARY else ""
 
 
 def _renew_best(run: RunFolder) -> list[str]:
@@ -75,24 +80,32 @@ def _renew_best(run: RunFolder) -> list[str]:
     state = json.loads((checkpoints[-1] / "state.json").read_text(encoding="utf-8"))
     if state.get("best_step") is None:
         return []
-    write_json(best, {"step": state["best_step"], "loss": state["best_loss"]})
+    write_json(best, sealed({"step": state["best_step"], "loss": state["best_loss"]}))
     return [f"{BEST}: written again from {checkpoints[-1].name}"]
 
 
 def _compare_with_seal(run: RunFolder) -> list[str]:
-    """Say whether a finished run still has the results that it finished with. Of a file that is intact JSON, and yet
-    another one, no part can be told to be right, so it stays as it is and reports leave the run out."""
-    try:
-        if run.finished:
-            run.refuse_altered()
-    except InputError as error:
-        return [f"reports leave the run out: {error}"]
-    return []
+    """Compare the files with the seal. Of a file that is intact JSON, and yet another one, no part can be told to be
+    right. It is set aside if the run can do without it or make it anew. The configuration, and the metrics of a
+    finished run, stay as they are, and reports leave the run out."""
+    if run.altered() == [SEAL]:
+        return [f"{SEAL}: its content changed; it is kept as {set_aside(run.path / SEAL).name}"]
+    lines = []
+    for name in run.altered():
+        if name in REPLACEABLE or (name == METRICS and not run.finished):
+            if (run.path / name).exists():
+                kept = set_aside(run.path / name).name
+                lines.append(f"{name}: its content changed; it is kept as {kept}{_consequence(name)}")
+            _unseal(run, name)
+    if altered := run.altered():
+        lines.append(
+            f"reports leave the run out: {', '.join(altered)} of '{run.path}' changed since the run was sealed, and no "
+            "part of it can be told to be right; restore it from a copy, or train the run anew elsewhere"
+        )
+    return lines
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged file or folder, never over an earlier one, and return its new path."""
-    number = 0
-    while (place := path.with_name(f"{path.name}{DAMAGED}{number or ''}")).exists():
-        number += 1
-    return path.rename(place)
+def _unseal(run: RunFolder, name: str) -> None:
+    """Drop a file that was set aside from the seal of the others."""
+    seal = read_object(run.path / SEAL) or {}
+    write_json(run.path / SEAL, sealed({key: value for key, value in seal.items() if key not in (name, "checksum")}))

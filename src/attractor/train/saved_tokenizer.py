@@ -32,11 +32,13 @@ def save_tokenizer(folder: RunFolder, task: Task, start: Path | None = None) -> 
 
 def saved_tokenizer(folder: RunFolder) -> Tokenizer | None:
     path = folder.path / TOKENIZER_FILE
+    folder.refuse_altered(TOKENIZER_FILE)
     return restore(path.read_bytes(), folder.path.name) if path.is_file() else None
 
 
 def saved_settings(run: Path) -> TokenizerSettings | None:
     """Return what the origin of an imported model says of its tokenizer; None for other and older runs."""
+    RunFolder(run, {}).refuse_altered(TOKENIZER_FILE, SETTINGS_FILE)
     return TokenizerSettings.beside(run / TOKENIZER_FILE)
 
 

@@ -1,0 +1,203 @@
+"""Flip one byte of one file of a run, run every command that reads runs, and repeat with the next file.
+
+`python tests/stress/flip_bytes.py [n_flips] [seed]`; `make stress` does this with 100 flips.
+
+A study of four finished runs and one interrupted run are made through the command line. The flips go over all files of
+a finished run, of the interrupted run and of the study's folder in turn; the seed draws the byte and its new value.
+After each flip every command starts from a fresh copy. A command may give exactly what it gives of intact files, or it
+must name the damage. A traceback, a crash, or another result without a word is a failure.
+"""
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stress import kill_resume, kill_study
+from stress.commands import Ended, command, import_all, in_child
+
+NAMES_DAMAGE = re.compile(r"damaged|changed|checksum|does not|must |missing|left out|cannot be read|another")
+UNREAD = (".run.lock", ".write.lock", "report.html")  # nothing reads their content
+CHANGING = re.compile(r"seconds|per_second|bytes|begun|time|speed|version")
+
+
+def make(root: Path) -> Path:
+    """Make a study of four finished runs, an interrupted run, and a folder of stored records."""
+    import_all()
+    place = root / "whole"
+    study = kill_study.start(place, 12)
+    kill_study.finish(study)
+    interrupted = kill_resume.start(place / "runs" / "interrupted", 60)
+    while kill_resume.newest_step(place / "runs" / "interrupted") < 30:
+        time.sleep(0.01)
+    interrupted.send_signal(signal.SIGINT)
+    interrupted.communicate(timeout=60)
+    (place / "text.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(40)))
+    ended = command("report", "runs/killed-smoke", "--store", "results/study-killed-smoke.json", folder=place)
+    assert ended.code == 0, ended.text
+    return place
+
+
+def said(ended: Ended, place: Path) -> Any:
+    return ended.out
+
+
+def page(name: str) -> Callable[[Ended, Path], Any]:
+    return lambda ended, place: (place / name).read_bytes() if (place / name).exists() else None
+
+
+def listing(ended: Ended, place: Path) -> Any:
+    lines = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
+    return [{name: value for name, value in line.items() if not CHANGING.search(name)} for line in lines]
+
+
+def record(ended: Ended, place: Path) -> Any:
+    path = place / "runs" / "killed-smoke" / "record.json"
+    return json.loads(path.read_text())["cells"] if path.exists() else None
+
+
+def files(folder: str) -> Callable[[Ended, Path], Any]:
+    def digests(ended: Ended, place: Path) -> Any:
+        paths = sorted(path for path in (place / folder).rglob("*") if path.is_file())
+        return [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+
+    return digests
+
+
+def trained(run: str) -> Callable[[Ended, Path], Any]:
+    def end(ended: Ended, place: Path) -> Any:
+        return kill_resume.outcome(place / run) if ended.code == 0 else None
+
+    return end
+
+
+def watch(place: Path) -> Ended:
+    """Fetch every page that `attractor watch` serves."""
+
+    def serve() -> None:
+        from attractor.report.live_server import LiveServer
+
+        with LiveServer(Path("runs"), 0) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            first = urllib.request.urlopen(server.address).read().decode()
+            print(first)
+            for address in sorted(set(re.findall(r'href="/(run/[^"]+)"', first))):
+                print(urllib.request.urlopen(server.address + address).read().decode())
+            server.shutdown()
+
+    return in_child(serve, place)
+
+
+def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[Ended, Path], Any]]]:
+    """Return the commands that read a run, each with what is to be equal to its result from intact files."""
+
+    def typed(*words: str) -> Callable[[Path], Ended]:
+        return lambda place: command(*words, folder=place)
+
+    return {
+        "report of the run": (typed("report", run), page(f"{run}/report.html")),
+        "report of the study": (typed("report", "runs/killed-smoke", "--formats", "svg"), record),
+        "runs list": (typed("runs", "list", "runs", "--json"), listing),
+        "runs show": (typed("runs", "show", run), said),
+        "runs compare": (typed("runs", "compare", "runs", "--out", "compared"), files("compared/table.md")),
+        "runs prune": (typed("runs", "prune", "runs"), said),
+        "evaluate": (typed("evaluate", run, "--on", "text.txt", "--device=cpu"), said),
+        "generate": (typed("generate", run, "--max-new-tokens=8"), said),
+        "export": (typed("export", run, "--out", "exported"), files("exported")),
+        "train": (typed("train", "--resume", run, "--device=cpu", "--threads=1"), trained(run)),
+        "study run": (typed("study", "run", "killed.py", *STUDY_OPTIONS), record),
+        "claims": (typed("claims", "--results", "results", "--root", "runs"), said),
+        "watch": (watch, said),
+    }
+
+
+STUDY_OPTIONS = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1", "--results=results")
+
+
+def flip(path: Path, generator: random.Random) -> str:
+    content = bytearray(path.read_bytes())
+    place, bit = generator.randrange(len(content)), 1 << generator.randrange(8)
+    content[place] ^= bit
+    path.write_bytes(content)
+    return f"bit {bit} of byte {place:,} of {len(content):,}"
+
+
+def fresh(whole: Path, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(whole, place)
+
+
+def fault(ended: Ended, result: Any, intact: Any, words: tuple[str, ...]) -> str | None:
+    """Return what is wrong with the end of a command, or None."""
+    if not ended.is_clean:
+        return f"ended with {ended.code}: {ended.text.strip()[-2000:]}"
+    lines = [line for line in ended.text.splitlines() if any(word in line for word in words)]
+    if result != intact and not any(NAMES_DAMAGE.search(line) for line in lines):
+        return f"gave another result without naming the damage ({ended.code}): {ended.text[-300:]}"
+    return None
+
+
+def flip_and_compare(root: Path, n_flips: int, seed: int, say: Any = print, only: str = "") -> int:
+    """Return the number of commands that crashed or gave another result without a word."""
+    generator = random.Random(seed)
+    whole, place = make(root), root / "tried"
+    finished = sorted(path.parent for path in (whole / "runs").glob("*/*/summary.json"))[0].relative_to(whole)
+    runs = {str(finished): commands(str(finished)), "runs/interrupted": commands("runs/interrupted")}
+    intact = {}
+    for run, of_run in runs.items():
+        for name, (run_command, result_of) in of_run.items():
+            fresh(whole, place)
+            began = time.monotonic()
+            ended = run_command(place)
+            assert ended.is_clean, f"{name} of intact files: {ended.text}"
+            intact[run, name] = result_of(ended, place)
+            say(f"{name} of {run}: {ended.code}, {time.monotonic() - began:.1f} s")
+    targets = [
+        (path.relative_to(whole), run)
+        for run in [*runs, "runs/killed-smoke"]
+        for path in sorted((whole / run).rglob("*"))
+        if path.is_file()
+        and path.stat().st_size
+        and path.name not in UNREAD
+        and "figures" not in path.parts
+        and only in path.name
+    ]
+    targets += [(path.relative_to(whole), "runs/killed-smoke") for path in (whole / "results").glob("*.json")]
+    say(f"{len(targets)} files")
+    n_commands, faults = 0, 0
+    for number in range(n_flips):
+        path, run = targets[number % len(targets)]
+        of_run = runs.get(run, runs[str(finished)])
+        fresh(whole, root / "damaged")
+        where = flip(root / "damaged" / path, generator)
+        for name, (run_command, result_of) in of_run.items():
+            fresh(root / "damaged", place)
+            ended = run_command(place)
+            reference = intact[run if run in runs else str(finished), name]
+            words = (path.name, Path(run).name, path.parent.name)
+            problem = fault(ended, result_of(ended, place), reference, words)
+            n_commands += 1
+            if problem is not None:
+                faults += 1
+                say(f"FAULT: {path}, {where}: {name} {problem}")
+        say(f"flip {number + 1:>3}: {path}, {where}")
+    say(f"{n_flips} flipped bytes in {len(targets)} files, {n_commands} commands: {faults} crashed or said nothing")
+    return faults
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:3]]
+    with tempfile.TemporaryDirectory() as made:
+        n_flips, seed = given + [100, 0][len(given) :]
+        sys.exit(bool(flip_and_compare(Path(made), n_flips, seed, only=os.environ.get("ONLY", ""))))

@@ -1,0 +1,258 @@
+"""Give attractor 15 hostile corpora, 15 hostile records and 14 damaged files of a study.
+
+`python tests/stress/hostile_files.py`; `make stress` does this. Each command must end in its own words, with a line for
+what it refuses. Nothing of a file may be executed, become a command of LaTeX, or become markup of a page.
+"""
+
+import json
+import pickle
+import re
+import shutil
+import sys
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attractor.files import sealed, sha256_of
+from stress import kill_study
+from stress.commands import Ended, command, import_all
+
+CANARY = "executed"
+LATEX = re.compile(r"\\(immediate|write|input|openout|catcode|csname|def)\b(?!\{numbers\})")
+MACRO = re.compile(
+    r"\\newcommand\{\\attractor[A-Za-z]+\}\{[^\\{}]*(\\ensuremath\{[^{}]*(\{[^{}]*\})?[^{}]*\})?\}|%[^\r]*|"
+)
+STUDY_FILE = "runs/killed-smoke/study.json"
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path(CANARY),))
+
+
+class Markup(HTMLParser):
+    """Collects the tags of a page, and what would be executed there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.n_scripts, self.hostile = 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.n_scripts += tag == "script"
+        for name, value in attributes:
+            if name.startswith("on") or "javascript:" in (value or ""):
+                self.hostile.append(f"{tag} {name}={value}")
+        if tag in ("iframe", "object", "embed", "foreignobject", "img", "link", "base"):
+            self.hostile.append(tag)
+
+
+def corpora(manifest: dict[str, Any], tokens: Path) -> dict[str, Any]:
+    """Return changes of a manifest, or of a file beside it, by what they try."""
+
+    def shard(**fields: Any) -> dict[str, Any]:
+        first = {**manifest["train"]["shards"][0], **fields}
+        return {**manifest, "train": {**manifest["train"], "shards": [first]}}
+
+    tokenizer = manifest["tokenizer"]
+    return {
+        "objects as dtype": {**manifest, "dtype": "|O"},
+        "floats as dtype": {**manifest, "dtype": "<f8"},
+        "a list of fields as dtype": {**manifest, "dtype": [["a", "|O"]]},
+        "a file above": shard(file="../x"),
+        "an absolute path": shard(file=str(tokens)),
+        "a device": shard(file="/dev/zero"),
+        "a longer file": shard(size=10**15),
+        "a negative size": shard(size=-2),
+        "a size that is no number": shard(size="2"),
+        "another checksum": shard(sha256="0" * 64),
+        "a vocabulary that is no number": {**manifest, "tokenizer": {**tokenizer, "vocab_size": "x"}},
+        "a smaller vocabulary": {**manifest, "tokenizer": {**tokenizer, "vocab_size": 5}},
+        "no shards": {**manifest, "train": []},
+        "a deep manifest": "[" * 200_000,
+        "a pickle as tokenizer": pickle.dumps(Payload()),
+    }
+
+
+def records(stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return changes of a record by what they try. A checksum is added, since anybody can compute one."""
+    row = stored["design"]["rows"][1]
+
+    def design(**fields: Any) -> dict[str, Any]:
+        return {**stored, "design": {**stored["design"], **fields}}
+
+    def named(name: str) -> dict[str, Any]:
+        return json.loads(json.dumps(stored).replace(json.dumps(row)[1:-1], json.dumps(name)[1:-1]))
+
+    def outcome(**fields: Any) -> dict[str, Any]:
+        changed = json.loads(json.dumps(stored))
+        changed["cells"][0]["outcomes"][0].update(fields)
+        return changed
+
+    return {
+        "LaTeX on a second line": design(name="x\n\\immediate\\write18{touch executed}"),
+        "LaTeX in a row": named("\\immediate\\write18{touch executed}"),
+        "LaTeX by a control character": named("x^^M\\input{/etc/passwd}\r\\write18{touch executed}"),
+        "a formula": named("$\\frac{1}$ and $x"),
+        "a script in a row": named("</script><script>alert(1)</script>"),
+        "a script in the title": design(
+            title="</title><script>alert(1)</script>", question="<img src=x onerror=alert(1)>"
+        ),
+        "SVG in a row": named('"/></text><svg onload="alert(1)"><foreignObject/>'),
+        "markdown in a row": named("[x](javascript:alert(1)) | y\n| --- |"),
+        "a terminal's commands": named("\x1b]0;owned\x07\x1b[2J"),
+        "line separators": named("a\u2028\u2029\x85b"),
+        "a very long row": named("x" * 20_000),
+        "a path as name": design(name="../../../executed"),
+        "texts for numbers": outcome(summary={"valid_loss": "x", "tokens": []}),
+        "a curve of another shape": outcome(curve=[1, 2]),
+        "a script in the summary": outcome(
+            summary={**stored["cells"][0]["outcomes"][0]["summary"], "device": "<script>alert(1)</script>"},
+            key="<script>",
+        ),
+    }
+
+
+def damages(content: bytes) -> dict[str, bytes]:
+    """Return the contents of a damaged file by what happened to it."""
+    stored = json.loads(content)
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 1
+    dump = lambda value: json.dumps(value).encode()  # noqa: E731
+    return {
+        "empty": b"",
+        "half": content[: len(content) // 2],
+        "one byte changed": bytes(changed),
+        "not UTF-8": b"\xff\xfe" + content,
+        "zeros": bytes(len(content)),
+        "a list": b"[]",
+        "null": b"null",
+        "an empty object": b"{}",
+        "deep": b"[" * 200_000,
+        "no design": dump(sealed({k: v for k, v in stored.items() if k not in ("design", "checksum")})),
+        "no cells": dump(sealed({k: v for k, v in stored.items() if k not in ("cells", "checksum")})),
+        "cells as a number": dump(sealed({**{k: v for k, v in stored.items() if k != "checksum"}, "cells": 3})),
+        "keys as numbers": dump(
+            sealed(
+                {
+                    **{k: v for k, v in stored.items() if k != "checksum"},
+                    "cells": [{**cell, "runs": dict.fromkeys(cell["runs"], 3)} for cell in stored["cells"]],
+                }
+            )
+        ),
+        "seeds as words": dump(
+            sealed(
+                {
+                    **{k: v for k, v in stored.items() if k != "checksum"},
+                    "cells": [{**cell, "runs": {"x": "y"}} for cell in stored["cells"]],
+                }
+            )
+        ),
+    }
+
+
+def faults_of_report(out: Path, n_scripts: int) -> list[str]:
+    """Return what would be executed where the files of a report are opened."""
+    faults = []
+    for path in [*out.rglob("*.html"), *out.rglob("*.svg")]:
+        page = Markup(path.read_text(encoding="utf-8"))
+        if page.hostile or page.n_scripts > (n_scripts if path.suffix == ".html" else 0):
+            faults.append(f"{path.name} has {page.n_scripts} scripts, {page.hostile[:3]}")
+    for path in out.rglob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        if command_of_latex := LATEX.search(re.sub(r"\\textbackslash\{\}\w*|%.*", "", text)):
+            faults.append(f"{path.name} has the command {command_of_latex[0]}")
+    if (out / "numbers.tex").exists():
+        strange = [line for line in (out / "numbers.tex").read_text().split("\n") if not MACRO.fullmatch(line)]
+        faults += [f"numbers.tex has the line {line[:80]}" for line in strange[:1]]
+    table = (out / "table.md").read_text(encoding="utf-8") if (out / "table.md").exists() else ""
+    if re.search(r"<(script|svg|img)|(?<!\\)\]\(javascript", table):
+        faults.append("table.md has markup")
+    return faults
+
+
+def check(root: Path, say: Any = print) -> int:
+    """Return the number of files that had a wrong effect."""
+    import_all()
+    place = root / "whole"
+    kill_study.finish(kill_study.start(place, 6))
+    ended = command("data", "prepare", "squares.txt", "--out=corpus", "--tokenizer=bytes", folder=place)
+    assert ended.code == 0, ended.text
+    stored_path = place / "results" / "study-killed-smoke.json"
+    ended = command("report", "runs/killed-smoke", "--store", str(stored_path), "--formats=svg", folder=place)
+    assert ended.code == 0, ended.text
+    n_scripts = Markup((place / "runs/killed-smoke/report.html").read_text()).n_scripts
+    n_files, n_faults = 0, 0
+
+    def judge(what: str, ended: Ended, faults: list[str], is_refused: bool = False) -> None:
+        nonlocal n_faults
+        if not ended.is_clean:
+            faults = [*faults, f"ended with {ended.code}: {ended.text.strip()[-600:]}"]
+        if is_refused and ended.code != 2:
+            faults = [*faults, f"was not refused: {ended.text.strip()[-300:]}"]
+        if "\x1b" in ended.text:
+            faults = [*faults, "reached the terminal"]
+        if list(root.rglob(CANARY)) or list(root.parent.glob(CANARY)):
+            faults = [*faults, "was executed"]
+        n_faults += bool(faults)
+        for fault in faults:
+            say(f"FAULT: {what}: {fault}")
+        said = [line for line in ended.error.splitlines() if line.startswith(("error", "warning"))]
+        say(f"{what}: {ended.code}: {(said or ['accepted as it is'])[0][:160]}")
+
+    manifest = json.loads((place / "corpus/manifest.json").read_text())
+    for what, change in corpora(manifest, place / "corpus/train-00000.tokens").items():
+        shutil.rmtree(place / "hostile", ignore_errors=True)
+        shutil.copytree(place / "corpus", place / "hostile")
+        np.array([1, 2, 3], "<u2").tofile(place / "x")
+        if isinstance(change, bytes):
+            (place / "hostile/tokenizer.json").write_bytes(change)
+            sums = {**manifest["tokenizer"], "sha256": sha256_of(place / "hostile/tokenizer.json")}
+            change = {**manifest, "tokenizer": sums}
+        text = change if isinstance(change, str) else json.dumps(change)
+        (place / "hostile/manifest.json").write_text(text)
+        words = (
+            "train",
+            "--corpus=hostile",
+            "--n-steps=2",
+            "--device=cpu",
+            "--out=none",
+            "--d-model=16",
+            "--n-layers=1",
+        )
+        judge(f"corpus with {what}", command(*words, folder=place), [], is_refused=True)
+        n_files += 1
+
+    stored = {name: value for name, value in json.loads(stored_path.read_text()).items() if name != "checksum"}
+    for what, change in records(stored).items():
+        (place / "hostile.json").write_text(json.dumps(sealed(change)))
+        shutil.rmtree(place / "reported", ignore_errors=True)
+        ended = command("report", "hostile.json", "--out=reported", "--formats=svg", folder=place)
+        judge(f"record with {what}", ended, faults_of_report(place / "reported", n_scripts))
+        n_files += 1
+
+    content = (place / STUDY_FILE).read_bytes()
+    runs = sorted(path.name for path in (place / "runs/runs").iterdir())
+    options = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1", "--results=results")
+    for what, damaged in damages(content).items():
+        (place / STUDY_FILE).write_bytes(damaged)
+        judge(f"report of a study file that is {what}", command("report", "runs/killed-smoke", folder=place), [], True)
+        ended = command("claims", "--results=results", "--root=runs", folder=place)
+        judge(f"claims with a study file that is {what}", ended, [] if ended.code == 1 else ["did not say so"])
+        ended = command("study", "run", "killed.py", *options, folder=place)
+        faults = [] if sorted(path.name for path in (place / "runs/runs").iterdir()) == runs else ["changed the runs"]
+        if ended.code != 0 or (place / STUDY_FILE).read_bytes() != content:
+            faults.append(f"was not written anew: {ended.text[-300:]}")
+        judge(f"study run with a study file that is {what}", ended, faults)
+        n_files += 1
+        (place / STUDY_FILE).write_bytes(content)
+    say(f"{n_files} hostile corpora, hostile records and damaged study files: {n_faults} executed, lost or unsaid")
+    return n_faults
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        sys.exit(bool(check(Path(made, "in"))) if Path(made, "in").mkdir() is None else 1)
