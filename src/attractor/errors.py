@@ -13,7 +13,11 @@ class WritingError(InputError):
 
 
 class DamageWarning(UserWarning):
-    """A damaged file was left out, and the rest is used. The command line prints the message as one line."""
+    """Something is damaged, and the rest is used. The command line prints the message as one line."""
+
+
+class LeftOutWarning(DamageWarning):
+    """A damaged run or study was left out of a result. A command that ends with such a result ends with exit code 1."""
 
 
 def require(condition: bool, field: str, rule: str, value: object, next_step: str = "") -> None:

@@ -22,11 +22,11 @@ from attractor.__main__ import ctrl_c_ends_at_once
 from attractor.cli.console import Heartbeat, LogConsole, say
 from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
-from attractor.errors import DamageWarning, InputError, RunInterrupted, RunStopped, unknown
+from attractor.errors import DamageWarning, InputError, LeftOutWarning, RunInterrupted, RunStopped, unknown
 from attractor.files import next_step
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
-_DAMAGES: list[str] = []  # of this command
+_LEFT_OUT: list[str] = []  # of this command
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
@@ -75,11 +75,11 @@ def main() -> None:
     guard_streams()
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
     console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
-    _DAMAGES.clear()
+    _LEFT_OUT.clear()
     try:
         run_line(sys.argv[1:], console)
         sys.stdout.flush()
-        if _DAMAGES:  # the rest was used
+        if _LEFT_OUT:  # the rest was used
             sys.exit(1)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -109,7 +109,8 @@ def main() -> None:
 def say_damage(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
     """Print a warning of a damaged file as one line, and any other as Python does."""
     if issubclass(category, DamageWarning):
-        _DAMAGES.append(str(message))
+        if issubclass(category, LeftOutWarning):
+            _LEFT_OUT.append(str(message))
         print(f"warning: {message}", file=sys.stderr)
     else:
         _PYTHONS_OWN(message, category, *place, **further)

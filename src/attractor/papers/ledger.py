@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attractor.claims.verdicts import Verdict
-from attractor.errors import DamageWarning, InputError
+from attractor.errors import InputError, LeftOutWarning
 from attractor.papers import CLAIMS
 from attractor.papers.claim import Claim
 from attractor.runs.run_folder import read_sealed
@@ -113,7 +113,7 @@ def _readable(path: Path) -> StudyRecord | None:
     try:
         return StudyRecord.read(path.parent)
     except InputError as error:
-        warnings.warn(f"left out a damaged study: {error}", DamageWarning, stacklevel=3)
+        warnings.warn(f"left out a damaged study: {error}", LeftOutWarning, stacklevel=3)
         return None
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from attractor.errors import DamageWarning, InputError, WritingError
+from attractor.errors import InputError, LeftOutWarning, WritingError
 from attractor.files import (
     flush_to_disk,
     in_json,
@@ -256,7 +256,7 @@ def find_runs(root: str | Path) -> list[RunFolder]:
         try:
             runs.append(RunFolder.open(path))
         except InputError as error:
-            warnings.warn(f"skipped a damaged run: {error}", DamageWarning, stacklevel=2)
+            warnings.warn(f"skipped a damaged run: {error}", LeftOutWarning, stacklevel=2)
     if not runs:
         raise InputError(f"'{root}' holds no readable runs; a run is a folder with config.json")
     return runs

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
-from attractor.errors import DamageWarning, InputError
+from attractor.errors import InputError, LeftOutWarning
 from attractor.files import plain, seal_holds, sealed
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Number, Quantity
@@ -349,7 +349,7 @@ def _finished_run(seed: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:  # a damaged file may hold any JSON
         hint = "" if "runs repair" in str(error) else f"; 'attractor runs repair {path}' keeps what is intact"
         text = f"left out a damaged run: {error}{hint}"
-        warnings.warn(text, DamageWarning, stacklevel=2)
+        warnings.warn(text, LeftOutWarning, stacklevel=2)
         return None
 
 
