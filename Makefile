@@ -47,10 +47,12 @@ mutants: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)
 
-# Kills a run 25 times and a study 12 times; a few minutes. ARGS="10 3": ten kills of each, drawn from seed 3.
+# Kills, signals and faults of ranks: nothing may be lost. Half an hour. ARGS="10 3": ten of each, drawn from seed 3.
 stress: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/stress/kill_resume.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/kill_study.py $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/signals.py $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/rank_faults.py
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

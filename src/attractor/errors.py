@@ -59,6 +59,14 @@ class RunStopped(RuntimeError):  # noqa: N818
     exit_code = 1
 
 
+class RankLostError(RunStopped):
+    """Another process of the run failed, is gone or is stuck. One of those that notice `speaks` for all."""
+
+    def __init__(self, message: str, speaks: bool) -> None:
+        super().__init__(message)
+        self.speaks = speaks
+
+
 class RunInterrupted(RunStopped):
     """Someone asked the run to stop: it saved a checkpoint first."""
 

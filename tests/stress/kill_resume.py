@@ -33,6 +33,12 @@ OFTEN = (
 MEASURED = ("tokens_per_second",)
 
 
+def as_at_a_terminal() -> None:
+    """Restore the signals that a background process of a shell, or one under nohup, ignores."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
     corpus = folder.parent / "corpus.txt"
     corpus.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))

@@ -12,6 +12,7 @@ import pytest
 
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
+from stress.kill_resume import as_at_a_terminal
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
 N_STEPS = 500  # enough that a run is still under way once its start is noticed
@@ -31,7 +32,8 @@ def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:
     (folder / "stopped.py").write_text(STUDY.format(n_steps=N_STEPS))
     command = [sys.executable, "-c", "from attractor.cli import main; main()", "study", "run", "stopped.py"]
     command += ["--device=cpu", "--threads=1", *options.split()]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, preexec_fn=as_at_a_terminal, **pipes)
 
 
 def with_all_below(process: int) -> set[int]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,15 @@ from attractor.__main__ import ctrl_c_ends_at_once
 from attractor.cli.console import Heartbeat, LogConsole, say
 from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
-from attractor.errors import DamageWarning, InputError, LeftOutWarning, RunInterrupted, RunStopped, unknown
+from attractor.errors import (
+    DamageWarning,
+    InputError,
+    LeftOutWarning,
+    RankLostError,
+    RunInterrupted,
+    RunStopped,
+    unknown,
+)
 from attractor.files import next_step
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
@@ -84,12 +93,19 @@ def main() -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RankLostError as lost:
+        if lost.speaks:
+            print(lost, file=sys.stderr)
+        time.sleep(2.0)  # torchrun takes the first process that ends for the cause
+        end_streams()
+        os._exit(lost.exit_code)  # Python would wait for threads of the broken process group, or abort in them
     except RunStopped as stopped:
         if StopRequest.ends_process and isinstance(stopped, RunInterrupted):
             for number in SIGNALS:  # a repeated one must not disturb the last line and the end of Python
                 signal.signal(number, signal.SIG_IGN)
         loss = f"{loss_of_output()}: " if stopped.exit_code == 128 + SIGPIPE else ""
-        print(f"{loss}{stopped}", file=sys.stderr)
+        if not quiet:
+            print(f"{loss}{stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
     except OutputLost:
         if command_of(sys.argv[1:]) in RESUMABLE:

@@ -142,6 +142,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "keep": Phrase("newest checkpoints kept, besides the best one"),
             "mirror": Phrase("address that receives a copy while the run goes on, as s3://bucket/path", "none"),
             "parallel": Phrase("how several processes share a model: ddp or fsdp"),
+            "collective_timeout": Phrase("seconds that processes of one run wait for one another"),
             "log_every": Phrase("steps between lines of metrics"),
             "telemetry_every": Phrase("steps between looks at attention's logits", "off"),
             "tensorboard": Phrase("also write TensorBoard's files into the run folder"),

@@ -17,7 +17,7 @@ from attractor.attention.presets import preset
 from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, command_class
 from attractor.cli.study_ending import report_study
-from attractor.errors import InputError, RunStopped
+from attractor.errors import InputError, RankLostError, RunStopped
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
@@ -37,9 +37,10 @@ TEMPERATURE = 0.8
 class TrainBase(Common):
     resume: Path | None = None
     parallel: str = Runtime.parallel
+    collective_timeout: float = Runtime.collective_timeout
 
     def runtime(self) -> Runtime:
-        return replace(super().runtime(), parallel=self.parallel)
+        return replace(super().runtime(), parallel=self.parallel, collective_timeout=self.collective_timeout)
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ def train(args: Any, console: Console) -> None:
         address = args.mirror if World.from_environment().is_first else None
         with mirrored(path, address, lambda line: print_line(console, line)):
             summary = train_run(config, path, runtime, LiveConsole(console))
+    except RankLostError:  # torchrun ends this process soon, so its line must come first
+        raise
     except RunStopped:
         write_page(path, console)
         raise

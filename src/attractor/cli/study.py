@@ -65,6 +65,9 @@ class StudyRunArguments(StudyPlanArguments):
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
     keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
     parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
+    collective_timeout: Annotated[float, arg(help="seconds that processes of one run wait for one another")] = (
+        Runtime.collective_timeout
+    )
 
 
 def refuse_missing(results: Path) -> None:
@@ -101,7 +104,14 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         from_record=None if args.from_record is None else read_record(args.from_record),
         gpus_per_run=args.gpus_per_run,
     )
-    runtime = Runtime(args.device, args.threads, save_every=args.save_every, keep=args.keep, parallel=args.parallel)
+    runtime = Runtime(
+        args.device,
+        args.threads,
+        save_every=args.save_every,
+        keep=args.keep,
+        parallel=args.parallel,
+        collective_timeout=args.collective_timeout,
+    )
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
         print_chances(study.design(args.scale, seeds, command), args.results, console)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from attractor.errors import InputError, RunInterrupted, RunStopped, require
+from attractor.errors import InputError, RankLostError, RunInterrupted, RunStopped, require
 from attractor.files import write_text
 from attractor.runs.lock import RunInUseError
 from attractor.runs.run_folder import RunFolder
@@ -291,7 +291,7 @@ def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) 
         exit_code = 1
         if World.from_environment().fails_first():
             if isinstance(error, InputError | RunStopped):
-                exit_code, reason = 2, str(error)
+                exit_code, reason = 1 if isinstance(error, RankLostError) else 2, str(error)
             else:
                 with suppress(OSError):  # the reader of standard error may be gone
                     traceback.print_exc()

@@ -250,12 +250,14 @@ class Runtime(PrintsChanges):
     telemetry_every: int | None = 50  # steps between measurements on the probe; None: no measurements
     tensorboard: bool = False  # write TensorBoard's files, too
     parallel: str = "ddp"  # of several processes, each holds the whole model, or (fsdp) a part of every tensor
+    collective_timeout: float = 600.0  # seconds that the processes of one run wait for one another
     cuda_graphs: bool = False  # replay a compiled loss, for steps that take longer to launch than to compute
 
     def __post_init__(self) -> None:
         for name in ("log_every", "save_every", "keep", "telemetry_every", "threads"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1", value)
+        require(self.collective_timeout > 0, "collective_timeout", "above 0", self.collective_timeout)
         if self.tensorboard and find_spec("tensorboard") is None:
             raise InputError(
                 "tensorboard must be installed to write its files, and it is not; "

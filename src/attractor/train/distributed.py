@@ -13,16 +13,21 @@ The processes find one another in one of two ways. Those that attractor starts (
 their user can read. Those that torchrun starts meet over its TCP store. The store listens on every network interface,
 whatever its options say, and whoever reaches it can execute code in these processes, so `train` warns of it. Processes
 that are all on one machine talk to each other through the loopback interface alone.
+
+A collective operation fails when it has waited for `collective_timeout` seconds. `rank_records.py` then says which
+process is missing.
 """
 
 import atexit
 import gc
 import os
+import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -32,15 +37,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from attractor.errors import InputError, RunStopped
+from attractor.errors import InputError, RankLostError, RunStopped
 from attractor.kernels.cross_entropy import IGNORED
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
+from attractor.train.process import end_with_parent, save_and_end
+from attractor.train.rank_records import RankRecords
 
 T = TypeVar("T")
 LossFunction = Callable[..., tuple[Tensor, Tensor]]
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # environment variable that torchrun sets
 STORE = "ATTRACTOR_STORE"  # environment variable: the file over which processes meet that attractor started
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+NCCL_SECONDS = (
+    60.0  # by which torch's own watchdog of NCCL comes later than gloo's error, since it ends processes at once
+)
 OPEN_RENDEZVOUS = (
     "torchrun's rendezvous listens on every network interface without a password, and whoever reaches it can execute "
     "code here: use it only in a private network (docs/distributed.md)"
@@ -89,30 +100,86 @@ class World:
         return f"torchrun {nodes}--nproc-per-node {self.local_size} --no-python attractor"
 
     @contextmanager
-    def joined(self, device: torch.device) -> Iterator[None]:
-        """Connect the processes while the block runs. The process group stays for later runs of this process."""
+    def joined(self, device: torch.device, folder: Path, collective_timeout: float) -> Iterator[None]:
+        """Connect the processes while the block runs. The process group stays for later runs of this process.
+
+        `folder` is one that all processes see. The time limit is that of the first run of this process.
+        """
         if self.size == 1:
             yield
             return
         if not dist.is_initialized():
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-            if self.local_size == self.size:
-                os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": f"={LOOPBACK}"}
-            store = None if self.store is None else dist.FileStore(self.store, self.size)
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
-            atexit.register(_leave)
+            self._connect(device, collective_timeout)
         try:
-            yield
-        except (InputError, RunStopped) as stopped:  # raised on all processes alike
+            with self._recorded(folder):
+                yield
+        except (InputError, RunStopped) as stopped:  # mostly raised on all processes alike
             traceback.clear_frames(stopped.__traceback__)  # the frames hold the model, which holds the group
+            if isinstance(stopped, RankLostError):
+                atexit.unregister(_leave)
             raise
         except BaseException:
             # This process alone failed. It must not wait for the others, which may be waiting for it: whoever started
             # them (torchrun, or `ranks.py`) sees it end, and ends them.
             atexit.unregister(_leave)
             raise
+
+    def _connect(self, device: torch.device, collective_timeout: float) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if self.local_size == self.size:
+            os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": f"={LOOPBACK}"}
+        if TORCHRUN in os.environ:
+            end_with_parent(save_and_end)
+        store = None if self.store is None else dist.FileStore(self.store, self.size)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        limit = timedelta(seconds=collective_timeout)
+        later = limit + timedelta(seconds=NCCL_SECONDS) if device.type == "cuda" else limit
+        try:
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=later)
+        except RuntimeError as error:
+            if not is_of_connection(error):
+                raise
+            raise RankLostError(
+                f"the {self.size} processes of the run did not find one another within {collective_timeout:g} s "
+                f"(collective_timeout): {str(error).partition(chr(10))[0]}",
+                speaks=self.is_first,
+            ) from error
+        cast(Any, self.group)._get_backend(torch.device("cpu"))._set_default_timeout(limit)
+        atexit.register(_leave)
+
+    @contextmanager
+    def _recorded(self, folder: Path) -> Iterator[None]:
+        """Record what this process does, and say which one is missing if a collective operation fails."""
+        path = folder / f".ranks-{self.agreed(secrets.token_hex(8))}"
+        records = _RECORDS[:] = [RankRecords(path, self.rank, self.size)]
+        self.largest(0)  # all have opened the file
+        one_machine = self.local_size == self.size
+        if one_machine and self.is_first:
+            path.unlink()  # open files stay readable, and nothing is left over however the run ends
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_of_connection(error):
+                records[0].ended(f"{type(error).__name__}: {error}")
+                raise
+            reason, speaks = records[0].why_lost(error)
+            raise RankLostError(
+                f"{reason}. Its last checkpoint counts; the same command goes on from there", speaks
+            ) from None
+        except BaseException as error:
+            records[0].ended(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            _RECORDS.clear()
+            records[0].close()
+            if self.is_first and not one_machine:
+                path.unlink(missing_ok=True)
+
+    def doing(self, phase: str, step: int | None = None) -> None:
+        """Record what this process does, for the others to read if they wait for it in vain."""
+        for records in _RECORDS:
+            records.doing(phase, step)
 
     def fails_first(self) -> bool:
         """Return whether no other process failed before: the others may fail only because this one is gone."""
@@ -198,6 +265,14 @@ class World:
         if self.size > 1 and parallel == "ddp":
             return DistributedDataParallel(_Loss(model, loss), gradient_as_bucket_view=True)
         return loss
+
+
+_RECORDS: list[RankRecords] = []  # those of the run in progress, if several processes carry it out
+
+
+def is_of_connection(error: RuntimeError) -> bool:
+    """Return whether a collective operation failed, for which torch raises errors of several kinds."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 def _leave() -> None:

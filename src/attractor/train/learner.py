@@ -83,7 +83,9 @@ class Learner:
         config, step = self.config, self.step
         rate = config.learning_rate(step)
         set_rate(self.optimizer, rate)
+        self.world.doing("reading its batch", step)
         batch = next(self.prefetched) if self.prefetched else self.task.train_batch(step, config.batch_size)
+        self.world.doing("computing gradients", step)
         self.world.seed(config.seed, step)
         if self.runtime.cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
@@ -20,6 +21,7 @@ from typing import Any
 
 from attractor.train.interrupt import SIGNALS
 
+PARENT_SECONDS = 0.5  # between looks at a parent that has no pipe to this process
 NEEDED = ["attractor.train.loop", "torch._dynamo"]
 
 
@@ -48,6 +50,18 @@ def begin(at_end: Callable[[], Any]) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
+        at_end()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with_parent(at_end: Callable[[], Any]) -> None:
+    """Call `at_end` if the parent of this process ends, such as a torchrun that is killed and can stop nobody."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
         at_end()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,153 @@
+"""Let one rank of a distributed run fail, die or hang, or kill its launcher, and check that the run can be resumed.
+
+`python tests/stress/rank_faults.py`; `make stress` does this.
+
+Both ways to start ranks are tried: torchrun, and the launcher of studies. After each fault every process must have
+ended, the newest checkpoint must be intact, and the lock must be free. A rank that hangs is named. A rank that fails
+shows its traceback, and no other rank does; torchrun adds one of its own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from attractor.runs.lock import is_held
+from attractor.train.checkpoint import list_checkpoints, verify
+from stress.kill_resume import MODEL, newest_step
+from stress.kill_study import STUDY, runs_of
+
+LIMIT = 8.0  # seconds that a collective operation may take
+N_STEPS = 4000
+SAVED = 5  # steps after which the fault comes, when there are checkpoints
+PROGRAM = """
+import sys, time
+from attractor.tasks.text import TextTask
+from attractor.train.distributed import World
+train_batch = TextTask.train_batch
+def disturbed(task, step, batch_size):
+    if step == {step} and World.from_environment().rank == 1:
+        {fault}
+    return train_batch(task, step, batch_size)
+TextTask.train_batch = disturbed
+from attractor.__main__ import main
+main()
+"""
+SAYS = {
+    "error": "MemoryError: no room on rank 1",
+    "hang": "rank 1 is gone or stuck",
+    "killed rank": "",  # whoever started the ranks ends them
+    "killed launcher": "",
+}
+FAULTS = {"error": "raise MemoryError('no room on rank 1')", "hang": "time.sleep(600)"}
+
+
+def torchrun(folder: Path, fault: str) -> subprocess.Popen[bytes]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(step=SAVED + 2, fault=FAULTS.get(fault, "pass")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    options = [*MODEL, "--corpus=squares.txt", f"--n-steps={N_STEPS}", "--eval-every=4000", "--save-every=1"]
+    options += ["--device=cpu", "--threads=1", "--log-every=1", "--out=run", f"--collective-timeout={LIMIT}"]
+    return begin([*command, "train", *options], folder)
+
+
+def study(folder: Path, fault: str) -> subprocess.Popen[bytes]:
+    (folder / "killed.py").write_text(STUDY.format(n_steps=N_STEPS))
+    options = ["--device=cpu", "--launcher=torchrun", "--workers=2", "--threads=1", "--save-every=1", "--part=1/2"]
+    options += [f"--collective-timeout={LIMIT}", "--seeds", "0"]
+    return begin([sys.executable, "-m", "attractor", "study", "run", "killed.py", *options], folder)
+
+
+def begin(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
+    said = (folder / "said.txt").open("wb")
+    return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+STARTS: dict[str, Callable[[Path, str], subprocess.Popen[bytes]]] = {"torchrun": torchrun, "study": study}
+
+
+def descendants(process: int) -> list[int]:
+    """Return the process ids of a process and of all its living descendants."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(status.parent.name)] = int(parent)
+    family = [process] if process in parents else []
+    for parent in family:
+        family += [child for child, its_parent in parents.items() if its_parent == parent]
+    return family
+
+
+def ranks(members: Sequence[int]) -> dict[int, int]:
+    """Return the process ids of the ranks among these processes, which hold the file of their records, by rank."""
+    found = {}
+    for member in members:
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{member}/fd").iterdir():
+                with suppress(OSError):
+                    if "/.ranks-" in str(descriptor.readlink()):
+                        found[member] = int(_environment(member).get("RANK", -1))
+    # The launcher of studies sets RANK after the start, where /proc does not show it. Rank 0 holds the lock.
+    return {rank: member for member, rank in found.items() if rank >= 0} or dict(enumerate(sorted(found)))
+
+
+def _environment(process: int) -> dict[str, str]:
+    words = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def until(holds: Callable[[], Any], what: str, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def run_of(folder: Path) -> Path:
+    return next(iter(runs_of(folder).values()), folder / "run")
+
+
+def disturb(folder: Path, started_by: str, fault: str) -> str:
+    """Start a run, disturb it, and check what is left. Return what the processes said."""
+    folder.mkdir()
+    process = STARTS[started_by](folder, fault)
+    try:
+        until(lambda: newest_step(run_of(folder)) >= SAVED, "it does not train")
+        members = descendants(process.pid)
+        if fault == "killed launcher":
+            process.kill()
+        elif fault == "killed rank":
+            os.kill(ranks(members)[1], signal.SIGKILL)
+        elif fault == "hang" and started_by == "study":
+            os.kill(ranks(members)[1], signal.SIGSTOP)
+        process.wait(timeout=240)
+        until(lambda: not any(descendants(member) for member in members), "a process outlived the fault")
+    finally:
+        process.kill()
+    said = (folder / "said.txt").read_text()
+    assert process.returncode, said
+    assert SAYS[fault] in said, said
+    assert said.count("Traceback") <= (fault == "error") + (started_by == "torchrun"), said
+    assert not is_held(run_of(folder)), "the lock is held"
+    verify(list_checkpoints(run_of(folder) / "checkpoints")[-1])
+    assert not list(run_of(folder).glob(".ranks-*"))
+    return said
+
+
+CASES = [(started_by, fault) for started_by in STARTS for fault in SAYS if (started_by, fault) != ("study", "error")]
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        for number, (started_by, fault) in enumerate(CASES):
+            disturb(Path(made) / str(number), started_by, fault)
+            print(f"{started_by}, {fault}: ended, with an intact checkpoint and a free lock", flush=True)
+    print(f"{len(CASES)} faults of ranks, {len(STARTS)} of them hangs: nothing lost")
