@@ -119,6 +119,33 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
     assert order == ["metrics.jsonl", "checkpoints"] * len(named)
 
 
+@pytest.mark.parametrize("minutes", [None, 1e-9, 0.002])
+def test_checkpoints_by_time_change_nothing_and_are_written(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None
+) -> None:
+    """Criterion: whenever the clock asks for checkpoints, weights, optimizer, random state, metrics and summary equal
+    those of a run without them, and a run that crashes continues from the last of them."""
+    config = config.replace(n_steps=9)
+    train(config, tmp_path / "whole", Runtime(device="cpu", log_every=2, save_every_minutes=None))
+    runtime = Runtime(device="cpu", log_every=2, save_every_minutes=minutes)
+    take_step = Run.take_step
+
+    def crash(run: Run) -> StepResult:
+        if run.step == 4:
+            raise MemoryError
+        return take_step(run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "take_step", crash)
+        with pytest.raises(MemoryError):
+            train(config, tmp_path / "timed", runtime)
+    if minutes != 0.002:
+        expected = [] if minutes is None else ["step-00000003", "step-00000004"]
+        assert [path.name for path in checkpoint.list_checkpoints(tmp_path / "timed/checkpoints")] == expected
+    train(config, tmp_path / "timed", runtime)
+    assert_same_run(tmp_path / "whole", tmp_path / "timed")
+
+
 def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,10 +45,13 @@ class Common:
     device: str = Runtime.device
     threads: int | None = None
     save_every: int = Runtime.save_every
+    save_every_minutes: float | None = Runtime.save_every_minutes
     keep: int = Runtime.keep
     log_every: int = Runtime.log_every
     telemetry_every: int | None = Runtime.telemetry_every
     tensorboard: bool = False
+    on_divergence: str = Runtime.on_divergence
+    max_rollbacks: int = Runtime.max_rollbacks
 
     def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:
         """Return the recipe with the given options, and the given mechanism and seed where several are named."""
@@ -75,6 +78,9 @@ class Common:
             self.keep,
             telemetry_every=self.telemetry_every,
             tensorboard=self.tensorboard,
+            on_divergence=self.on_divergence,
+            max_rollbacks=self.max_rollbacks,
+            save_every_minutes=self.save_every_minutes,
         )
 
 

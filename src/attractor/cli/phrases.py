@@ -139,6 +139,7 @@ GROUPS: dict[str, PhraseGroup] = {
         further={
             "eval_batches": Phrase("batches of an evaluation", "all"),
             "threads": Phrase("CPU threads of each run", "automatic"),
+            "save_every_minutes": Phrase("minutes without a checkpoint after which one is written", "never"),
             "keep": Phrase("newest checkpoints kept, besides the best one"),
             "mirror": Phrase("address that receives a copy while the run goes on, as s3://bucket/path", "none"),
             "parallel": Phrase("how several processes share a model: ddp or fsdp"),
@@ -146,6 +147,8 @@ GROUPS: dict[str, PhraseGroup] = {
             "log_every": Phrase("steps between lines of metrics"),
             "telemetry_every": Phrase("steps between looks at attention's logits", "off"),
             "tensorboard": Phrase("also write TensorBoard's files into the run folder"),
+            "on_divergence": Phrase("a run that diverged stops, or goes back: stop or rollback"),
+            "max_rollbacks": Phrase("times that a run may go back before it stops"),
         },
     ),
     "models of family fast-slow": PhraseGroup(

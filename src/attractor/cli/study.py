@@ -63,11 +63,18 @@ class StudyRunArguments(StudyPlanArguments):
         float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
     ] = None
     save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
+    save_every_minutes: Annotated[
+        float | None, arg(help="minutes without a checkpoint after which one is written; None: never")
+    ] = Runtime.save_every_minutes
     keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
     parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
     collective_timeout: Annotated[float, arg(help="seconds that processes of one run wait for one another")] = (
         Runtime.collective_timeout
     )
+    on_divergence: Annotated[
+        str, arg(help="a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)")
+    ] = Runtime.on_divergence
+    max_rollbacks: Annotated[int, arg(help="times that a run may go back before it stops")] = Runtime.max_rollbacks
 
 
 def refuse_missing(results: Path) -> None:
@@ -111,6 +118,9 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         keep=args.keep,
         parallel=args.parallel,
         collective_timeout=args.collective_timeout,
+        on_divergence=args.on_divergence,
+        max_rollbacks=args.max_rollbacks,
+        save_every_minutes=args.save_every_minutes,
     )
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds

@@ -245,7 +245,7 @@ def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
     """Return the name of the launcher and its number of workers. With None, the launcher chooses."""
     name = conduct.launcher
     if name == "auto":
-        name = "stacked" if prefer_stacked(runtime.device) else "local"
+        name = "stacked" if runtime.on_divergence == "stop" and prefer_stacked(runtime.device) else "local"
     if name == "torchrun":
         return name, conduct.workers or max(1, torch.cuda.device_count())
     return name, conduct.workers

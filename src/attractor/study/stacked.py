@@ -38,6 +38,14 @@ def prefer_stacked(device: str) -> bool:
     return resolve_device(device).type == "cuda"
 
 
+def refuse_rollback(runtime: Runtime) -> None:
+    if runtime.on_divergence != "stop":
+        raise InputError(
+            f"on_divergence must be stop for stacked runs, which all stand at the same step, got "
+            f"{runtime.on_divergence}; choose launcher local"
+        )
+
+
 def groups(jobs: Sequence[Job], max_stack: int = MAX_STACK) -> list[list[Job]]:
     """Group the jobs that can be trained together: alike but for the seed, with the same data, at the same step."""
     require(max_stack >= 1, "max_stack", "at least 1", max_stack)
@@ -68,6 +76,7 @@ def train_stacked(
     `traced` says whether steps are replayed from a trace; the default is yes on a GPU.
     """
     runtime = runtime or Runtime()
+    refuse_rollback(runtime)
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
         return {}
@@ -99,6 +108,7 @@ def launch(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, str]:
     """Carry out all jobs, stacked where possible, and return the failures by name; `say` prints why others are not."""
+    refuse_rollback(runtime)
     stacks, single = _plan([job for job in jobs if not job.finished], max_stack, say)
     n_side_by_side = max(1, min(n_workers, len(stacks)))
     of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)

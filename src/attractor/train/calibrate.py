@@ -124,6 +124,8 @@ def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> RunCosts:
     evaluation_seconds = n_batches * batch_seconds
     n_evaluations, n_saves = occasions(config, runtime)
     total = start_seconds + steps[0] + (config.n_steps - 1) * step_seconds  # (1)
+    if runtime.save_every_minutes is not None:
+        n_saves = max(n_saves, int(total / (60 * runtime.save_every_minutes)))
     return RunCosts(
         device=str(run.device),
         threads=torch.get_num_threads(),

@@ -10,6 +10,12 @@ A checkpoint is written under a hidden temporary name, flushed to disk, and rena
 in the opposite order. So a checkpoint with its final name is always complete. Loading starts at the newest checkpoint:
 damaged ones are reported and passed over. A checkpoint of another configuration or a newer format is intact, but it
 does not belong here, and is refused.
+
+A checkpoint is *good* if all numbers of its weights and its optimizer are finite, its last step was finite, and
+
+    L <= 2 L_min + 0.1,   L = mean of the last 10 finite training losses,   L_min = lowest L so far         (1)
+
+The last good checkpoint is kept, however many others follow it. A run that diverged can be rolled back to it.
 """
 
 import json
@@ -19,6 +25,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -36,6 +43,8 @@ FORMAT = 2  # later formats must seal their manifest in the same way, so that a 
 MANIFEST = "manifest.json"
 BEST = "best.json"
 HIDDEN = (".writing-", ".removing-")  # beginnings of the names of incomplete checkpoints
+WINDOW = 50  # training losses that are remembered
+RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
 
 @dataclass
@@ -52,6 +61,32 @@ class TrainState:
     compile_seconds: float = 0.0
     recent_losses: list[float] = field(default_factory=list)  # a spike exceeds these
     loss_spikes: list[int] = field(default_factory=list)  # steps of the spikes
+    lowest_loss: float | None = None  # lowest value of `usual_loss` so far
+    good_step: int | None = None  # step of the last good checkpoint
+    rollbacks: list[list[int]] = field(default_factory=list)  # each: step gone back to, first data skipped, first kept
+
+    @property
+    def usual_loss(self) -> float | None:
+        """The mean of the last finite training losses."""
+        return fmean(self.recent_losses[-RECENT:]) if self.recent_losses else None
+
+    def note_loss(self, loss: float) -> None:
+        """Take a finite training loss into account."""
+        self.recent_losses = [*self.recent_losses, loss][-WINDOW:]
+        usual = self.usual_loss
+        if usual is not None and (self.lowest_loss is None or usual < self.lowest_loss):
+            self.lowest_loss = usual
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the last step was finite, and the loss is within a bound of the lowest one: (1)."""
+        usual, lowest = self.usual_loss, self.lowest_loss
+        return self.bad_steps == 0 and (usual is None or lowest is None or usual <= FACTOR * lowest + MARGIN)
+
+    @property
+    def n_skipped_batches(self) -> int:
+        """How many batches of the data rollbacks have skipped."""
+        return sum(end - start for _, start, end in self.rollbacks)
 
 
 class DamagedCheckpointError(Exception):
@@ -60,7 +95,7 @@ class DamagedCheckpointError(Exception):
 
 def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`. Under its final name it is never incomplete."""
-    target = folder / f"step-{state.step:08d}"
+    target = checkpoint_of(folder, state.step)
     temporary = folder / f"{HIDDEN[0]}{target.name}"
     try:
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
@@ -96,8 +131,15 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
     return target
 
 
+def checkpoint_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
 def mark_best(folder: Path, state: TrainState) -> None:
-    write_json(folder / BEST, sealed({"step": state.best_step, "loss": state.best_loss}))
+    if state.best_step is None:
+        (folder / BEST).unlink(missing_ok=True)
+    else:
+        write_json(folder / BEST, sealed({"step": state.best_step, "loss": state.best_loss}))
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -112,7 +154,7 @@ def best_checkpoint(folder: Path) -> Path | None:
             f"'{folder / BEST}' must name the best step, and is damaged; 'attractor runs repair "
             f"{shlex.quote(str(folder.parent))}' writes it anew, or give --checkpoint last"
         ) from error
-    path = folder / f"step-{step:08d}"
+    path = checkpoint_of(folder, step)
     return path if path.exists() else None
 
 
@@ -125,23 +167,52 @@ def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def drop_old(folder: Path, keep: int, step: int) -> None:
-    """Keep the best checkpoint and the newest `keep` ones up to this step; later ones were damaged and passed over."""
+def drop_old(folder: Path, keep: int, state: TrainState) -> None:
+    """Keep the best checkpoint, the last good one, and the newest `keep` ones up to the step of the run.
+
+    Later ones were damaged and passed over, or a rollback has left them behind. A rollback to the good checkpoint makes
+    the checkpoint that was the best at that time the best again, so that one is kept, too.
+    """
     checkpoints = list_checkpoints(folder)
-    newest = [path for path in checkpoints if _step_of(path) <= step][-keep:]
-    for path in {*checkpoints} - {*newest, best_checkpoint(folder)}:
+    newest = [path for path in checkpoints if _step_of(path) <= state.step][-keep:]
+    kept: set[Path | None] = {*newest, best_checkpoint(folder)}
+    if state.good_step is not None:
+        kept |= good_and_its_best(checkpoint_of(folder, state.good_step))
+    for path in [path for path in reversed(checkpoints) if path not in kept]:
         remove_checkpoint(path)
+
+
+def good_and_its_best(good: Path) -> set[Path]:
+    """Return the good checkpoint, and the one that was the best when it was saved."""
+    try:
+        best_step = json.loads((good / "state.json").read_text())["best_step"]
+    except (OSError, ValueError, KeyError):  # it is missing or damaged
+        return {good}
+    return {good} if best_step is None else {good, checkpoint_of(good.parent, best_step)}
+
+
+def last_good(folder: Path) -> Path | None:
+    """Return the last good checkpoint that the newest one names, if both are there."""
+    for path in reversed(list_checkpoints(folder)[-1:]):
+        try:
+            step = json.loads((path / "state.json").read_text()).get("good_step")
+        except (OSError, ValueError):
+            return None
+        return None if step is None or not checkpoint_of(folder, step).exists() else checkpoint_of(folder, step)
+    return None
 
 
 def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     """Return the checkpoints of a run that can go if it keeps its `best` one, its `last` one, or `none`.
 
-    If no best one was marked, the last one takes its place. An unfinished run always keeps its last one to resume from.
+    If no best one was marked, the last one takes its place. An unfinished run always keeps its last one to resume from,
+    and its last good one.
     """
     checkpoints = list_checkpoints(run / "checkpoints")
     last = set(checkpoints[-1:])
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
-    return [path for path in checkpoints if path not in (kept if finished else kept | last)]
+    to_resume = () if finished else (*last, last_good(run / "checkpoints"))
+    return [path for path in checkpoints if path not in kept and path not in to_resume]
 
 
 def remove_checkpoint(path: Path) -> None:

@@ -28,6 +28,7 @@ OPTIMIZERS = ("adamw", "muon")
 PRECISIONS = ("fp32", "bf16", "fp16")
 PARALLEL = ("ddp", "fsdp")
 RECOMPUTED = ("blocks", "cheap")
+ON_DIVERGENCE = ("stop", "rollback")
 SCHEDULES: dict[str, Callable[[float], float]] = {  # factors of the learning rate; progress goes from 0 to 1
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -240,7 +241,11 @@ MAX_THREADS = 1024  # torch crashes if the system cannot start as many threads a
 
 @dataclass(frozen=True)
 class Runtime(PrintsChanges):
-    """Where and how a run is carried out. Nothing here changes what the run computes."""
+    """Where and how a run is carried out.
+
+    Nothing here changes what the run computes, except that a run may be rolled back (`on_divergence`). Its state, its
+    metrics and its summary then say so.
+    """
 
     device: str = "auto"  # a device by torch's name; auto: cuda if there is a GPU, else cpu
     threads: int | None = None  # CPU threads; None: torch's choice
@@ -252,12 +257,17 @@ class Runtime(PrintsChanges):
     parallel: str = "ddp"  # of several processes, each holds the whole model, or (fsdp) a part of every tensor
     collective_timeout: float = 600.0  # seconds that the processes of one run wait for one another
     cuda_graphs: bool = False  # replay a compiled loss, for steps that take longer to launch than to compute
+    on_divergence: str = "stop"  # after max_bad_steps; or rollback: to the last good checkpoint, with other data
+    max_rollbacks: int = 3
+    save_every_minutes: float | None = 10.0  # minutes without a checkpoint after which one is written; None: any time
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "save_every", "keep", "telemetry_every", "threads"):
+        for name in ("log_every", "save_every", "keep", "telemetry_every", "threads", "max_rollbacks"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1", value)
         require(self.collective_timeout > 0, "collective_timeout", "above 0", self.collective_timeout)
+        minutes = self.save_every_minutes
+        require(minutes is None or minutes > 0, "save_every_minutes", "positive or None", minutes)
         if self.tensorboard and find_spec("tensorboard") is None:
             raise InputError(
                 "tensorboard must be installed to write its files, and it is not; "
@@ -266,6 +276,8 @@ class Runtime(PrintsChanges):
         require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
         if self.parallel not in PARALLEL:
             raise unknown("parallel", self.parallel, PARALLEL)
+        if self.on_divergence not in ON_DIVERGENCE:
+            raise unknown("on_divergence", self.on_divergence, ON_DIVERGENCE)
 
 
 # CoupledQK, appendix B, WikiText-103. The paper trains in fp16, this recipe in bf16.

@@ -6,12 +6,23 @@ Where a step is not applied, weights, optimizer state and averages keep every bi
 applied any more: the run stops there, as soon as the host reads the outcome.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from attractor.train.distributed import held_here
+
+
+def all_finite(values: Iterable[Any]) -> bool:
+    """Return whether every number of these tensors is finite; of a tensor that is sharded, of this process's part."""
+    tensors = [held_here(value.detach()) for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    with torch.no_grad():
+        largest = [torch.linalg.vector_norm(tensor, math.inf).float().cpu() for tensor in tensors if tensor.numel()]
+        return not largest or bool(torch.stack(largest).isfinite().all())
 
 
 class StepDecisions:

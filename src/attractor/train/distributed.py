@@ -341,6 +341,11 @@ def whole(tensor: Tensor) -> Tensor:
     return cast(Any, tensor).full_tensor() if is_spread(tensor) else tensor
 
 
+def held_here(tensor: Tensor) -> Tensor:
+    """Return the part of a sharded tensor that this process holds, or the whole of any other."""
+    return cast(Any, tensor).to_local() if is_spread(tensor) else tensor
+
+
 def gathered(tree: Any, keep: bool = True) -> Any:
     """Return nested dictionaries and lists with every sharded tensor gathered, in the memory of the CPU.
 

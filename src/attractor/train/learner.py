@@ -23,7 +23,7 @@ from attractor.train.average import Average
 from attractor.train.checkpoint import TrainState
 from attractor.train.compiled import compiler, refuse_cuda_graphs
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.device_decisions import StepDecisions, step_where
+from attractor.train.device_decisions import StepDecisions, all_finite, step_where
 from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
 from attractor.train.evaluate import Evaluation, validate
 from attractor.train.hardware import PeakMemory, on_device, resolve_device
@@ -84,7 +84,7 @@ class Learner:
         rate = config.learning_rate(step)
         set_rate(self.optimizer, rate)
         self.world.doing("reading its batch", step)
-        batch = next(self.prefetched) if self.prefetched else self.task.train_batch(step, config.batch_size)
+        batch = next(self.prefetched) if self.prefetched else self.batch_of(step)
         self.world.doing("computing gradients", step)
         self.world.seed(config.seed, step)
         if self.runtime.cuda_graphs:
@@ -106,6 +106,10 @@ class Learner:
         # Where the numbers are read later, the norm of the parameters would by then be that of a later step.
         norms = {"param_norm": whole(parameter_norm(self.model))} if self.late else {}
         return StepResult(rate, {"loss": loss, "grad_norm": norm, "finite": finite, **penalised, **norms})
+
+    def batch_of(self, step: int) -> Batch:
+        """Return the batch of a step, a function of the step and of the data that rollbacks have skipped."""
+        return self.task.train_batch(step + self.state.n_skipped_batches, self.config.batch_size)
 
     def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add the gradients of a micro-batch, weighted by its share, and return its share of the loss."""
@@ -143,6 +147,12 @@ class Learner:
     def decisions(self) -> StepDecisions:
         return StepDecisions(self.device, self.state.bad_steps, self.config.max_bad_steps)
 
+    def is_finite(self) -> bool:
+        """Return whether all numbers of the weights, their average and the optimizer are finite, in every process."""
+        means = () if self.average is None else self.average.means.values()
+        of_optimizer = [value for values in self.optimizer.state.values() for value in values.values()]
+        return self.world.largest(int(not all_finite([*self.model.state_dict().values(), *means, *of_optimizer]))) == 0
+
     def collect_weights(self) -> None:
         """Bring the model up to date; a learner whose weights are stacked with others' holds them elsewhere."""
 
@@ -167,6 +177,7 @@ class Learner:
 
     def load_tensors(self, tensors: dict[str, Any]) -> None:
         """Continue from what `tensors` returned; the model holds the weights already."""
+        self.__dict__.pop("decisions", None)  # a learner that is rolled back counts non-finite steps anew
         if self.average is not None:
             self.average.go_on_from(tensors["trained"])
         load_optimizer(self.optimizer, tensors["optimizer"])

@@ -16,7 +16,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,23 +111,43 @@ class Run(Learner):
 
     def carry_out(self, stop: StopRequest) -> None:
         """Take all steps that are left, until a signal or non-finite steps end the run before."""
-        config, state = self.config, self.state
-        self.display.begin(self.facts(), state.step, config.n_steps)
+        self.display.begin(self.facts(), self.state.step, self.config.n_steps)
         self.model.train()
-        with self.compiling, self.batches_ahead():
-            while state.step < config.n_steps:
-                with self.counting_seconds():
-                    self.unread.append(self.take_step())
-                self.display.taken(self.step)
-                stop_signal = self.world.largest(stop.signal_number or 0)
-                if self.due or stop_signal:
-                    self.read_steps()
-                    self.observe(stop_signal, stop.saving)
-                    if self.divergence is not None:
-                        raise RunStopped(self.divergence)
-                    if stop_signal and state.step < config.n_steps:
-                        message = f"interrupted after step {state.step}, saved. {self.how_to_resume}"
-                        raise RunInterrupted(message, stop_signal)
+        self.roll_back()  # a run that an earlier session left diverged
+        with self.compiling:
+            while self.state.step < self.config.n_steps:
+                with self.batches_ahead():
+                    self.take_steps(stop)
+
+    def take_steps(self, stop: StopRequest) -> None:
+        """Take steps up to the end, or until the run is rolled back."""
+        state, n_steps = self.state, self.config.n_steps
+        while state.step < n_steps:
+            with self.counting_seconds():
+                self.unread.append(self.take_step())
+            self.display.taken(self.step)
+            # One message tells every process of a signal to any of them, and of the clock of the first one.
+            stop_signal, is_time = divmod(
+                self.world.largest(2 * (stop.signal_number or 0) + self.checkpoints.is_time), 2
+            )
+            if self.due or stop_signal or is_time:
+                self.read_steps()
+                if self.roll_back():
+                    return
+                self.observe(stop_signal, stop.saving, bool(is_time))
+                if self.divergence is not None:
+                    raise RunStopped(self.why_stopped)
+                if stop_signal and state.step < n_steps:
+                    caveat = "" if self.checkpoints.saved_finite else f", but {self.where_good}"
+                    message = f"interrupted after step {state.step}, saved{caveat}. {self.how_to_resume}"
+                    raise RunInterrupted(message, stop_signal)
+
+    def roll_back(self) -> bool:
+        """Roll a run back that diverged, if that is asked for and possible, and say so."""
+        line = None if self.divergence is None else self.checkpoints.roll_back()
+        if line is not None:
+            self.display.note(line)
+        return line is not None
 
     @property
     def due(self) -> bool:
@@ -163,7 +182,7 @@ class Run(Learner):
             state.skipped_steps += 1
         self.log.report_step(rate, numbers)
 
-    def observe(self, stop_signal: int | None, saving: Callable[[], None]) -> None:
+    def observe(self, stop_signal: int | None, saving: Callable[[], None], is_time: bool) -> None:
         """Look, validate and save where that is due; `saving` is called before the save that a signal asked for."""
         config, runtime, step = self.config, self.runtime, self.state.step
         at_end = step == config.n_steps
@@ -176,7 +195,7 @@ class Run(Learner):
             self.validation.keep_best()
         if stop_signal and self.divergence is None:
             saving()
-        if at_end or stop_signal or self.divergence is not None or step % runtime.save_every == 0:
+        if at_end or stop_signal or is_time or self.divergence is not None or step % runtime.save_every == 0:
             self.world.doing("saving", step - 1)
             self.checkpoints.save()
 
@@ -188,8 +207,30 @@ class Run(Learner):
             return None
         return (
             f"stopped at step {state.step}: loss or gradient was not finite {state.bad_steps} steps in a row "
-            f"(max_bad_steps={limit}). The weights from before are saved in "
-            f"'{self.folder.checkpoints}'; try a lower lr or precision bf16"
+            f"(max_bad_steps={limit})"
+        )
+
+    @property
+    def why_stopped(self) -> str:
+        """Why the run stopped, what is saved of it, and what to do."""
+        n_rollbacks = len(self.state.rollbacks)
+        after = f" after {n_rollbacks} rollback{'s' * (n_rollbacks > 1)}" if n_rollbacks else ""
+        saved = "The weights from before are saved" if self.checkpoints.saved_finite else "The newest weights are saved"
+        others = ", or --on-divergence rollback" if self.runtime.on_divergence == "stop" else ""
+        return (
+            f"{self.divergence}{after}. {saved} in '{self.folder.checkpoints}', but {self.where_good}; "
+            f"try a lower lr or precision bf16{others}"
+        )
+
+    @property
+    def where_good(self) -> str:
+        """What is wrong with the newest checkpoint, and which one is the last good one."""
+        fault = "no step after them was finite" if self.checkpoints.saved_finite else "they are not finite"
+        step = self.state.good_step
+        return f"{fault}: " + (
+            "no checkpoint is good, since the run diverged before it saved one"
+            if step is None
+            else f"the last good checkpoint is {checkpoint.checkpoint_of(self.folder.checkpoints, step).name}"
         )
 
     @contextmanager
@@ -198,8 +239,7 @@ class Run(Learner):
         if self.device.type in WITHOUT_PREFETCHING:
             yield
             return
-        make = partial(self.task.train_batch, batch_size=self.config.batch_size)
-        with prefetched(make, self.state.step, self.config.n_steps) as self.prefetched:
+        with prefetched(self.batch_of, self.state.step, self.config.n_steps) as self.prefetched:
             yield
         self.prefetched = None
 
@@ -256,6 +296,7 @@ class Run(Learner):
             "skipped_steps": state.skipped_steps,
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
+            **({"rollbacks": len(state.rollbacks), "data_skipped": state.rollbacks} if state.rollbacks else {}),
             **({"compile_seconds": state.compile_seconds} if self.config.compile else {}),
         }
         records = self.folder.metrics()

@@ -44,6 +44,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
 N_ITERATIONS = 5
 MAX_BATCH = {"cpu": 2**17}  # numbers that are orthogonalised together: more would not fit a processor's cache
 MAX_BATCH_ELSEWHERE = 2**26  # enough to keep any GPU busy; more would only take memory
+LARGEST_RATE = torch.finfo(torch.float32).max
 ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
     "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
@@ -118,7 +119,8 @@ class MuonAdamW(torch.optim.Optimizer):
             if applied is not None:
                 directions = directions * applied
             for cut, of_cut in zip(batch, directions.split([len(cut.blocks) for cut in batch]), strict=True):
-                cut.add(of_cut, -rate * adjust(*directions.shape[1:]))
+                # torch refuses a factor beyond fp32. At such a rate the weights overflow either way, and the run stops.
+                cut.add(of_cut, -min(rate * adjust(*directions.shape[1:]), LARGEST_RATE))
 
     def _cut(self, weight: Tensor, update: Tensor) -> Iterator["Cut"]:
         if weight not in self._blocks:

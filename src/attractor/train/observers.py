@@ -1,8 +1,10 @@
 """The observers of a run: they log steps, look at the probe, validate, and save checkpoints. None changes a step."""
 
 import math
+import time
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from attractor.train.distributed import unsharded, whole
 from attractor.train.evaluate import Evaluation
 from attractor.train.hardware import model_flops_utilisation
 from attractor.train.learner import Learner
-from attractor.train.telemetry import WINDOW, TensorBoard, is_spike, parameter_norm, probe_tokens
+from attractor.train.telemetry import TensorBoard, is_spike, parameter_norm, probe_tokens
 
 if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
@@ -27,10 +29,10 @@ class MetricsLog:
         self.learner, self.folder, self.display = learner, folder, display
         self.board: TensorBoard | None = None
 
-    def record(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """Record numbers of the step at which the run stands, and return the record."""
+    def record(self, numbers: Mapping[str, Any], ahead: int = 0) -> dict[str, Any]:
+        """Record numbers of the step at which the run stands, or of one `ahead` of it, and return the record."""
         state = self.learner.state
-        record = {"step": state.step, "tokens": state.tokens, **numbers}
+        record = {"step": state.step + ahead, "tokens": state.tokens, **numbers}
         if self.learner.world.is_first:
             self.folder.append(record)
             if self.learner.runtime.tensorboard:
@@ -69,12 +71,14 @@ class MetricsLog:
             state.loss_spikes.append(state.step)
             usual = median(state.recent_losses)
             self.display.note(f"loss spike at step {state.step}: {loss:.3f}, where {usual:.3f} was usual")
-        state.recent_losses = [*state.recent_losses, loss][-WINDOW:]
+        if math.isfinite(loss):
+            state.note_loss(loss)
         return spike
 
     def close(self) -> None:
         if self.board is not None:
             self.board.close()
+            self.board = None  # a run that was rolled back opens it again, at its step
 
 
 class Telemetry:
@@ -146,21 +150,42 @@ class Checkpoints:
     def __init__(self, learner: Learner, folder: RunFolder, telemetry: Telemetry) -> None:
         self.learner, self.folder, self.telemetry = learner, folder, telemetry
         self.saved_step: int | None = None
+        self.saved_finite = True  # whether all numbers of the last checkpoint were finite
+        self.saved_at = time.monotonic()
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the last checkpoint is older than the runtime allows, by the clock of the first process."""
+        minutes = self.learner.runtime.save_every_minutes
+        is_old = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+        return is_old and self.learner.world.is_first
 
     def save(self) -> None:
-        learner = self.learner
-        if self.saved_step == learner.state.step:  # as the best so far
+        learner, state = self.learner, self.learner.state
+        if self.saved_step == state.step:  # as the best so far
             return
         learner.collect_weights()
+        self.saved_finite = learner.is_finite()
+        if self.saved_finite and state.is_usual and self._may_be_gone_back_to(state.step):
+            state.good_step = state.step
         weights, tensors = learner.tensors()
         tensors["probe"] = self.telemetry.state_dict()
         learner.world.first_does(lambda: self._write(weights, tensors))
-        self.saved_step = learner.state.step
+        self.saved_step, self.saved_at = state.step, time.monotonic()
+
+    def _may_be_gone_back_to(self, step: int) -> bool:
+        """Whether a checkpoint may become the last good one.
+
+        A run that is rolled back goes to a step that `save_every` names, never to one that a signal or the time chose.
+        So it does not depend on when it was interrupted.
+        """
+        runtime = self.learner.runtime
+        return runtime.on_divergence == "stop" or step % runtime.save_every == 0
 
     def _write(self, weights: dict[str, Any], tensors: dict[str, Any]) -> None:
         state, place = self.learner.state, self.folder.checkpoints
         checkpoint.save_checkpoint(place, weights, tensors, state)
-        checkpoint.drop_old(place, self.learner.runtime.keep, state.step)
+        checkpoint.drop_old(place, self.learner.runtime.keep, state)
 
     def mark_best(self) -> None:
         checkpoint.mark_best(self.folder.checkpoints, self.learner.state)
@@ -170,16 +195,51 @@ class Checkpoints:
         learner, note = self.learner, self.telemetry.log.display.note
         path = learner.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, note))
         if path is not None:
-            tensors, learner.state = checkpoint.load_checkpoint(path, learner.model, learner.device)
-            learner.load_tensors(tensors)
-            self.telemetry.stored_probe = tensors.get("probe", {})
+            self._load(path)
         learner.world.first_does(self._drop_later_records)
+        if path is None and learner.runtime.on_divergence == "rollback":
+            self.save()  # the start, to which a run can go back that diverges early
+
+    def _load(self, path: Path) -> None:
+        tensors, self.learner.state = checkpoint.load_checkpoint(path, self.learner.model, self.learner.device)
+        self.learner.load_tensors(tensors)
+        self.telemetry.probe, self.telemetry.stored_probe = None, tensors.get("probe", {})
+        self.saved_step = None
+
+    def roll_back(self) -> str | None:
+        """Go back to the last good checkpoint of a run that diverged, and skip the data of the steps since then.
+
+        Return a line about it, or None where the run is to stop. The state holds each rollback, and the data of a step
+        are a function of the step and of these alone. A process that is killed repeats the steps and the rollback.
+        """
+        learner, diverged, runtime = self.learner, self.learner.state, self.learner.runtime
+        good, number = diverged.good_step, len(diverged.rollbacks) + 1
+        if runtime.on_divergence == "stop" or good is None or number > runtime.max_rollbacks:
+            return None
+        path = checkpoint.checkpoint_of(self.folder.checkpoints, good)
+        learner.world.first_does(lambda: checkpoint.verify_or_refuse(path))
+        self._load(path)
+        first = good + diverged.n_skipped_batches
+        end = diverged.step + diverged.n_skipped_batches
+        learner.state.rollbacks = [*diverged.rollbacks, [good, first, end]]
+        learner.world.first_does(self._leave_behind)
+        self.telemetry.log.close()
+        # The record is one of the next step, so that a process which repeats the rollback records it once.
+        self.telemetry.log.record({"rollback": number, "diverged_at": diverged.step, "batches_skipped": end - first}, 1)
+        return (
+            f"rollback {number} of {runtime.max_rollbacks}: diverged at step {diverged.step}, back to the good "
+            f"checkpoint of step {good}, skipping the data of the {end - first} steps since then"
+        )
+
+    def _leave_behind(self) -> None:
+        """Drop the records and checkpoints of the steps that a rollback has undone."""
+        self._drop_later_records()
+        checkpoint.drop_old(self.folder.checkpoints, self.learner.runtime.keep, self.learner.state)
 
     def _drop_later_records(self) -> None:
         """Drop what an earlier session recorded, and marked as best, after the step from which this one continues."""
         state = self.learner.state
-        if state.best_step is not None:
-            self.mark_best()
+        self.mark_best()
         self.folder.keep_until(state.step)
         last = max((record["step"] for record in self.folder.metrics()), default=0)
         if state.step - last >= self.learner.runtime.log_every:

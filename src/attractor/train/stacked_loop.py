@@ -88,7 +88,7 @@ class StackedRun(Run):
 
     training: "StackedTraining"
     row: int
-    why_stopped: str | None = None
+    stopped: str | None = None  # why the run stopped early
 
     def join(self, training: "StackedTraining", row: int) -> None:
         self.training, self.row, self.memory = training, row, training.memory
@@ -98,7 +98,7 @@ class StackedRun(Run):
         super().account_for(rate, numbers)
         if self.divergence is not None:
             self.checkpoints.save()
-            self.why_stopped = self.divergence
+            self.stopped = self.why_stopped
 
     def collect_weights(self) -> None:
         self.training.stack.hand_back(self.row)
@@ -147,7 +147,7 @@ class StackedTraining:
 
     @property
     def alive(self) -> list[StackedRun]:
-        return [run for run in self.runs if run.why_stopped is None]
+        return [run for run in self.runs if run.stopped is None]
 
     def carry_out(self, stop: StopRequest) -> None:
         config, runtime = self.config, self.runtime
@@ -158,11 +158,12 @@ class StackedTraining:
             self.take_step()
             interrupted, at_end = stop.signal_number, self.step == config.n_steps
             intervals = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every)
-            if not (at_end or interrupted or any(n is not None and self.step % n == 0 for n in intervals)):
+            is_time = self.runs[0].checkpoints.is_time
+            if not (at_end or interrupted or is_time or any(n is not None and self.step % n == 0 for n in intervals)):
                 continue
             self.read_steps()
             for run in self.alive:
-                run.observe(interrupted, stop.saving)
+                run.observe(interrupted, stop.saving, is_time)
             self.since = time.perf_counter()
             if interrupted is not None and not at_end:
                 raise RunInterrupted(
@@ -215,4 +216,4 @@ def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> dict[
             run.close()
     for run in together.alive:
         run.conclude()
-    return {run.config.seed: run.why_stopped for run in runs if run.why_stopped is not None}
+    return {run.config.seed: run.stopped for run in runs if run.stopped is not None}

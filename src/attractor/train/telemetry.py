@@ -18,9 +18,9 @@ from torch import Tensor
 
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
+from attractor.train.checkpoint import WINDOW
 
 PROBE_LENGTH = 128
-WINDOW = 50
 DEVIATIONS = 10.0
 FLOOR = 0.1  # smallest excess of a spike, in the unit of the loss
 BY_HEAD = ("max_logit", "logit_change")  # kept for every head, too
