@@ -104,6 +104,7 @@ def uninterrupted(way: str, optimizer: str, n_steps: int) -> list[Tensor]:
 
 def main(folder: Path, n_steps: int) -> None:
     """Run every change of ways inside a process that torchrun has started."""
+    folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     differences = {}
