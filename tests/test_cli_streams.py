@@ -15,6 +15,7 @@ import pytest
 from attractor.cli import streams
 from attractor.cli.streams import SIGPIPE, OutputLost, Stream
 from attractor.train.interrupt import StopRequest
+from stress.signals import send_and_check
 
 N_BYTES = 300_000  # more than a pipe holds
 
@@ -140,3 +141,24 @@ def test_ascii_output_spells_other_letters_out(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     assert rb"caf\xe9.py" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("train", SIGPIPE, "reader gone"),
+        ("train", SIGPIPE, "reader of both gone"),
+        ("stacked", SIGPIPE, "reader gone"),
+        ("train", signal.SIGHUP, "terminal closed"),
+        ("train", signal.SIGTERM, "full pipe"),
+        ("local", signal.SIGINT, "repeated"),
+    ],
+    ids=str,
+)
+def test_a_lost_output_or_a_repeated_signal_saves_and_ends_in_one_line(
+    case: tuple[str, int, str], tmp_path: Path
+) -> None:
+    """Criterion: that of `stress/signals.py`, twice, so that the second time continues from what the first saved."""
+    send_and_check(tmp_path, [case, case], seed=0)

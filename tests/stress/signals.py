@@ -12,6 +12,7 @@ many runs have a checkpoint, and that is true. There is no traceback. Every run 
 beyond, its newest checkpoint is intact, no lock is held, and no run stands before the step of an earlier case.
 """
 
+import fcntl
 import os
 import pty
 import random
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +54,7 @@ OTHERS: list[tuple[str, int, str]] = [
     ("torchrun", signal.SIGTERM, "repeated"),
 ]
 ENDLESS = 1_000_000  # steps
+PIPE_BYTES = 8192  # two pages
 LINE = re.compile(r"under way: (\d+), of these with a checkpoint: (\d+)\.")
 
 
@@ -72,6 +75,8 @@ class Disturbed:
             options += ["--part=1/2", "--seeds", "0", "1"]
         options += ["--device=cpu", "--threads=1", f"--save-every={1 if how == 'saving' else ENDLESS}"]
         self.output, output = pty.openpty() if how == "terminal closed" else os.pipe()
+        if how == "full pipe":
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.said = folder / "said.txt"
         both = how in ("reader of both gone", "terminal closed")
         with self.said.open("wb") as said:
@@ -99,7 +104,8 @@ class Disturbed:
         if self.how == "saving":
             return any(list((run / "checkpoints").glob(f"{HIDDEN[0]}*")) for run in self.runs())
         if self.how == "full pipe":
-            return any(newest_recorded(run) > 800 for run in self.runs())  # lines of 90 bytes, and a pipe of 64 KiB
+            waiting = fcntl.ioctl(self.output, termios.FIONREAD, bytes(4))
+            return int.from_bytes(waiting, sys.byteorder) > PIPE_BYTES // 2  # a write would begin another page
         return any(newest_recorded(run) > self.before.get(run, 0) for run in self.runs())
 
     def close(self) -> None:
@@ -160,7 +166,7 @@ def send_and_check(root: Path, cases: Sequence[tuple[str, int, str]], seed: int)
     generator = random.Random(seed)
     for count, (command, number, how) in enumerate(cases, start=1):
         name = signal.Signals(number).name
-        disturbed = Disturbed(root / command, command, how)
+        disturbed = Disturbed(root / (how if how == "full pipe" else command), command, how)
         try:
             disturbed.disturb(number, generator)
             line = disturbed.check(number)

@@ -5,8 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
+from attractor.errors import RankLostError
 from attractor.train import rank_records
+from attractor.train.distributed import World
 from attractor.train.rank_records import RankRecord, RankRecords
 from stress.rank_faults import CASES, disturb
 
@@ -54,6 +57,17 @@ def test_a_record_fits_its_slot(three: list[RankRecords]) -> None:
     assert three[2].others()[1].phase == "validating"
     assert three[2].others()[0].end.startswith("\U0001f3d6")
     assert three[0].others()[2] == RankRecord(os.getpid(), "starting", None, three[2].record.since)
+
+
+def test_a_rank_that_never_starts_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: one line names the time limit instead of a traceback of torch."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    alone = World(rank=0, size=2, local_size=2, store=str(tmp_path / "store"))
+    rule = r"the 2 processes .* within 0.5 s \(collective_timeout\)"
+    with pytest.raises(RankLostError, match=rule) as lost, alone.joined(torch.device("cpu"), tmp_path, 0.5):
+        raise AssertionError("nobody else is there")
+    assert lost.value.speaks
+    assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.slow

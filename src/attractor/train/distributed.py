@@ -137,13 +137,12 @@ class World:
         later = limit + timedelta(seconds=NCCL_SECONDS) if device.type == "cuda" else limit
         try:
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=later)
-        except RuntimeError as error:
-            if not is_of_connection(error):
-                raise
+        except RuntimeError as error:  # of several kinds, by the kind of store
+            reason = str(error).partition("\n")[0]
             raise RankLostError(
-                f"the {self.size} processes of the run did not find one another within {collective_timeout:g} s "
-                f"(collective_timeout): {str(error).partition(chr(10))[0]}",
-                speaks=self.is_first,
+                f"the {self.size} processes of the run must find one another within {collective_timeout:g} s "
+                f"(collective_timeout), and did not ({reason}); see which of them did not start",
+                speaks=True,
             ) from error
         cast(Any, self.group)._get_backend(torch.device("cpu"))._set_default_timeout(limit)
         atexit.register(_leave)
