@@ -2,8 +2,8 @@
 
 Interventions on attention logits are compared at three learning rates, in MHA and in MLA. Each has the tau, or the
 threshold, that studies/logit-control-grid.py found best at that scale and rate; desk has those of laptop. The paper's
-rates are 3e-4, 3e-3 and 3e-2. A column is named by its place, because a smaller model diverges at another rate. A non-finite step is skipped
-and the run continues, so divergence shows as a loss and not as a missing run.
+rates are 3e-4, 3e-3 and 3e-2. A column is named by its place, because a smaller model diverges at another rate. A
+non-finite step is skipped and the run continues, so divergence shows as a loss and not as a missing run.
 """
 
 from attractor.study import PERPLEXITY, Quantity, Scale, Study

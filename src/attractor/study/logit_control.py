@@ -6,8 +6,8 @@
     smoke          the model of laptop on texts that come with Python, to check that everything works
 
 Laptop and desk learn from bytes of real text, so that attention matters early: at laptop the control that attends to
-all alike ends 0.4 to 0.5 nats a byte higher. As in the paper, Muon trains at a constant rate. Models this small take 2e-3, 1e-2 and
-5e-2: below 2e-3 they do not learn to attend in so few steps.
+all alike ends 0.4 to 0.5 nats a byte higher. As in the paper, Muon trains at a constant rate. Models this small take
+2e-3, 1e-2 and 5e-2: below 2e-3 they do not learn to attend in so few steps.
 """
 
 from collections.abc import Mapping
