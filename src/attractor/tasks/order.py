@@ -33,12 +33,15 @@ class Windows(Epochs):
         """Return samples first .. first + count - 1, which may be the share of a rank or a micro-batch."""
         return _cut(self.tokens, self.examples(first, count), self.seq_len)
 
-    def order(self, epoch: int) -> np.ndarray:
-        """Return where the windows of an epoch start, in the order of visiting."""
-        raw = self.draws(epoch, self.n_windows + 1)
+    def visited(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """Return where the windows at these places in the order of an epoch start."""
         room = len(self.tokens) - 1 - self.n_windows * self.seq_len
-        offset = int(raw[0]) % min(self.seq_len, room + 1)
-        return offset + self.seq_len * np.argsort(raw[1:], kind="stable")
+        offset = int(self.draws(epoch, 1)[0]) % min(self.seq_len, room + 1)
+        return offset + self.seq_len * super().visited(epoch, places)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Return the windows of an epoch in their order. The first random number gives the offset."""
+        return np.argsort(self.draws(epoch, self.n_windows + 1)[1:], kind="stable")
 
 
 def evaluation_batches(
