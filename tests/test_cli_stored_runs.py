@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from attractor import cli
 from attractor.runs.run_folder import RunFolder
@@ -78,14 +79,16 @@ def test_runs_are_compared_by_their_common_fields(attractor):
 def test_only_unneeded_files_are_pruned_and_only_on_request(attractor):
     folders = [Path("runs/gated-0/checkpoints"), Path("runs/standard-0/checkpoints")]
     before = [list_checkpoints(folder) for folder in folders]
+    best = f"step-{json.loads((folders[0] / 'best.json').read_text())['step']:08d}"
     code, out, _ = attractor("runs", "prune", "--where", "label=gated")
     assert code == 0
-    assert out.startswith("would remove 4 checkpoints")
+    named = [", ".join(path.name for path in paths) for paths in ([p for p in before[0] if p.name != best],)]
+    assert f"gated-0: {named[0]}" in out.splitlines()
+    assert out.splitlines()[-1].startswith("would remove 4 checkpoints")
     assert [list_checkpoints(folder) for folder in folders] == before
     code, out, _ = attractor("runs", "prune", "--where", "label=gated", "--yes")
-    assert out.startswith("removed 4 checkpoints")
-    best = json.loads((folders[0] / "best.json").read_text())["step"]
-    assert [path.name for path in list_checkpoints(folders[0])] == [f"step-{best:08d}"]
+    assert out.splitlines()[-1].startswith("removed 4 checkpoints")
+    assert [path.name for path in list_checkpoints(folders[0])] == [best]
     assert list_checkpoints(folders[1]) == before[1]
 
 
@@ -95,8 +98,29 @@ def test_a_run_that_a_process_holds_is_not_pruned(attractor, pool):
     with folder.hold():
         code, out, _ = attractor("runs", "prune", "--keep", "none", "--where", "label=standard seed=1", "--yes")
     assert code == 0
-    assert out.startswith("standard-1: left as it is: ")
+    assert "standard-1: left as it is: " in out
+    assert out.splitlines()[-1].startswith("removed 0 checkpoints")
     assert list_checkpoints(folder.checkpoints) == before
+
+
+def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool, monkeypatch):
+    folder = pool / "runs/standard-0/checkpoints"
+    before = list_checkpoints(folder)
+    assert attractor("runs", "compare", "--where", "label=standard", "--out", "around")[0] == 0
+    line = "around: 1 of these runs belong to this study; its record stays, but "
+    assert line in attractor("runs", "prune", "--where", "seed=0 label=standard")[1]
+    questions = []
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Console, "input", lambda self, question: questions.append(question) or "n")
+    code, out, _ = attractor("runs", "prune", "--where", "seed=0 label=standard", "--keep", "none")
+    assert (code, out.splitlines()[-1]) == (0, "nothing was removed")
+    assert questions[0].startswith(f"remove {len(before)} checkpoints of ")
+    assert list_checkpoints(folder) == before
+    monkeypatch.setattr(Console, "input", lambda self, question: "y")
+    code, out, _ = attractor("runs", "prune", "--where", "seed=0 label=standard")
+    assert out.splitlines()[-1].startswith(f"removed {len(before) - 1} checkpoints of ")
+    assert len(list_checkpoints(folder)) == 1
 
 
 def test_a_damaged_run_is_repaired(attractor):

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from attractor.corpus import readers, records
+from attractor.corpus import readers, records, sources
 from attractor.corpus.documents import SEPARATOR_LINE
+from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.records import FlawError, Source
 from attractor.corpus.sources import documents, open_source
 from attractor.errors import InputError
+from attractor.files import in_json
 
 TEXTS = ['one\ntwo, "three"', "  spaces  ", "é 日本\r\nlast", "<|endoftext|> in passing", "x" * 300]
 
@@ -307,3 +310,46 @@ def test_a_built_in_corpus_is_a_source() -> None:
 def test_a_name_that_is_not_a_source_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         open_source(name)
+
+
+def test_many_files_are_identified_by_a_checksum_in_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: beyond the number that is listed one by one, the identity has a fixed size and tells changed names and
+    sizes, and an open source takes less than 300 bytes a file. Paths and a list of them took 550, JSON of them 1,500."""
+    monkeypatch.setattr(sources, "MOST_LISTED", 100)
+    n = 2000
+    for number in range(n):
+        (tmp_path / f"document-{number:05}.txt").write_text("text" * (1 + number % 3))
+    open_source(str(tmp_path))  # what Python keeps after a first time does not count
+    tracemalloc.start()
+    source = open_source(str(tmp_path))
+    in_json(source.identity)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 300 * n
+    before = source.identity
+    assert before["files"]["count"] == n
+    assert len(in_json(before)) < 500
+    (tmp_path / "document-00000.txt").write_text("more text")
+    changed = open_source(str(tmp_path)).identity
+    (tmp_path / "document-00001.txt").rename(tmp_path / "document-1.txt")
+    renamed = open_source(str(tmp_path)).identity
+    assert before != changed != renamed
+
+
+def test_a_corpus_whose_files_were_all_listed_is_still_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions listed any number of files in the manifest."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(30):
+        (texts / f"{number}.txt").write_text(f"{number} squared is {number**2}.\n")
+    first = prepare(Preparation(str(texts), tmp_path / "corpus", workers=1))
+    assert len(first.manifest["source"]["files"]) == 30
+    monkeypatch.setattr(sources, "MOST_LISTED", 10)
+    assert prepare(Preparation(str(texts), tmp_path / "corpus", workers=1)).fingerprint == first.fingerprint
+    (texts / "0.txt").write_text("another text\n")
+    with pytest.raises(InputError, match="holds one with another source"):
+        prepare(Preparation(str(texts), tmp_path / "corpus", workers=1))

@@ -1,8 +1,8 @@
 """Commands about stored runs: runs list, show, compare, prune, repair, mirror, fetch."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 KEPT = ("best", "last", "none")
 WHERE = 'conditions that runs must meet, as --where "attention=gated lr>1e-3"'
+PRUNED_SHOWN = 20  # runs whose checkpoints are named before they are removed
 SHOWN = ("label", "seed", "state", "steps", "loss")
 
 
@@ -59,12 +60,12 @@ class RunsCompareArguments:
 
 @dataclass(frozen=True)
 class RunsPruneArguments:
-    """Remove checkpoints that are not needed any more. Without --yes it only says what would be removed."""
+    """Remove checkpoints that are not needed any more. It says what it would remove, and asks a person first."""
 
     folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
     keep: Annotated[str, arg(help="checkpoint of a finished run that stays: best, last or none")] = "best"
-    yes: Annotated[bool, arg(help="remove them")] = False
+    yes: Annotated[bool, arg(help="remove them without a question")] = False
 
 
 @dataclass(frozen=True)
@@ -178,23 +179,60 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
     if args.keep not in KEPT:
         raise unknown("keep", args.keep, KEPT)
     runs, _ = selected(args.folder, args.where)
-    n_bytes = n_removed = 0
+    removable: dict[Path, list[Path]] = {}
     for run in runs:
+        path = args.folder / run.key
         if run.state == "running" or run.problem:
             say(console, f"{run.key}: left as it is, since it is {run.state}")
             continue
-        folder = RunFolder.open(args.folder / run.key)
         try:
-            with folder.hold() if args.yes else nullcontext():  # a run that was resumed meanwhile is left alone
-                for path in superfluous(folder.path, args.keep, folder.finished):
-                    n_bytes += sum(file.stat().st_size for file in path.iterdir())
-                    n_removed += 1
-                    if args.yes:
-                        remove_checkpoint(path)
+            removable[path] = superfluous(path, args.keep, RunFolder.open(path).finished)
         except InputError as error:  # one damaged run stops nothing
             say(console, f"{run.key}: left as it is: {error}")
-    what = f"{n_removed} checkpoints of {with_prefix(n_bytes)}B"
-    console.print(f"removed {what}" if args.yes else f"would remove {what}; --yes removes them", highlight=False)
+    removable = {path: checkpoints for path, checkpoints in removable.items() if checkpoints}
+    for path, checkpoints in list(removable.items())[:PRUNED_SHOWN]:
+        say(console, f"{path.relative_to(args.folder)}: {', '.join(checkpoint.name for checkpoint in checkpoints)}")
+    if len(removable) > PRUNED_SHOWN:
+        say(console, f"and those of {len(removable) - PRUNED_SHOWN} more runs")
+    for line in needed_by_studies(args.folder, removable):
+        say(console, line)
+    sizes = {path: sum(file.stat().st_size for file in path.rglob("*")) for part in removable.values() for path in part}
+    what = f"{len(sizes)} checkpoints of {with_prefix(sum(sizes.values()))}B"
+    asked = bool(sizes) and not args.yes and console.is_terminal and sys.stdin.isatty()
+    if not args.yes and not (asked and console.input(f"remove {what}? [y/N] ").strip().lower() in ("y", "yes")):
+        console.print("nothing was removed" if asked else f"would remove {what}; --yes removes them", highlight=False)
+        return
+    n_removed = n_bytes = 0
+    for path, checkpoints in removable.items():
+        try:
+            with RunFolder.open(path).hold():  # a run that was resumed meanwhile is left alone
+                for checkpoint in checkpoints:
+                    remove_checkpoint(checkpoint)
+                    n_removed, n_bytes = n_removed + 1, n_bytes + sizes[checkpoint]
+        except InputError as error:
+            say(console, f"{path.relative_to(args.folder)}: left as it is: {error}")
+    console.print(f"removed {n_removed} checkpoints of {with_prefix(n_bytes)}B", highlight=False)
+
+
+def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) -> list[str]:
+    """Say which studies around a folder have runs whose checkpoints can be removed, and what these could serve for."""
+    from attractor.runs.study_record import STUDY_FILE, study_runs
+
+    pruned = {path.resolve() for path in removable}
+    lines = []
+    for study in sorted({*folder.glob(f"*/{STUDY_FILE}"), *folder.parent.glob(f"*/{STUDY_FILE}")}):
+        try:
+            _, runs = study_runs(study.parent)
+        except InputError as error:
+            lines.append(f"{study.parent}: whether it needs these checkpoints is not known: {error}")
+            continue
+        n_runs = len(pruned & {path.resolve() for by_seed in runs.values() for path in by_seed.values()})
+        if n_runs:
+            lines.append(
+                f"{study.parent}: {n_runs} of these runs belong to this study; its record stays, but probes of the "
+                "removed weights can no longer be measured, and runs that start from them cannot be repeated"
+            )
+    return lines
 
 
 def runs_repair(args: RunsRepairArguments, console: Console) -> None:

@@ -32,7 +32,7 @@ from attractor.corpus.shards import (
     read_manifest,
     write_side,
 )
-from attractor.corpus.sources import open_source, place_name, record_name
+from attractor.corpus.sources import listing, open_source, place_name, record_name
 from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
 from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, tokenise
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
@@ -161,6 +161,10 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
         raise InputError(f"out must be a new folder, but '{out}' holds other files; choose another")
     else:
         return
+    files = stored["source"].get("files")
+    if isinstance(files, list):  # an earlier version listed any number of files
+        sizes = [file["size"] for file in files]
+        stored["source"]["files"] = listing([file["name"] for file in files], sizes)
     for key, value in json.loads(json.dumps(plan)).items():
         if stored[key] != value:
             values = "" if isinstance(value, dict) else f" ({stored[key]} there, {value} here)"
@@ -250,6 +254,7 @@ def _tokenise_all(
 ) -> None:
     counts = work.counts
     committed = time.monotonic()
+    ends = None if source.sizes is None else np.cumsum(source.sizes, dtype=np.int64)
 
     def tokenise_records(records: list[Record]) -> Tokenised:
         return tokenise(records, source, tokenizer, split)
@@ -274,7 +279,7 @@ def _tokenise_all(
             work.commit()
             committed = time.monotonic()
         n_tokens = counts.n_tokens["train"]
-        share = max(_share_read(source, last), n_tokens / wanted.max_tokens if wanted.max_tokens else 0.0)
+        share = max(_share_read(source, ends, last), n_tokens / wanted.max_tokens if wanted.max_tokens else 0.0)
         on_progress(Progress("tokenising", share, sum(counts.n_tokens.values()), sum(counts.n_documents.values())))
         if counts.finished:
             break
@@ -304,11 +309,11 @@ def _within_budget(done: Tokenised, left: int, tokenise_records: Callable[[list[
     return done
 
 
-def _share_read(source: Source, last: Record) -> float:
-    if source.sizes is None:
+def _share_read(source: Source, ends: np.ndarray | None, last: Record) -> float:
+    """Return the share of the source up to the end of a record; `ends` are the sums of the sizes of its files."""
+    if source.sizes is None or ends is None:
         return (last.file + last.read) / len(source.files)
-    before = sum(source.sizes[: last.file])
-    return (before + last.read * source.sizes[last.file]) / max(sum(source.sizes), 1)
+    return float(ends[last.file] - (1 - last.read) * source.sizes[last.file]) / max(int(ends[-1]), 1)
 
 
 def _check_malformed(work: UnfinishedCorpus, max_bad: float) -> None:

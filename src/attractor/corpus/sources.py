@@ -1,5 +1,6 @@
 """Open sources of documents: files, folders, dumps, the Hugging Face Hub, and Python's standard library."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from attractor.corpus.records import FlawError, Record, Source, decoded, parts, 
 from attractor.errors import InputError, unknown
 
 SPLITS, STATE = "dataset_dict.json", "state.json"  # files that save_to_disk of the datasets library writes
+MOST_LISTED = 10_000  # files that the manifest of a corpus lists one by one
 EARLIEST_VERDICT = 1000  # records; the share of unreadable ones among fewer is not judged
 
 
@@ -62,7 +64,8 @@ def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
         files = sorted(match for match in matches if match.is_file())
         if not files:
             raise InputError(f"source must match files, but '{name}' matches none; check the pattern")
-        return FileSource.of(name, files, [file.as_posix() for file in files], columns)
+        names = [file.as_posix() for file in files]
+        return FileSource.of(name, FilePaths(Path(), names), names, columns)
     if name in ALIASES or (re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^:]*){0,2}", name) and not has_known_suffix(name)):
         if re.fullmatch(r"[\w-]+", name) and name not in ALIASES:
             raise unknown(
@@ -118,9 +121,25 @@ def place_name(source: Source, file: int, position: int) -> str:
 
 
 @dataclass(frozen=True)
+class FilePaths(Sequence[Path]):
+    """The paths of files below a folder. Each is made when it is asked for: a million of them would fill a gigabyte."""
+
+    folder: Path
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return FilePaths(self.folder, self.names[number])
+        return self.folder / self.names[number]
+
+
+@dataclass(frozen=True)
 class FileSource:
     name: str
-    paths: tuple[Path, ...]
+    paths: Sequence[Path]
     files: tuple[str, ...]
     sizes: tuple[int, ...]
     columns: tuple[str, ...]
@@ -140,17 +159,19 @@ class FileSource:
             path = path / split
         if (path / STATE).is_file():
             saved = [str(entry["filename"]) for entry in _listed(path / STATE, "_data_files")]
-            return cls.of(name, [path / file for file in saved], saved, columns)
+            return cls.of(name, FilePaths(path, saved), saved, columns)
         files = files_below(path)
-        known = [file for file in files if readable_format(path / file) is not None]
+        known: list[str] = []
+        skipped: list[str] = []
+        for file in files:
+            (skipped if readable_format(path / file) is None else known).append(file)
         if not known:
             suffixes = sorted({Path(file).suffix or "no suffix" for file in files})
             raise InputError(
                 f"source folder must hold files of a known type ({', '.join(FORMATS)}), but '{name}' has "
                 f"{', '.join(suffixes[:5]) or 'no files'}; give another folder or rename them"
             )
-        skipped = [file for file in files if file not in set(known)]
-        return cls.of(name, [path / file for file in known], known, columns, skipped)
+        return cls.of(name, FilePaths(path, known), known, columns, skipped)
 
     @classmethod
     def of(
@@ -177,13 +198,13 @@ class FileSource:
         if columns is None:
             columns = [next((column_of(path) for path in paths if holds_table(path)), USUAL)]
         sizes = tuple(path.stat().st_size for path in paths)
-        source = cls(name, tuple(paths), tuple(files), sizes, tuple(columns), tuple(skipped))
+        source = cls(name, paths, tuple(files), sizes, tuple(columns), tuple(skipped))
         source._check_first_object()
         return source
 
     @property
     def identity(self) -> dict[str, Any]:
-        files = [{"name": name, "size": size} for name, size in zip(self.files, self.sizes, strict=True)]
+        files = listing(self.files, self.sizes)
         return {"kind": "files", "name": self.name, "columns": list(self.columns), "files": files}
 
     def records(self, file: int = 0, position: int = 0) -> Iterator[Record]:
@@ -211,6 +232,16 @@ class FileSource:
                     first = [raw for *_, raw in islice(read_lines(path, 0, self.columns), N_ROWS)]
                 if row := next(filter(None, map(as_object, first)), None):
                     check_columns(path, list(row), self.columns)
+
+
+def listing(names: Sequence[str], sizes: Sequence[int]) -> Any:
+    """Return the name and the size of each file, or where there are many of them, their number, bytes and checksum."""
+    if len(names) <= MOST_LISTED:
+        return [{"name": name, "size": size} for name, size in zip(names, sizes, strict=True)]
+    checksum = hashlib.sha256()
+    for name, size in zip(names, sizes, strict=True):
+        checksum.update(f"{size} {name}\n".encode(errors="surrogateescape"))
+    return {"count": len(names), "bytes": sum(sizes), "sha256": checksum.hexdigest()}
 
 
 def files_below(folder: Path) -> list[str]:

@@ -4,10 +4,9 @@ import numpy as np
 
 from attractor.errors import InputError
 
-
 MOST_SORTED = 2**24
-"""Up to this many examples, an epoch is ordered by sorting random numbers, which takes 24 bytes an example. Beyond it the
-order is computed for the asked places alone. The bound is part of the order of data, so it must not change."""
+"""Up to this many examples, an epoch is ordered by sorting random numbers, which takes 24 bytes an example. Beyond it,
+the order is computed for the asked places alone. The bound is part of the order of data, so it must not change."""
 
 N_ROUNDS = 8
 
@@ -56,8 +55,8 @@ def philox_key(seed: int, number: int) -> np.ndarray:
 def permuted(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
     """Return where a permutation of 0 .. n - 1 that the keys determine sends these places, in memory for these alone.
 
-    It is a Feistel network on 2h bits, the smallest even number that holds n - 1, and so one to one on them. A value of n
-    or more is sent through the network again until it is smaller, which it is after fewer than four times on average.
+    It is a Feistel network on 2h bits, the smallest even number that holds n - 1, and so one to one on them. A value of
+    n or more is sent through the network again until it is smaller, which takes fewer than four times on average.
     """
     half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     lower = (np.uint64(1) << half) - np.uint64(1)
