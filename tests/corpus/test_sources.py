@@ -316,7 +316,7 @@ def test_many_files_are_identified_by_a_checksum_in_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Criterion: beyond the number that is listed one by one, the identity has a fixed size and tells changed names and
-    sizes, and an open source takes less than 300 bytes a file. Paths and a list of them took 550, JSON of them 1,500."""
+    sizes, and an open source takes less than 300 bytes a file. Paths took 550, JSON of a list 1,500."""
     monkeypatch.setattr(sources, "MOST_LISTED", 100)
     n = 2000
     for number in range(n):

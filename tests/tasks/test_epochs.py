@@ -75,7 +75,7 @@ def test_neighbours_of_a_computed_order_are_independent() -> None:
 
 
 def test_a_large_epoch_needs_no_memory_for_its_order() -> None:
-    """Criterion: two batches of 10 billion examples, one of which crosses into the next epoch, take below a megabyte."""
+    """Criterion: two batches of 10 billion examples, one of which enters the next epoch, take under a megabyte."""
     n = 10**10
     tracemalloc.start()
     samples = Epochs(n, seed=1).examples(0, 512), Epochs(n, seed=1).examples(n - 256, 512)
