@@ -53,6 +53,8 @@ stress: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/kill_study.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/signals.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/rank_faults.py
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/flip_bytes.py $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/hostile_files.py
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

@@ -17,7 +17,7 @@ OVERSIZED = {
     "batch of no integer": ([f"--batch-size={10**30}"], ["batch_size must leave"]),
 }
 
-EXECUTED = "'study.py' is Python code that no repository tracks, and is executed now\n"
+EXECUTED = "'study.py' is Python code from outside of attractor's repository, and is executed now\n"
 
 
 @pytest.fixture

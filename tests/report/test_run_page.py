@@ -123,9 +123,9 @@ def test_a_single_kind_of_mark_is_explained_in_both_charts(tmp_path: Path) -> No
 
 
 def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run: RunFolder) -> None:
+    run.append({"step": 400, "tokens": 40_000, f'"x\\1{HOSTILE}': 1.5})
     run.write_summary(SUMMARY)
     run.write_samples([{"temperature": 0.8, "seed": 0, "text": f"</pre>{HOSTILE}\x00\x1b"}])
-    run.append({"step": 400, "tokens": 40_000, f'"x\\1{HOSTILE}': 1.5})
     page = page_of(run)
     assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
     assert page.count("&lt;script&gt;") == 5  # in the title, heading and sample, and twice in the name of a number

@@ -6,11 +6,13 @@ import warnings
 
 import pytest
 
-from attractor.errors import DamageWarning, InputError
+from attractor.errors import DamageWarning, InputError, LeftOutWarning
 from attractor.files import seal_holds, sealed, write_json
+from attractor.papers.ledger import find_records
 from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.runs.study_record import PROBES_FILE, STUDY_FILE, Design, StudyRecord, study_as_dict
+from attractor.train.repair import repair_run
 
 ROWS = ("standard", "gated")
 
@@ -66,6 +68,81 @@ def test_no_damage_of_one_file_stops_a_report(study, name, content):
         (path.parent / SEAL).unlink(missing_ok=True)  # older runs have no seal
         n_older = StudyRecord.read(study).finished
     assert {n_sealed, n_older} <= {3, 4}
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    """Make a run that was sealed at a checkpoint and then recorded another line."""
+    run = RunFolder.create(tmp_path / "unfinished", {"label": "standard", "seed": 0})
+    run.append({"step": 1, "tokens": 10, "loss": 2.5})
+    run.append({"step": 2, "tokens": 20, "loss": 2.25})
+    run.seal()
+    run.append({"step": 3, "tokens": 30, "loss": 2.0})
+    return run
+
+
+def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinished):
+    assert [record["step"] for record in unfinished.metrics()] == [1, 2, 3]
+    path = unfinished.path / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole.replace("2.25", "2.26"))
+    with pytest.raises(InputError, match=r"sealed with: metrics.jsonl changed; restore .* or 'attractor runs repair"):
+        unfinished.metrics()
+    path.write_text(whole.splitlines(keepends=True)[0])  # lines are gone
+    with pytest.raises(InputError, match=r"metrics.jsonl changed"):
+        unfinished.metrics()
+    path.write_text(whole)
+    unfinished.keep_until(1)  # as a run that continues from an older checkpoint
+    unfinished.append({"step": 2, "tokens": 20, "loss": 2.0})
+    assert [record["loss"] for record in unfinished.metrics()] == [2.5, 2.0]
+
+
+def test_repair_sets_changed_metrics_of_an_unfinished_run_aside(unfinished):
+    path = unfinished.path / "metrics.jsonl"
+    changed = path.read_text().replace("2.25", "2.26")
+    path.write_text(changed)
+    assert repair_run(unfinished.path) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
+    assert unfinished.metrics() == []
+    assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json"])
+def test_repair_sets_a_changed_file_aside_that_can_be_made_anew(study, name):
+    run = RunFolder.open(study.parent / "runs" / "gated-1")
+    change_a_byte(run.path / name)
+    (line,) = repair_run(run.path)
+    assert f"it is kept as {name}.damaged" in line
+    assert not run.altered()
+    assert repair_run(run.path) == []
+
+
+def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(study):
+    run = RunFolder.open(study.parent / "runs" / "gated-1")
+    run.write_samples([{"temperature": 0.0, "seed": 0, "text": "abc"}])
+    assert run.samples[0]["text"] == "abc"
+    path = run.path / "samples.json"
+    path.write_text(path.read_text().replace("abc", "abd"))
+    with pytest.raises(InputError, match=r"samples.json' is damaged: its content changed"):
+        _ = run.samples
+    write_json(path, {"samples": []})
+    assert run.samples == []
+    write_json(run.path / PROBES_FILE, sealed({"done": ["x"]}) | {"done": ["y"]})
+    with pytest.warns(DamageWarning, match="probes.json' is damaged: its content changed"):
+        assert StudyRecord.read(study).finished == 3
+
+
+def test_a_changed_plan_of_a_study_is_refused_and_hides_no_other_study(study):
+    before = (study / STUDY_FILE).read_text()
+    assert len(find_records(study.parent / "none", study.parent)) == 1
+    (study / STUDY_FILE).write_text(before.replace("gated-1", "gated-0"))
+    with pytest.raises(InputError, match=r"must hold the plan of a study, and is damaged|its content changed"):
+        StudyRecord.read(study)
+    with pytest.warns(LeftOutWarning, match="left out a damaged study: "):
+        assert find_records(study.parent / "none", study.parent) == []
+    plan = json.loads(before)
+    del plan["checksum"]  # as an earlier version wrote it
+    write_json(study / STUDY_FILE, plan)
+    assert StudyRecord.read(study).finished == 4
 
 
 def test_an_older_run_without_a_seal_is_read(study):

@@ -64,6 +64,10 @@ def in_child(run: Callable[[], None], folder: Path) -> Ended:
             os.chdir(folder)
             os.dup2(out.fileno(), 1)
             os.dup2(error.fileno(), 2)
+            sys.stdout, sys.stderr = (
+                os.fdopen(1, "w", closefd=False),
+                os.fdopen(2, "w", closefd=False),
+            )  # pytest has its own
             code = 0
             try:
                 run()

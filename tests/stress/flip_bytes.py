@@ -110,8 +110,6 @@ def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[End
         "report of the study": (typed("report", "runs/killed-smoke", "--formats", "svg"), record),
         "runs list": (typed("runs", "list", "runs", "--json"), listing),
         "runs show": (typed("runs", "show", run), said),
-        "runs compare": (typed("runs", "compare", "runs", "--out", "compared"), files("compared/table.md")),
-        "runs prune": (typed("runs", "prune", "runs"), said),
         "evaluate": (typed("evaluate", run, "--on", "text.txt", "--device=cpu"), said),
         "generate": (typed("generate", run, "--max-new-tokens=8"), said),
         "export": (typed("export", run, "--out", "exported"), files("exported")),
@@ -171,7 +169,7 @@ def flip_and_compare(root: Path, n_flips: int, seed: int, say: Any = print, only
         and path.stat().st_size
         and path.name not in UNREAD
         and "figures" not in path.parts
-        and only in path.name
+        and re.search(only, path.name)
     ]
     targets += [(path.relative_to(whole), "runs/killed-smoke") for path in (whole / "results").glob("*.json")]
     say(f"{len(targets)} files")

@@ -244,7 +244,7 @@ def check(root: Path, say: Any = print) -> int:
         judge(f"claims with a study file that is {what}", ended, [] if ended.code == 1 else ["did not say so"])
         ended = command("study", "run", "killed.py", *options, folder=place)
         faults = [] if sorted(path.name for path in (place / "runs/runs").iterdir()) == runs else ["changed the runs"]
-        if ended.code != 0 or (place / STUDY_FILE).read_bytes() != content:
+        if ended.code != 0 or json.loads((place / STUDY_FILE).read_bytes())["cells"] != json.loads(content)["cells"]:
             faults.append(f"was not written anew: {ended.text[-300:]}")
         judge(f"study run with a study file that is {what}", ended, faults)
         n_files += 1

@@ -1,10 +1,12 @@
 """The outline of a study is read from its file without executing it."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from attractor.errors import InputError
+from attractor.runs.machine import is_tracked
 from attractor.study import load_study
 from attractor.study.outline import outline_of
 from in_process import command_in_process
@@ -51,11 +53,19 @@ def test_code_outside_of_a_repository_is_announced_before_it_is_executed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trap.py").write_text(TRAP)
+    for words in (["init", "--quiet"], ["add", "trap.py"]):  # what a stranger's repository tracks is no better
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "trap.py")
     assert code == 2
-    assert "'trap.py' is Python code that no repository tracks, and is executed now" in said
+    assert "'trap.py' is Python code from outside of attractor's repository, and is executed now" in said
     assert (tmp_path / "executed").exists()
     assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not is_tracked(Path(__file__)), reason="needs a checkout by git")
+def test_a_study_of_this_repository_is_not_announced() -> None:
+    assert is_tracked(STUDIES[0])
+    assert not is_tracked(Path("/nowhere/study.py"))
 
 
 @pytest.mark.parametrize("text", ["STUDY = 3", "", "\0"])

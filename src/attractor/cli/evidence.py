@@ -83,7 +83,13 @@ def report(args: ReportArguments, console: Console) -> None:
     if args.out is None and source.is_file():
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
-    page = write_report(record, args.out or source, args.formats, presets_as_data())
+    try:
+        page = write_report(record, args.out or source, args.formats, presets_as_data())
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
+        if isinstance(error, InputError) or not source.is_file():
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"'{source}' must hold a study's record, and is damaged ({reason}); store it anew") from error
     if args.store is not None:
         write_text(args.store, record.to_text())
     say(console, str(page))

@@ -221,7 +221,8 @@ def _require_plain(folder: Path, manifest: dict[str, Any]) -> None:
         rule = "manifest must have file, size and sha256 of every shard"
         raise _damaged(rule, f"'{folder / MANIFEST}' does not") from error
     dtype, anew = manifest["dtype"], f"prepare the corpus in '{folder}' anew"
-    require(dtype in ID_TYPES and isinstance(vocab_size, int), "dtype", " or ".join(ID_TYPES), dtype, anew)
+    require(dtype in ID_TYPES, "dtype", " or ".join(ID_TYPES), dtype, anew)
+    require(isinstance(vocab_size, int), "vocab_size", "a whole number", vocab_size, anew)
     for name, size, checksum in sizes:
         is_plain = isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None
         require(is_plain, "file", "a plain name as train-00000.tokens", name, anew)

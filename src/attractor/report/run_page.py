@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from attractor.errors import InputError
 from attractor.files import write_text
 from attractor.numerals import in_bytes, in_time
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
@@ -50,7 +51,15 @@ MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that ar
 
 def write_run_page(folder: Path, out: Path | None = None) -> Path:
     """Write the page of the run in `folder` into `out`, by default the run's own folder, and return its path."""
-    text = render(RunFolder.open(folder))
+    try:
+        text = render(RunFolder.open(folder))
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a damaged file may hold any JSON
+        raise InputError(
+            f"'{folder}' must hold what a run writes, and its page cannot be drawn ({type(error).__name__}: {error}); "
+            "restore its files from a copy"
+        ) from error
     page = (out or folder) / "report.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     write_text(page, text)

@@ -42,20 +42,31 @@ def _version(package: str) -> str | None:
 
 def _commit() -> dict[str, Any]:
     """Return the commit of the source if git tracks this file; an installed package has no commit."""
-    if _git("ls-files", "--error-unmatch", Path(__file__).name, folder=Path(__file__).parent) is None:
+    if _repository() is None:
         return {"commit": None, "dirty": None}
     return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
 
 
 def is_tracked(file: Path) -> bool:
-    """Return whether a git repository tracks this file."""
-    return _git("ls-files", "--error-unmatch", "--", file.name, folder=file.resolve().parent) is not None
+    """Return whether the repository of attractor's source tracks this file. One that a stranger made says nothing."""
+    repository, file = _repository(), file.resolve()
+    if repository is None or not file.is_relative_to(repository):
+        return False
+    return _git("ls-files", "--error-unmatch", "--", str(file), folder=repository) is not None
+
+
+def _repository() -> Path | None:
+    """Return the repository that tracks this source; None for an installed package."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name, folder=Path(__file__).parent) is None:
+        return None
+    top = _git("rev-parse", "--show-toplevel")
+    return Path(top).resolve() if top else None
 
 
 def _git(*arguments: str, folder: Path = PACKAGE) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
+            ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments],  # a repository may name a program
             cwd=folder,
             capture_output=True,
             text=True,

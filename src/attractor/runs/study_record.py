@@ -11,6 +11,7 @@ A comparison that was given a folder of its own keeps its pool inside that folde
 """
 
 import json
+import math
 import re
 import warnings
 from bisect import bisect_left
@@ -285,7 +286,16 @@ class StudyRecord:
             )
             for cell in stored["cells"]
         )
-        return cls(Design.from_dict(stored["design"]), in_one_unit(cells), dict(stored["environments"]))
+        record = cls(Design.from_dict(stored["design"]), in_one_unit(cells), dict(stored["environments"]))
+        record._measure_all()
+        return record
+
+    def _measure_all(self) -> None:
+        """Read every quantity once, so that a record with other than numbers is refused before anything uses it."""
+        for quantity in (*self.design.quantities, LOSS_OF_VALIDATION):
+            for cell in self.cells:
+                for number in (*cell.by_seed(quantity).values(), *cell.compared(quantity).values()):
+                    math.isfinite(number)
 
 
 Keys = dict[tuple[str, str], dict[int, str]]
@@ -325,6 +335,8 @@ def read_study(folder: Path) -> tuple[Design, Keys]:
             (cell["row"], cell["column"]): {int(seed): key for seed, key in cell["runs"].items()}
             for cell in stored["cells"]
         }
+        if not all(isinstance(key, str) for runs in keys.values() for key in runs.values()):
+            raise TypeError("the key of a run is a text")
         return Design.from_dict(stored["design"]), keys
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' must hold the plan of a study, and is damaged; repeat its command") from error
