@@ -308,7 +308,7 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_incomplete_one(
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            checkpoint.drop_old(folder, keep=1, step=11)
+            checkpoint.drop_old(folder, 1, checkpoint.TrainState(step=11))
     assert steps(folder) == [10, 11]
     for path in checkpoint.list_checkpoints(folder):
         checkpoint.verify(path)
