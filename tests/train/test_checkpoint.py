@@ -154,10 +154,10 @@ def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> N
     assert checkpoint.newest_intact(tmp_path, [].append) is None
 
 
-@pytest.mark.parametrize("newer", [3, 99])
+@pytest.mark.parametrize("newer", [4, 99])
 def test_a_newer_format_is_refused_rather_than_passed_over(stopped: Path, newer: int) -> None:
     reseal(stopped / "checkpoints/step-00000011", format=newer)
-    with pytest.raises(InputError, match=rf"format must be 2, got {newer} in '.*step-00000011'; use the version"):
+    with pytest.raises(InputError, match=rf"format must be 2 or 3, got {newer} in '.*step-00000011'; use the version"):
         checkpoint.newest_intact(stopped / "checkpoints", [].append)
 
 

@@ -110,6 +110,7 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
         flushed.append((path.name, RunFolder.open(tmp_path).metrics()[-1]["step"]))
 
     monkeypatch.setattr(checkpoint, "flush_to_disk", note)
+    monkeypatch.setattr("attractor.runs.run_folder.flush_to_disk", note)
     train(config, tmp_path, Runtime(device="cpu", log_every=1, save_every=4))
     named = [step for name, step in flushed if name == "checkpoints"]
     in_metrics = [step for name, step in flushed if name == "metrics.jsonl"]

@@ -67,6 +67,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "runs compare": "stored_runs",
     "runs prune": "stored_runs",
     "runs repair": "stored_runs",
+    "runs convert": "stored_runs",
     "runs mirror": "stored_runs",
     "runs fetch": "stored_runs",
     "report": "evidence",

@@ -92,6 +92,14 @@ class RunsFetchArguments:
     folder: Annotated[Positional[Path], arg(help="folder to write: of the run, or of all runs")]
 
 
+@dataclass(frozen=True)
+class RunsConvertArguments:
+    """Convert the checkpoints of a run between the plain format and the sharded one. Their content stays the same."""
+
+    run: Annotated[Positional[Path], arg(help="run folder")]
+    to: Annotated[str, arg(help="plain or sharded")] = "plain"
+
+
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...]]:
     """Return the runs of a folder that meet all conditions, and the conditions. Damaged runs meet none."""
     from attractor.runs.filters import conditions
@@ -268,6 +276,13 @@ def runs_fetch(args: RunsFetchArguments, console: Console) -> None:
         say(console, str(path))
 
 
+def runs_convert(args: RunsConvertArguments, console: Console) -> None:
+    from attractor.train.sharded import convert_run
+
+    names = convert_run(args.run, args.to)
+    say(console, f"converted to {args.to}: {', '.join(names)}" if names else f"all checkpoints are {args.to} already")
+
+
 def _order(value: Any) -> tuple[int, Any]:
     """Numbers come first, by size, then texts, and last what is unknown."""
     if value is None:
@@ -290,6 +305,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (RunsCompareArguments, runs_compare),
     "prune": (RunsPruneArguments, runs_prune),
     "repair": (RunsRepairArguments, runs_repair),
+    "convert": (RunsConvertArguments, runs_convert),
     "mirror": (RunsMirrorArguments, runs_mirror),
     "fetch": (RunsFetchArguments, runs_fetch),
 }

@@ -22,7 +22,8 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
@@ -39,7 +40,7 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
 
-FORMAT = 2  # later formats must seal their manifest in the same way, so that a flipped byte is never a new version
+FORMAT, SHARDED = 2, 3  # later formats must seal their manifest in the same way: no flipped byte is a new version
 MANIFEST = "manifest.json"
 BEST = "best.json"
 HIDDEN = (".writing-", ".removing-")  # beginnings of the names of incomplete checkpoints
@@ -95,40 +96,63 @@ class DamagedCheckpointError(Exception):
 
 def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`. Under its final name it is never incomplete."""
-    target = checkpoint_of(folder, state.step)
-    temporary = folder / f"{HIDDEN[0]}{target.name}"
-    try:
+    temporary = begin_writing(folder, state.step)
+    with writing_errors(folder, state.step, temporary):
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
+        write_tensors(temporary / "optimizer.pt", tensors)
+        return finish_writing(folder, temporary, state, FORMAT)
+
+
+def begin_writing(folder: Path, step: int) -> Path:
+    """Create and return the hidden folder in which the checkpoint of a step is written."""
+    temporary = folder / f"{HIDDEN[0]}{checkpoint_of(folder, step).name}"
+    with writing_errors(folder, step, temporary):
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
-        follow_umask(temporary / "model.safetensors")
-        _write_tensors(temporary / "optimizer.pt", tensors)
-        write_json(temporary / "state.json", asdict(state))
-        files = sorted(path for path in temporary.iterdir())
-        manifest = {
-            "format": FORMAT,
-            "config_hash": _hash_of_run(folder),
-            "sha256": {path.name: sha256_of(path) for path in files},
-        }
-        write_json(temporary / MANIFEST, sealed(manifest))
-        for path in files:
-            flush_to_disk(path)
-        RunFolder(folder.parent, {}).seal()  # no power cut leaves a checkpoint without its metrics
-        if target.exists():  # a resumed run repeats steps
-            remove_checkpoint(target)
-        temporary.rename(target)
-        flush_to_disk(folder)
+        run = RunFolder(folder.parent, {})
+        if not run.finished:
+            run.seal()  # no power cut leaves a checkpoint without its metrics
+    return temporary
+
+
+def finish_writing(folder: Path, temporary: Path, state: TrainState, checkpoint_format: int) -> Path:
+    """Complete a checkpoint with its state and checksums, flush it to disk, and give it its final name."""
+    target = checkpoint_of(folder, state.step)
+    follow_umask(*temporary.glob("*.safetensors"))
+    write_json(temporary / "state.json", asdict(state))
+    files = sorted(path for path in temporary.iterdir())
+    manifest = {
+        "format": checkpoint_format,
+        "config_hash": _hash_of_run(folder),
+        "sha256": {path.name: sha256_of(path) for path in files},
+    }
+    write_json(temporary / MANIFEST, sealed(manifest))
+    for path in files:
+        flush_to_disk(path)
+    if target.exists():  # a resumed run repeats steps
+        remove_checkpoint(target)
+    temporary.rename(target)
+    flush_to_disk(folder)
+    return target
+
+
+@contextmanager
+def writing_errors(folder: Path, step: int, temporary: Path) -> Iterator[None]:
+    """Say in one line why a checkpoint could not be written, and remove what was written of it."""
+    try:
+        yield
     except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
         number = getattr(error, "errno", None)
         cure = "make room" if number is None or number in FULL else "make it writable"
         raise WritingError(
-            f"could not save the checkpoint of step {state.step} in '{folder}': {getattr(error, 'strerror', error)}; "
+            f"could not save the checkpoint of step {step} in '{folder}': {getattr(error, 'strerror', error)}; "
             f"{cure}, then resume. Earlier checkpoints are intact"
         ) from error
-    finally:
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
+        raise
 
 
 def checkpoint_of(folder: Path, step: int) -> Path:
@@ -223,9 +247,9 @@ def remove_checkpoint(path: Path) -> None:
 def verify(path: Path) -> None:
     """Refuse a checkpoint whose files differ from their checksums, or that belongs to another run or format."""
     manifest = _read_manifest(path / MANIFEST)
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (FORMAT, SHARDED):
         raise InputError(
-            f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; "
+            f"checkpoint format must be {FORMAT} or {SHARDED}, got {manifest['format']} in '{path}'; "
             "use the version of attractor that wrote it"
         )
     here, there = _hash_of_run(path.parent), manifest["config_hash"]
@@ -286,7 +310,14 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load the weights of a checkpoint into a model of the same configuration, and refuse a damaged checkpoint."""
     verify_or_refuse(path)
-    load_model(model, str(path / "model.safetensors"))
+    if is_sharded(path):
+        model.load_state_dict(read_checkpoint(path)[0])
+    else:
+        load_model(model, str(path / "model.safetensors"))
+
+
+def is_sharded(path: Path) -> bool:
+    return not (path / "model.safetensors").exists()
 
 
 def verify_or_refuse(path: Path) -> None:
@@ -296,17 +327,45 @@ def verify_or_refuse(path: Path) -> None:
         raise InputError(f"damaged checkpoint: {damage}; choose the other one, best or last") from damage
 
 
-def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
-    """Load the weights of a verified checkpoint into the model, and return its other tensors and its state."""
-    weights, wanted = load_file(path / "model.safetensors", device=str(device)), model.state_dict()
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> tuple[dict[str, Any], TrainState]:
+    """Load the weights of a verified checkpoint into the model, and return its other tensors and its state.
+
+    The optimizer says which parameter each of its moments belongs to, and so how the moment is sharded.
+    """
+    wanted = model.state_dict()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def place(name: str) -> Tensor | None:
+        part, _, key = name.partition(".")
+        if part == "optimizer":
+            return parameters[int(key.split(".")[1])]  # optimizer.state.7.exp_avg
+        return wanted[key] if part in ("model", "trained") else None
+
+    weights, tensors, state = read_checkpoint(path, device, place)
     model.load_state_dict({name: placed_as(tensor, wanted[name]) for name, tensor in weights.items()})
-    tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+    return tensors, state
+
+
+def read_checkpoint(
+    path: Path, device: torch.device | str = "cpu", place: Callable[[str], Tensor | None] = lambda name: None
+) -> tuple[dict[str, Tensor], dict[str, Any], TrainState]:
+    """Return the weights, the other tensors and the state of a verified checkpoint of either format."""
+    if is_sharded(path):
+        from attractor.train.sharded import read_shards
+
+        tensors = read_shards(path, place)
+        weights = tensors.pop("model")
+    else:
+        weights = load_file(path / "model.safetensors", device=str(device))
+        tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}
-    return tensors, TrainState(**{key: value for key, value in stored.items() if key in known})
+    return weights, tensors, TrainState(**{key: value for key, value in stored.items() if key in known})
 
 
-def _write_tensors(path: Path, tensors: dict[str, Any]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Any]) -> None:
     """Save tensors, and raise the error of the file rather than torch's, which does not give the reason."""
     try:
         with path.open("wb") as file:

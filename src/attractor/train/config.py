@@ -29,6 +29,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 PARALLEL = ("ddp", "fsdp")
 RECOMPUTED = ("blocks", "cheap")
 ON_DIVERGENCE = ("stop", "rollback")
+CHECKPOINT_FORMATS = ("plain", "sharded")
 SCHEDULES: dict[str, Callable[[float], float]] = {  # factors of the learning rate; progress goes from 0 to 1
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -260,6 +261,7 @@ class Runtime(PrintsChanges):
     on_divergence: str = "stop"  # after max_bad_steps; or rollback: to the last good checkpoint, with other data
     max_rollbacks: int = 3
     save_every_minutes: float | None = 10.0  # minutes without a checkpoint after which one is written; None: any time
+    checkpoint_format: str = "plain"  # or sharded: each process writes its part, while training goes on
 
     def __post_init__(self) -> None:
         for name in ("log_every", "save_every", "keep", "telemetry_every", "threads", "max_rollbacks"):
@@ -276,6 +278,8 @@ class Runtime(PrintsChanges):
         require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
         if self.parallel not in PARALLEL:
             raise unknown("parallel", self.parallel, PARALLEL)
+        if self.checkpoint_format not in CHECKPOINT_FORMATS:
+            raise unknown("checkpoint_format", self.checkpoint_format, CHECKPOINT_FORMATS)
         if self.on_divergence not in ON_DIVERGENCE:
             raise unknown("on_divergence", self.on_divergence, ON_DIVERGENCE)
 

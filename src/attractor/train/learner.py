@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -162,13 +162,16 @@ class Learner:
         with averaged, unsharded(self.model):
             return validate(self.model, self.task, self.config, part)
 
-    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a checkpoint holds: the weights, and all else that a resumed run continues from."""
-        keep = self.world.is_first
+    def tensors(self, whole: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a checkpoint holds: the weights, and all else that a resumed run continues from.
+
+        Sharded tensors are gathered in the first process where they are to be `whole`.
+        """
+        collected = partial(gathered, keep=self.world.is_first) if whole else lambda tree: tree
         means, trained = ({}, {}) if self.average is None else (self.average.means, self.average.trained)
-        return gathered(self.model.state_dict() | means, keep), {
-            "trained": gathered({name: parameter.detach() for name, parameter in trained.items()}, keep),
-            "optimizer": gathered(self.optimizer.state_dict(), keep),
+        return collected(self.model.state_dict() | means), {
+            "trained": collected({name: parameter.detach() for name, parameter in trained.items()}),
+            "optimizer": collected(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
             "interventions": self.interventions.state_dict(),
             "random": torch.get_rng_state(),

@@ -16,6 +16,7 @@ from attractor.train.distributed import unsharded, whole
 from attractor.train.evaluate import Evaluation
 from attractor.train.hardware import model_flops_utilisation
 from attractor.train.learner import Learner
+from attractor.train.sharded import ShardedSaver
 from attractor.train.telemetry import TensorBoard, is_spike, parameter_norm, probe_tokens
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Checkpoints:
         self.saved_step: int | None = None
         self.saved_finite = True  # whether all numbers of the last checkpoint were finite
         self.saved_at = time.monotonic()
+        self.saver: ShardedSaver | None = None
 
     @property
     def is_time(self) -> bool:
@@ -168,10 +170,24 @@ class Checkpoints:
         self.saved_finite = learner.is_finite()
         if self.saved_finite and state.is_usual and self._may_be_gone_back_to(state.step):
             state.good_step = state.step
-        weights, tensors = learner.tensors()
+        sharded = learner.runtime.checkpoint_format == "sharded"
+        weights, tensors = learner.tensors(whole=not sharded)
         tensors["probe"] = self.telemetry.state_dict()
-        learner.world.first_does(lambda: self._write(weights, tensors))
+        if sharded:
+            self.saver = self.saver or ShardedSaver(self.folder.checkpoints, learner.world)
+            self.saver.save(weights, tensors, state, self._drop_old)
+        else:
+            learner.world.first_does(lambda: self._write(weights, tensors))
         self.saved_step, self.saved_at = state.step, time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk, in a run that saves while it trains."""
+        if self.saver is not None:
+            self.saver.wait()
+
+    def close(self) -> None:
+        if self.saver is not None:
+            self.saver.close()
 
     def _may_be_gone_back_to(self, step: int) -> bool:
         """Whether a checkpoint may become the last good one.
@@ -183,12 +199,14 @@ class Checkpoints:
         return runtime.on_divergence == "stop" or step % runtime.save_every == 0
 
     def _write(self, weights: dict[str, Any], tensors: dict[str, Any]) -> None:
-        state, place = self.learner.state, self.folder.checkpoints
-        checkpoint.save_checkpoint(place, weights, tensors, state)
-        checkpoint.drop_old(place, self.learner.runtime.keep, state)
+        checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, self.learner.state)
+        self._drop_old(self.learner.state)
 
-    def mark_best(self) -> None:
-        checkpoint.mark_best(self.folder.checkpoints, self.learner.state)
+    def _drop_old(self, state: checkpoint.TrainState) -> None:
+        """Mark the best checkpoint of a state that is saved, and remove the old ones."""
+        if state.best_step == state.step:
+            checkpoint.mark_best(self.folder.checkpoints, state)
+        checkpoint.drop_old(self.folder.checkpoints, self.learner.runtime.keep, state)
 
     def restore(self) -> None:
         """Continue from the newest intact checkpoint, if there is one."""
@@ -201,7 +219,9 @@ class Checkpoints:
             self.save()  # the start, to which a run can go back that diverges early
 
     def _load(self, path: Path) -> None:
-        tensors, self.learner.state = checkpoint.load_checkpoint(path, self.learner.model, self.learner.device)
+        tensors, self.learner.state = checkpoint.load_checkpoint(
+            path, self.learner.model, self.learner.optimizer, self.learner.device
+        )
         self.learner.load_tensors(tensors)
         self.telemetry.probe, self.telemetry.stored_probe = None, tensors.get("probe", {})
         self.saved_step = None
@@ -217,6 +237,7 @@ class Checkpoints:
         if runtime.on_divergence == "stop" or good is None or number > runtime.max_rollbacks:
             return None
         path = checkpoint.checkpoint_of(self.folder.checkpoints, good)
+        self.wait()
         learner.world.first_does(lambda: checkpoint.verify_or_refuse(path))
         self._load(path)
         first = good + diverged.n_skipped_batches
@@ -239,7 +260,7 @@ class Checkpoints:
     def _drop_later_records(self) -> None:
         """Drop what an earlier session recorded, and marked as best, after the step from which this one continues."""
         state = self.learner.state
-        self.mark_best()
+        checkpoint.mark_best(self.folder.checkpoints, state)
         self.folder.keep_until(state.step)
         last = max((record["step"] for record in self.folder.metrics()), default=0)
         if state.step - last >= self.learner.runtime.log_every:
@@ -277,7 +298,6 @@ class Validation:
         if math.isfinite(loss) and (state.best_loss is None or loss < state.best_loss):
             state.best_loss, state.best_step = loss, state.step
             self.checkpoints.save()
-            self.learner.world.first_does(self.checkpoints.mark_best)
 
     def measures(self) -> dict[str, Any]:
         """Return the latest results in the task's own terms; names of further validation sets begin with the set."""

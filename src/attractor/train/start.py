@@ -5,6 +5,7 @@ In any other path, `{attention}` and `{seed}` stand for those of the new run.
 """
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def chosen_checkpoint(run: Path, which: str = "best") -> Path:
     return path
 
 
+def plain_checkpoint(run: Path) -> Path:
+    """Return the best checkpoint of a run, and refuse a sharded one, whose fingerprint would be another."""
+    path = chosen_checkpoint(run)
+    if checkpoint.is_sharded(path):
+        raise InputError(
+            f"start must be a run with plain checkpoints, and '{path}' is sharded; "
+            f"convert it: attractor runs convert {shlex.quote(str(run))} --to plain"
+        )
+    return path
+
+
 def weights_fingerprint(run: Path, config: ModelConfig) -> str:
     """Return the checksum of the weights that a run would start from, and refuse a model that they do not fit."""
     with torch.device("meta"):
@@ -63,7 +75,7 @@ def load_start(run: Path, model: nn.Module) -> Path:
 
     A readout of another shape keeps its initial weights.
     """
-    path = chosen_checkpoint(run)
+    path = plain_checkpoint(run)
     stored = load_file(path / "model.safetensors")
     wanted = dict(model.named_parameters())
     for name in sorted(stored.keys() | wanted.keys()):
