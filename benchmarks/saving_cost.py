@@ -69,7 +69,8 @@ def measure(n_blocks: int, root: Path) -> float:
     n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
     print(
         f"{n_parameters / 1e6:.0f}M parameters: blocked {blocked:.1f} s (processor {processor:.1f} s), "
-        f"written after {written:.1f} s; {len(during)} steps meanwhile took {slower:.1f} s longer ({usual:.2f} s each alone); "
+        f"written after {written:.1f} s; {len(during)} steps meanwhile took {slower:.1f} s longer "
+        f"({usual:.2f} s each alone); "
         f"{share:.2%} of {INTERVAL:.0f} s; memory {before:.1f} GiB, {gibibytes():.1f} GiB while saving"
     )
     return share
