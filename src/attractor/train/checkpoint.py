@@ -39,6 +39,7 @@ from attractor.files import FULL, flush_to_disk, follow_umask, in_json, seal_hol
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
+from attractor.train.shards import read_shards
 
 FORMAT, SHARDED = 2, 3  # later formats must seal their manifest in the same way: no flipped byte is a new version
 MANIFEST = "manifest.json"
@@ -353,8 +354,6 @@ def read_checkpoint(
 ) -> tuple[dict[str, Tensor], dict[str, Any], TrainState]:
     """Return the weights, the other tensors and the state of a verified checkpoint of either format."""
     if is_sharded(path):
-        from attractor.train.sharded import read_shards
-
         tensors = read_shards(path, place)
         weights = tensors.pop("model")
     else:
