@@ -97,6 +97,14 @@ def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinish
     assert [record["loss"] for record in unfinished.metrics()] == [2.5, 2.0]
 
 
+def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
+    """Criterion: no command goes on from another configuration, and the message names the file."""
+    config = unfinished.path / "config.json"
+    config.write_text(config.read_text().replace('"seed"', '"sead"'))
+    with pytest.raises(InputError, match=r"config\.json changed"):
+        RunFolder.open(unfinished.path)
+
+
 def test_repair_sets_changed_metrics_of_an_unfinished_run_aside(unfinished):
     path = unfinished.path / "metrics.jsonl"
     changed = path.read_text().replace("2.25", "2.26")

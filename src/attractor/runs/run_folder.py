@@ -46,7 +46,8 @@ METRICS = "metrics.jsonl"
 SEAL = "seal.json"
 ENVIRONMENT = "environment.json"
 SUMMARY = "summary.json"
-SEALED = ("config.json", METRICS, "tokenizer.json", "tokenizer_settings.json")  # and the two above, once it finished
+CONFIG = "config.json"
+SEALED = (CONFIG, METRICS, "tokenizer.json", "tokenizer_settings.json")  # and the two above, once it finished
 LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
 
@@ -62,12 +63,12 @@ class RunFolder:
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> Self:
         """Start a run, or continue the run in the folder if it has the same configuration."""
         path, asked = Path(path), plain(dict(config))
-        if not (path / "config.json").exists():
+        if not (path / CONFIG).exists():
             _refuse_foreign_folder(path)
             path.mkdir(parents=True, exist_ok=True)
             with turn(path):
-                if not (path / "config.json").exists():  # another process may start the same run at this moment
-                    write_json(path / "config.json", asked)
+                if not (path / CONFIG).exists():  # another process may start the same run at this moment
+                    write_json(path / CONFIG, asked)
         run = cls.open(path)
         _refuse_other_config(run, asked)
         if not (path / ENVIRONMENT).exists():
@@ -78,7 +79,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: str | Path) -> Self:
         path = Path(path)
-        config = read_object(path / "config.json")
+        config = read_object(path / CONFIG)
         if config is None:
             raise InputError(f"a run folder must hold config.json, and '{path}' does not; give the folder of a run")
         if "model_type" in config and "model" not in config:
@@ -86,7 +87,14 @@ class RunFolder:
                 f"a run folder must hold the configuration of a run, and '{path}' holds that of a Hugging Face model; "
                 f"'attractor import {shlex.quote(str(path))}' makes a run of it"
             )
-        return cls(path, config)
+        run = cls(path, config)
+        try:
+            config_changed = CONFIG in run.altered(CONFIG)
+        except InputError:  # a damaged seal is for those to name who read results
+            config_changed = False
+        if config_changed:
+            run.refuse_altered(CONFIG)
+        return run
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -211,7 +219,7 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         if not self.finished:
             return None
-        self.refuse_altered("config.json", SUMMARY)
+        self.refuse_altered(CONFIG, SUMMARY)
         return read_object(self.path / SUMMARY)
 
     def record(self, number: int, line: bytes) -> dict[str, Any]:
@@ -264,7 +272,7 @@ def find_runs(root: str | Path) -> list[RunFolder]:
 
 def run_paths(folder: Path) -> Iterator[Path]:
     """Yield the folder of every run at or below `folder`, damaged runs included, by path."""
-    if (folder / "config.json").exists():
+    if (folder / CONFIG).exists():
         yield folder
     else:
         for child in sorted(folder.iterdir()):
@@ -317,5 +325,5 @@ def _refuse_foreign_folder(path: Path) -> None:
         raise InputError(f"a run needs a folder, and '{path}' is a file; choose another name")
     inhabited = path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir())
     # This is checked last, because another process may be creating the run.
-    if inhabited and not (path / "config.json").exists():
+    if inhabited and not (path / CONFIG).exists():
         raise InputError(f"'{path}' holds files but no config.json, so it is no run; choose a new or empty folder")
