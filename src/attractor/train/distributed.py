@@ -49,9 +49,7 @@ LossFunction = Callable[..., tuple[Tensor, Tensor]]
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # environment variable that torchrun sets
 STORE = "ATTRACTOR_STORE"  # environment variable: the file over which processes meet that attractor started
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-NCCL_SECONDS = (
-    60.0  # by which torch's own watchdog of NCCL comes later than gloo's error, since it ends processes at once
-)
+NCCL_SECONDS = 60.0  # by which torch's watchdog of NCCL, which ends processes at once, comes later than gloo's error
 OPEN_RENDEZVOUS = (
     "torchrun's rendezvous listens on every network interface without a password, and whoever reaches it can execute "
     "code here: use it only in a private network (docs/distributed.md)"
