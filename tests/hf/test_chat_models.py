@@ -26,7 +26,7 @@ from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
 from attractor.hf.tokenizers import original_tokenizer
 from attractor.models import TransformerConfig
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.scoring.texts import score_texts
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
@@ -244,10 +244,17 @@ def test_chats_are_prepared_and_scored_with_their_special_tokens(
     assert "special_tokens must be left out with a tokenizer that has no special tokens" in err
 
 
+def unsealed_copy(run: Path, copy: Path) -> Path:
+    """Copy a run as one that is older than seals, or whose writer removed the seal."""
+    shutil.copytree(run, copy)
+    (copy / SEAL).unlink()
+    return copy
+
+
 def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
     """In older runs without settings, <s> is recognised by its name, and names of special tokens are encoded as
     text."""
-    older = shutil.copytree(place / "imported", tmp_path / "older")
+    older = unsealed_copy(place / "imported", tmp_path / "older")
     (older / SETTINGS_FILE).unlink()
     causal = load_causal(older, CPU)
     assert (causal.start, causal.end, causal.ends) == (1, 0, (0,))
@@ -341,6 +348,7 @@ def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> No
     facts = json.loads((run.path / SETTINGS_FILE).read_text())
     facts["tokenizer_config"] |= code  # a run from a stranger
     (run.path / SETTINGS_FILE).write_text(json.dumps(facts))
+    (run.path / SEAL).unlink()
     settings = saved_settings(run.path)
     assert settings is not None
     assert "evil" not in json.dumps(settings.files).lower()
@@ -375,7 +383,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_damaged_settings_are_refused_in_one_line(name: str, attractor: Command, place: Path, tmp_path: Path) -> None:
     changes, said = REFUSED[name]
-    run = shutil.copytree(place / "imported", tmp_path / "run")
+    run = unsealed_copy(place / "imported", tmp_path / "run")
     facts = json.loads((run / SETTINGS_FILE).read_text())
     (run / SETTINGS_FILE).write_text(json.dumps(facts | changes))
     with pytest.raises(InputError, match=said):
@@ -389,7 +397,7 @@ def test_damaged_settings_are_refused_in_one_line(name: str, attractor: Command,
 
 
 def test_a_template_that_refuses_a_message_ends_in_one_line(attractor: Command, place: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(place / "imported", tmp_path / "run")
+    run = unsealed_copy(place / "imported", tmp_path / "run")
     facts = json.loads((run / SETTINGS_FILE).read_text())
     facts["tokenizer_config"]["chat_template"] = "{{ raise_exception('no users here') }}"
     (run / SETTINGS_FILE).write_text(json.dumps(facts))

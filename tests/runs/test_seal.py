@@ -101,7 +101,7 @@ def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
     """Criterion: no command goes on from another configuration, and the message names the file."""
     config = unfinished.path / "config.json"
     config.write_text(config.read_text().replace('"seed"', '"sead"'))
-    with pytest.raises(InputError, match=r"config\.json changed"):
+    with pytest.raises(InputError, match=r"config\.json' changed since the run was sealed"):
         RunFolder.open(unfinished.path)
 
 

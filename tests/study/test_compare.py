@@ -320,7 +320,7 @@ def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: P
                 process.kill()
 
     failures = launch([job], 1, RUNTIME, kill)  # type: ignore[arg-type]
-    why = "signal 9 ended its process; what it saved is kept, the same command goes on from there"
+    why = "signal 9 ended its process; it has no checkpoint yet, so the same command starts it anew"
     assert failures == {"gated seed 0": why}
 
 

@@ -30,6 +30,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.repair import repair_run
 from in_process import without_heartbeat
 from tiers import fast_alone
 
@@ -154,10 +155,13 @@ def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
     (tmp_path / "summary.json").unlink()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 3))
+    with pytest.raises(InputError, match=r"metrics\.jsonl changed; .* 'attractor runs repair"):
+        train(config, tmp_path, runtime)
+    repair_run(tmp_path)
     notes: list[str] = []
     monkeypatch.setattr(Display, "note", lambda display, text: notes.append(text))
     train(config, tmp_path, runtime)
-    assert "metrics end at step 3, before the checkpoint of step 12" in "".join(notes)
+    assert "metrics end at step 0, before the checkpoint of step 12" in "".join(notes)
 
 
 def test_a_crash_before_the_summary_loses_only_the_summary(

@@ -109,7 +109,7 @@ def main() -> None:
             print(f"{loss}{stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
     except OutputLost:
-        if command_of(sys.argv[1:]) in RESUMABLE:
+        if " ".join(sys.argv[1:]).startswith(RESUMABLE):
             print(f"{loss_of_output()}: {INTERRUPTED}", file=sys.stderr)
         raise
     except KeyboardInterrupt:  # before the first step

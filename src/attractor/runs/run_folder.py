@@ -93,7 +93,10 @@ class RunFolder:
         except InputError:  # a damaged seal is for those to name who read results
             config_changed = False
         if config_changed:
-            run.refuse_altered(CONFIG)
+            raise InputError(
+                f"'{path / CONFIG}' changed since the run was sealed, and nothing else says what the run was; restore "
+                "it from a copy, or train the run anew elsewhere"
+            )
         return run
 
     @property
