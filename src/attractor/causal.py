@@ -339,7 +339,9 @@ def described(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise InputError(f"config.json of '{folder}' must be JSON, but is damaged; restore it") from error
-    return config if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        return {}
+    return config if "model_type" in config else RunFolder.open(folder).config  # which refuses a changed file
 
 
 @contextmanager

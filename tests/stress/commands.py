@@ -5,6 +5,7 @@ import pkgutil
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def in_child(run: Callable[[], None], folder: Path) -> Ended:
                 os.fdopen(2, "w", closefd=False),
             )  # pytest has its own
             code = 0
+            warnings.resetwarnings()  # pytest makes errors of them
             try:
                 run()
             except SystemExit as stopped:

@@ -66,8 +66,9 @@ def study(folder: Path, fault: str) -> subprocess.Popen[bytes]:
 
 def begin(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
-    said = (folder / "said.txt").open("wb")
-    return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (folder / "said.txt").open("wb") as said:
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=environment)
 
 
 STARTS: dict[str, Callable[[Path, str], subprocess.Popen[bytes]]] = {"torchrun": torchrun, "study": study}
