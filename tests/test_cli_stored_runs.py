@@ -124,7 +124,6 @@ def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool
 
 
 def test_runs_are_mirrored_listed_there_and_fetched(attractor, pool):
-    pytest.importorskip("fsspec")
     assert attractor("runs", "mirror", "runs", "mirror")[0] == 0
     code, out, _ = attractor("runs", "list", f"file://{pool}/mirror", "--where", "label=gated")
     assert (code, out.splitlines()[-1]) == (0, "2 runs")

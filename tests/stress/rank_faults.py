@@ -20,6 +20,7 @@ from typing import Any
 
 from attractor.runs.lock import is_held
 from attractor.train.checkpoint import list_checkpoints, verify
+from processes import living_family
 from stress.kill_resume import MODEL, newest_step
 from stress.kill_study import STUDY, runs_of
 
@@ -74,20 +75,6 @@ def begin(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 STARTS: dict[str, Callable[[Path, str], subprocess.Popen[bytes]]] = {"torchrun": torchrun, "study": study}
 
 
-def descendants(process: int) -> list[int]:
-    """Return the process ids of a process and of all its living descendants."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(status.parent.name)] = int(parent)
-    family = [process] if process in parents else []
-    for parent in family:
-        family += [child for child, its_parent in parents.items() if its_parent == parent]
-    return family
-
-
 def ranks(members: Sequence[int]) -> dict[int, int]:
     """Return the process ids of the ranks among these processes, which hold the file of their records, by rank."""
     found = {}
@@ -123,7 +110,7 @@ def disturb(folder: Path, started_by: str, fault: str) -> str:
     process = STARTS[started_by](folder, fault)
     try:
         until(lambda: newest_step(run_of(folder)) >= SAVED, "it does not train")
-        members = descendants(process.pid)
+        members = living_family(process.pid)
         if fault == "killed launcher":
             process.kill()
         elif fault == "killed rank":
@@ -131,7 +118,7 @@ def disturb(folder: Path, started_by: str, fault: str) -> str:
         elif fault == "hang" and started_by == "study":
             os.kill(ranks(members)[1], signal.SIGSTOP)
         process.wait(timeout=240)
-        until(lambda: not any(descendants(member) for member in members), "a process outlived the fault")
+        until(lambda: not any(living_family(member) for member in members), "a process outlived the fault")
     finally:
         process.kill()
     said = (folder / "said.txt").read_text()

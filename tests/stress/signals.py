@@ -29,9 +29,10 @@ from pathlib import Path
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import HIDDEN, list_checkpoints, verify
+from processes import living_family
 from stress.kill_resume import MODEL, as_at_a_terminal, newest_step
 from stress.kill_study import STUDY, runs_of
-from stress.rank_faults import descendants, until
+from stress.rank_faults import until
 
 LAUNCHERS = ("local", "stacked", "torchrun")
 PHASES = ("starting", "training", "saving")
@@ -116,7 +117,7 @@ class Disturbed:
     def disturb(self, number: int, generator: random.Random) -> None:
         until(self.reached, "it does not train")
         time.sleep(generator.uniform(0, 0.3) if self.how != "saving" else 0)
-        self.members = descendants(self.process.pid)
+        self.members = living_family(self.process.pid)
         if number == signal.SIGPIPE or self.how == "terminal closed":
             self.close()
         if number != signal.SIGPIPE:
@@ -128,7 +129,7 @@ class Disturbed:
                         continue
                 time.sleep(generator.uniform(0, 0.02))
         self.process.wait(timeout=240)
-        until(lambda: not any(descendants(member) for member in self.members), "a process was left")
+        until(lambda: not any(living_family(member) for member in self.members), "a process was left")
         self.close()
 
     def check(self, number: int) -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from attractor.study.parcel import pack, unpack
 from attractor.train.checkpoint import best_checkpoint, newest_intact
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
+from processes import living_family
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=20, log_every=5)
 # Ray does not wait for the processes that it starts and kills.
@@ -45,22 +46,6 @@ def at_home(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
     return tmp_path_factory.getbasetemp() / "home0" / "run"
 
 
-def processes_below(parent: int) -> set[int]:
-    """Return the living descendants of a process, without zombies."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, its_parent = path.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(path.parent.name)] = int(its_parent)
-    found: set[int] = set()
-    new = {parent}
-    while new:
-        new = {child for child, of in parents.items() if of in new}
-        found |= new
-    return found
-
-
 def started_at_last(stack: ExitStack) -> Any:
     """Start Ray with retries, since its own limit of half a minute is too short on a busy machine."""
     for _ in range(4):
@@ -77,18 +62,18 @@ def ray() -> Iterator[Any]:
     """Start a cluster as `launch` does, and check that it leaves no process, file or variable."""
     pytest.importorskip("ray", reason="needs the extra 'ray': pip install 'attractor[ray]'")
     variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    of_others = processes_below(os.getpid())  # the fork server of earlier tests is still alive
+    of_others = set(living_family(os.getpid()))  # the fork server of earlier tests is still alive
     with ExitStack() as stack:
         ray = started_at_last(stack)
         folder = Path(ray._private.worker._global_node.get_temp_dir_path())
         yield ray
-        started = processes_below(os.getpid()) - of_others
+        started = set(living_family(os.getpid())) - of_others
     del ray
     with warnings.catch_warnings():  # raise these warnings here, and not in a later test
         warnings.filterwarnings("ignore", "subprocess .* is still running", ResourceWarning)
         gc.collect()
     deadline = time.monotonic() + WITHIN
-    while left := started & processes_below(1) | {pid for pid in started if alive(pid)}:
+    while left := started & set(living_family(1)) | {pid for pid in started if alive(pid)}:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
     assert not folder.exists()

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
+from processes import living_family
 from stress.kill_resume import as_at_a_terminal
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
@@ -36,20 +36,6 @@ def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, preexec_fn=as_at_a_terminal, **pipes)
 
 
-def with_all_below(process: int) -> set[int]:
-    """Return the process ids of a living process and of all its living descendants."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(status.parent.name)] = int(parent)
-    family = [process]
-    for parent in family:
-        family += [child for child, its_parent in parents.items() if its_parent == parent]
-    return {member for member in family if member in parents}
-
-
 def steps_of(run: Path) -> list[int]:
     if not (run / "metrics.jsonl").exists():
         return []
@@ -65,9 +51,9 @@ def wait_until_trained(process: subprocess.Popen[bytes], folder: Path, n_runs: i
         time.sleep(0.01)
 
 
-def wait_until_ended(members: list[int] | set[int]) -> None:
+def wait_until_ended(members: list[int]) -> None:
     deadline = time.monotonic() + 120
-    while any(with_all_below(member) for member in members):
+    while any(living_family(member) for member in members):
         assert time.monotonic() < deadline, "a process outlived its launcher"
         time.sleep(0.01)
 
@@ -97,7 +83,7 @@ def test_a_signal_to_every_process_of_a_study_saves_every_run(
     process = study_run(tmp_path, options)
     try:
         wait_until_trained(process, tmp_path, n_at_once)
-        members = with_all_below(process.pid)
+        members = living_family(process.pid)
         assert len(members) > 2, "a launcher, a server that forks, and a run"
         for member in sorted(members, reverse=True):  # runs come first, since their launcher stops them again
             os.kill(member, number)
@@ -123,7 +109,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path: Path) -> None:
     process = study_run(tmp_path, "--launcher=torchrun --workers=2 --seeds 0")
     try:
         wait_until_trained(process, tmp_path, 1)
-        members = with_all_below(process.pid)
+        members = living_family(process.pid)
     finally:
         process.kill()
         process.communicate()

@@ -10,6 +10,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -77,24 +78,29 @@ def test_dropout_draws_new_numbers_at_every_step(config: TrainConfig, runtime: R
     assert float(run.gradients(batch, 1.0)) != float(run.gradients(batch, 1.0))
 
 
-def test_a_run_repeats_the_steps_that_a_crash_lost(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def crash_at(step: int) -> Iterator[None]:
+    """Let the run inside fail before the step after this one."""
+    take_step = Run.take_step
+
+    def crash(run: Run) -> StepResult:
+        if run.step == step:
+            raise MemoryError
+        return take_step(run)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Run, "take_step", crash)
+        with pytest.raises(MemoryError):
+            yield
+
+
+def test_a_run_repeats_the_steps_that_a_crash_lost(config: TrainConfig, tmp_path: Path) -> None:
     """Criterion: records after the last checkpoint are dropped, so that no step is twice in the metrics. The outcome
     equals that of a run without a crash."""
     runtime = Runtime(device="cpu", log_every=1, save_every=4)
     train(config, tmp_path / "whole", runtime)
-    take_step = Run.take_step
-
-    def crash(run: Run) -> StepResult:
-        if run.state.step == 7:
-            raise MemoryError
-        return take_step(run)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "take_step", crash)
-        with pytest.raises(MemoryError):
-            train(config, tmp_path / "crashed", runtime)
+    with crash_at(7):
+        train(config, tmp_path / "crashed", runtime)
     assert RunFolder.open(tmp_path / "crashed").metrics()[-1]["step"] == 7
     train(config, tmp_path / "crashed", runtime)
     assert_same_run(tmp_path / "whole", tmp_path / "crashed")
@@ -122,24 +128,15 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
 
 @pytest.mark.parametrize("minutes", [None, 1e-9, 0.002])
 def test_checkpoints_by_time_change_nothing_and_are_written(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None
+    config: TrainConfig, tmp_path: Path, minutes: float | None
 ) -> None:
     """Criterion: whenever the clock asks for checkpoints, weights, optimizer, random state, metrics and summary equal
     those of a run without them, and a run that crashes continues from the last of them."""
     config = config.replace(n_steps=9)
     train(config, tmp_path / "whole", Runtime(device="cpu", log_every=2, save_every_minutes=None))
     runtime = Runtime(device="cpu", log_every=2, save_every_minutes=minutes)
-    take_step = Run.take_step
-
-    def crash(run: Run) -> StepResult:
-        if run.step == 4:
-            raise MemoryError
-        return take_step(run)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "take_step", crash)
-        with pytest.raises(MemoryError):
-            train(config, tmp_path / "timed", runtime)
+    with crash_at(4):
+        train(config, tmp_path / "timed", runtime)
     if minutes != 0.002:
         expected = [] if minutes is None else ["step-00000003", "step-00000004"]
         assert [path.name for path in checkpoint.list_checkpoints(tmp_path / "timed/checkpoints")] == expected

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from threading import Event
 
+import fsspec
 import pytest
 
 from attractor.errors import InputError
@@ -20,7 +21,6 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from attractor.train.mirror import Mirror, fetch, follow, mirrored, opened, small_files
 
-fsspec = pytest.importorskip("fsspec")
 RUNTIME = Runtime(device="cpu", threads=1, save_every=2, keep=3, telemetry_every=None)
 
 

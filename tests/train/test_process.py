@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attractor.train.interrupt import SIGNALS
+from attractor.errors import RunInterrupted
+from attractor.train.interrupt import SIGNALS, StopRequest
 from attractor.train.process import begin, end_at_once, fresh_processes, save_and_end
 
 CONTEXT = multiprocessing.get_context("fork")  # forking is quick, and these processes compute nothing
@@ -89,3 +91,31 @@ def test_a_signal_to_all_processes_reaches_fresh_processes_and_spares_the_fork_s
     process.join()
     assert process.exitcode == number
     assert not has_ended(server)
+
+
+def interrupted_twice(number: int) -> None:
+    """End with 7 unless the second signal disturbs the end of the run that the first one interrupted."""
+    begin(end_at_once)
+    with suppress(RunInterrupted), StopRequest():
+        signal.raise_signal(number)
+        raise RunInterrupted("saved", number)
+    signal.raise_signal(number)
+    sys.exit(7)
+
+
+def interrupted_before_its_run(number: int) -> None:
+    begin(end_at_once)
+    signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_to_a_fresh_process_end_it_without_a_traceback(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Criterion: before its run the signal ends the process; a repeated one after an interrupted run does nothing."""
+    for act, exit_code in ((interrupted_twice, 7), (interrupted_before_its_run, -number)):
+        process = CONTEXT.Process(target=act, args=(number,))
+        process.start()
+        process.join()
+        assert process.exitcode == exit_code
+    assert capfd.readouterr().err == ""

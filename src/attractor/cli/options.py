@@ -31,6 +31,12 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
     return list(options.values())
 
 
+def runtime_of(args: Any) -> Runtime:
+    """Return the runtime with every field that is an option of these arguments."""
+    names = {setting.name for setting in fields(Runtime)}
+    return Runtime(**{name: value for name, value in vars(args).items() if name in names})
+
+
 @dataclass(frozen=True)
 class Common:
     """The recipe of a run and how it is carried out; subclasses add an option for every field of the recipe.
@@ -70,18 +76,7 @@ class Common:
         return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
     def runtime(self) -> Runtime:
-        return Runtime(
-            self.device,
-            self.threads,
-            self.log_every,
-            self.save_every,
-            self.keep,
-            telemetry_every=self.telemetry_every,
-            tensorboard=self.tensorboard,
-            on_divergence=self.on_divergence,
-            max_rollbacks=self.max_rollbacks,
-            save_every_minutes=self.save_every_minutes,
-        )
+        return runtime_of(self)
 
 
 def command_class(name: str, base: type, doc: str, without: Sequence[str] = ()) -> type:

@@ -40,14 +40,6 @@ class TrainBase(Common):
     collective_timeout: float = Runtime.collective_timeout
     checkpoint_format: str = Runtime.checkpoint_format
 
-    def runtime(self) -> Runtime:
-        return replace(
-            super().runtime(),
-            parallel=self.parallel,
-            collective_timeout=self.collective_timeout,
-            checkpoint_format=self.checkpoint_format,
-        )
-
 
 @dataclass(frozen=True)
 class MirroredTrain(TrainBase):

@@ -93,6 +93,7 @@ def announce_code(file: Path, console: Console) -> None:
 
 
 def study_run(args: StudyRunArguments, console: Console) -> None:
+    from attractor.cli.options import runtime_of
     from attractor.papers.ledger import read_record
     from attractor.runs.study_record import STUDY_FILE
     from attractor.study.run import Conduct, run_study
@@ -113,17 +114,7 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         from_record=None if args.from_record is None else read_record(args.from_record),
         gpus_per_run=args.gpus_per_run,
     )
-    runtime = Runtime(
-        args.device,
-        args.threads,
-        save_every=args.save_every,
-        keep=args.keep,
-        parallel=args.parallel,
-        collective_timeout=args.collective_timeout,
-        on_divergence=args.on_divergence,
-        max_rollbacks=args.max_rollbacks,
-        save_every_minutes=args.save_every_minutes,
-    )
+    runtime = runtime_of(args)
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
         print_chances(study.design(args.scale, seeds, command), args.results, console)

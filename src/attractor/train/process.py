@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-from attractor.train.interrupt import SIGNALS
+from attractor.train.interrupt import SIGNALS, StopRequest
 
 PARENT_SECONDS = 0.5  # between looks at a parent that has no pipe to this process
 NEEDED = ["attractor.train.loop", "torch._dynamo"]
@@ -41,9 +41,12 @@ def fresh_processes() -> ForkServerContext:
 def begin(at_end: Callable[[], Any]) -> None:
     """Detach a fresh process from the terminal, unblock its signals, and call `at_end` if its parent ends.
 
-    The parent keeps the terminal and asks its processes to stop, unless it was killed.
+    The parent keeps the terminal and asks its processes to stop, unless it was killed. A signal that no run handles
+    ends the process without a traceback, and none disturbs the end of a run that was interrupted.
     """
     os.setsid()
+    StopRequest.ends_process = True
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     parent = multiprocessing.parent_process()
     assert parent is not None
