@@ -15,7 +15,7 @@ from attractor.corpus.documents import CORPORA
 from attractor.models import FAMILIES, SIZES
 from attractor.models.config import ModelConfig
 from attractor.tasks import TASKS, TaskConfig
-from attractor.train.config import RECIPES, TrainConfig
+from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, TrainConfig
 from attractor.train.parts import without_data
 
 D_MODEL, N_HEADS = 512, 8
@@ -137,7 +137,11 @@ def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
 
 
 def task(name: str, config: TaskConfig) -> dict[str, Any]:
-    return {"phrase": LEARNED.get(name, ""), "values": shown_fields(config), "facts": {"seq_len": config.seq_len}}
+    return {
+        "phrase": LEARNED.get(name, ""),
+        "values": shown_fields(config),
+        "facts": {"seq_len": config.seq_len, "recipe": RECIPE_OF_TASK.get(config.kind, DEFAULT_RECIPE)},
+    }
 
 
 def first_sentence(made: Any) -> str:

@@ -6,9 +6,10 @@ import re
 import pytest
 import torch
 
-from attractor.attention import Rope
-from attractor.attention.position import LearnedPositions
+from attractor.attention import Rope, build
+from attractor.attention.position import GridPositions, GridRope, LearnedPositions, row_column_box
 from attractor.errors import InputError
+from attractor.tasks.sudoku.board import BOXES
 
 
 def vectors(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -183,3 +184,54 @@ def test_learned_positions_are_rows_of_a_table() -> None:
     table = LearnedPositions(10, 4)
     assert table.weight.shape == (10, 4)
     assert torch.equal(table(torch.tensor([[3, 0]])), table.weight[torch.tensor([[3, 0]])])
+
+
+@pytest.mark.parametrize("side", BOXES)
+def test_cells_have_the_rows_columns_and_boxes_of_sudoku(side: int) -> None:
+    height, width = BOXES[side]
+    boxes = [[r // height * height + c // width for c in range(side)] for r in range(side)]
+    row, column, box = row_column_box(torch.arange(side * side), side * side)
+    assert torch.equal(box, torch.tensor(boxes).flatten())
+    assert torch.equal(torch.stack([row, column]), torch.cartesian_prod(*[torch.arange(side)] * 2).T)
+
+
+def test_grid_positions_are_sums_of_three_vectors() -> None:
+    table = GridPositions(81, 4).double()
+    rows, columns, boxes = table.weight.split(9)
+    positions = table(torch.tensor([[0, 80], [40, 33]]))
+    cells = [[(0, 0, 0), (8, 8, 8)], [(4, 4, 4), (3, 6, 5)]]
+    expected = [[rows[r] + columns[c] + boxes[b] for r, c, b in pair] for pair in cells]
+    torch.testing.assert_close(positions, torch.stack([torch.stack(pair) for pair in expected]))
+
+
+def test_grid_rotation_turns_queries_keys_and_values_and_turns_outputs_back() -> None:
+    """Criterion: a layer is softmax(q R_i^-1 R_j k / sqrt(K)) R_i^-1 R_j v, with R by row in one half of the pairs and
+    by column in the other."""
+    layer, x = build("standard", d_model=16, n_heads=2).double(), vectors(1, 9, 16)
+    turn = torch.zeros(9, 8, 8, dtype=torch.float64)
+    for cell in range(9):
+        for pair, place in enumerate([cell // 3, cell // 3, cell % 3, cell % 3]):
+            angle = place * 10000.0 ** (-(pair % 2) / 2)
+            ends = torch.tensor([pair, pair + 4])
+            rotation = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+            turn[cell][ends.unsqueeze(1), ends] = torch.tensor(rotation, dtype=torch.float64)
+    moved = torch.einsum("iba,jbc->ijac", turn, turn)
+    with torch.no_grad():
+        q, k, v = layer.project(x)
+        weights = (torch.einsum("bhia,ijac,bhjc->bhij", q, moved, k) / 8**0.5).softmax(-1)
+        context = torch.einsum("bhij,ijac,bhjc->bhia", weights, moved, v)
+        expected = layer.output(context, x)
+        attended, _ = layer(x, False, GridRope(8, n_cells=9).at(torch.arange(9)))
+    torch.testing.assert_close(attended, expected)
+
+
+def test_grid_rotation_sees_only_how_cells_lie_to_each_other() -> None:
+    """Criterion: four cells in a square have the same outputs at any place of the board, but not in a row."""
+    layer, x, rope = build("gated", d_model=16, n_heads=2).double(), vectors(1, 4, 16), GridRope(8, n_cells=81)
+    with torch.no_grad():
+        corner, middle, row = (
+            layer(x, False, rope.at(torch.tensor(cells)))[0]
+            for cells in ([0, 1, 9, 10], [42, 43, 51, 52], [0, 1, 2, 3])
+        )
+    torch.testing.assert_close(corner, middle)
+    assert not torch.allclose(corner, row)

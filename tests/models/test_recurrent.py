@@ -30,13 +30,17 @@ CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "itrsa-rope": ItrSAConfig(**SHAPE, positions="rope", attention="differential"),
     "energy-single": ItrSAConfig(**SHAPE | {"n_heads": 1}, energy="single"),
     "energy-multi": ItrSAConfig(**SHAPE, energy="multi"),
+    "energy-grid": ItrSAConfig(**SHAPE, energy="multi", positions="grid"),
     "prenorm": PreNormItrSAConfig(**SHAPE),
     "akorn": AKOrNConfig(**SHAPE),
+    "akorn-grid-rope": AKOrNConfig(**SHAPE, positions="grid-rope", attention="gated"),
     "akorn-wide": AKOrNConfig(**SHAPE, oscillator_width=32, rms_norm=True),
     "akorn-conv": AKOrNConfig(**SHAPE, coupling="conv"),
 }
 NOISY = [name for name, config in CONFIGS.items() if config.blank is not None]
-PADDED = [name for name in CONFIGS if name != "akorn-conv"]  # a padded board cannot be shifted, since it has a shape
+PADDED = [
+    name for name in CONFIGS if name != "akorn-conv" and "grid" not in name
+]  # a padded board cannot be shifted, since it has a shape
 
 
 def built(name: str, **changes: Any) -> RecurrentModel:
@@ -229,13 +233,14 @@ def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
 
 
 def test_the_named_sizes_have_their_parameters() -> None:
-    """Criterion: ItrSA has two embedding tables, the readout, four attention matrices, gamma and the last norm."""
+    """Criterion: ItrSA has tables of tokens, rows, columns and boxes, the readout, four attention matrices, gamma and
+    the last norm."""
     with torch.device("meta"):
         n_parameters = {
             name: sum(p.numel() for p in SIZES[name].build().parameters())
             for name in ("itrsa", "itrsa-prenorm", "akorn")
         }
-    width, tables = 512, (10 + 81 + 10) * 512
+    width, tables = 512, (10 + 3 * 9 + 10) * 512
     mlp = 3 * width * 2048
     assert n_parameters["itrsa"] == tables + 4 * width**2 + 2 * width
     assert n_parameters["itrsa-prenorm"] == tables + 4 * width**2 + mlp + 3 * width
@@ -325,7 +330,10 @@ def test_values_shared_by_all_iterations_are_computed_once(name: str, monkeypatc
         ("energy-multi", {"attention": "gated"}, ["attention", "'standard', unchanged, under energy", "gated"]),
         ("energy-multi", {"qk_norm": True}, ["attention", "unchanged"]),
         ("energy-multi", {"causal": True}, ["causal", "False under energy", "True"]),
-        ("energy-multi", {"positions": "rope"}, ["positions", "'learned' under energy", "rope"]),
+        ("energy-multi", {"positions": "rope"}, ["positions", "learned or grid under energy", "rope"]),
+        ("itrsa", {"positions": "grid", "max_seq_len": 12}, ["max_seq_len", "cells of a square board", "12"]),
+        ("itrsa", {"positions": "grid-rope", "causal": True}, ["causal", "False under positions='grid-rope'"]),
+        ("itrsa", {"positions": "grid-rope", "d_model": 24}, ["positions", "a multiple of 4 coordinates", "grid-rope"]),
         ("akorn", {"oscillator_width": 5}, ["oscillator_width", "divisor of d_model=32", "5"]),
         ("akorn", {"oscillator_width": 1}, ["oscillator_width", "at least 2", "1"]),
         ("akorn", {"gamma": -1.0}, ["gamma", "positive", "-1.0"]),

@@ -13,7 +13,10 @@ from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError, require
 from attractor.models import SIZES, TransformerConfig
 from attractor.parameters import parameter_groups
+from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import RECIPES, SCHEDULES, Runtime, TrainConfig
+from attractor.train.from_recipe import RunRequest
+from attractor.train.memory import ProcessLayout
 from attractor.train.optimizer import build_optimizer
 
 
@@ -213,3 +216,37 @@ def test_decay_shrinks_matrices_alone() -> None:
     for name, p in built.named_parameters():
         factor = 0.95 if p.dim() == 2 else 1.0
         torch.testing.assert_close(p.detach(), factor * before[name])
+
+
+def requested(recipe: str | None = None, size: str | None = None, **given: Any) -> TrainConfig:
+    given = {"n_boards": 20, "n_valid_boards": 10} | given if given.get("task") == "sudoku" else given
+    return RunRequest(recipe, given, size).config(Runtime(), ProcessLayout(1))
+
+
+def test_the_task_chooses_the_recipe_unless_one_is_named() -> None:
+    boards = Sudoku(n_boards=20, n_valid_boards=10)
+    assert requested(task="sudoku") == RECIPES["sudoku"].replace(task=boards)
+    assert requested("laptop", task="sudoku").lr == RECIPES["laptop"].lr
+    assert requested(task="mqar").lr == RECIPES["laptop"].lr
+
+
+@pytest.mark.parametrize("size", [None, "tiny", "itrsa-prenorm", "akorn"])
+def test_models_know_rows_columns_and_boxes_of_the_boards_unless_told_otherwise(size: str | None) -> None:
+    model = requested(size=size, task="sudoku", board_size=4).model
+    assert (model.positions, model.max_seq_len, model.vocab_size) == ("grid", 16, 5)
+    assert requested(size=size, task="sudoku", board_size=4, positions="rope").model.positions == "rope"
+    learned = requested(size=size, task="sudoku", positions="learned", max_seq_len=90).model
+    assert (learned.positions, learned.max_seq_len) == ("learned", 90)
+
+
+def test_positions_of_a_stored_configuration_stay_as_they_are() -> None:
+    """Criterion: a configuration that was stored with learned positions is the same when it is read."""
+    config = RECIPES["sudoku"].replace(positions="learned")
+    stored = json.loads(json.dumps(config.to_dict()))
+    assert stored["model"]["positions"] == "learned"
+    assert TrainConfig.from_dict(stored) == config
+
+
+def test_a_length_other_than_the_boards_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^seq_len must be max_seq_len=81 under positions='grid', got 64"):
+        requested(size="itrsa", task="text")

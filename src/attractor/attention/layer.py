@@ -142,10 +142,13 @@ class Attention(nn.Module):
         aux_loss = torch.zeros((), device=x.device)
         rotation = self._rotation(rope, past, x)
         mask = resolve_mask(causal_mask, x.shape[0], x.shape[1], past + x.shape[1], x.device, self.window)
-        if cache is not None and self.absorbs:
+        of_values = rotation is not None and rotation.of_values
+        if cache is not None and self.absorbs and not of_values:
             context = self._absorbed_context(x, mask, rotation, cache)
         else:
             q, k, v = self.project(x)
+            if rotation is not None and of_values:
+                v = rotation(v)
             q, k = self._couple(tap("q", q), tap("k", k), self._norm_and_position(rotation, v.dtype))
             q, k = tap("q_coupled", q), tap("k_coupled", k)
             if cache is not None:
@@ -153,6 +156,8 @@ class Attention(nn.Module):
             elif self.training and self.z_loss:
                 aux_loss = self.z_loss * logit_penalty(q, k, mask, self.scale, self.softcap)
             context = self.score(q, k, v, mask, x)
+            if rotation is not None and of_values:
+                context = rotation.inverse(context)
         return self.output(context, x), aux_loss
 
     def _absorbed_context(self, x: Tensor, mask: Mask, rotation: Rotation | None, cache: Cache) -> Tensor:

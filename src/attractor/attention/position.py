@@ -1,4 +1,4 @@
-"""Position encodings: a learned table added to the embeddings, or a rotation of queries and keys (RoPE).
+"""Position encodings: learned tables added to the embeddings, or a rotation of queries and keys (RoPE).
 
     (x_j, x_{j+w/2}) turned by position * theta^(-2j/w),   j < w/2                                          (1)
 
@@ -20,9 +20,15 @@ high up; `yarn-exact` does not round them. Rotated vectors are multiplied by SIZ
 the rotation depends on the length of the longest sequence in the batch. A cache holds keys that were rotated for a
 shorter length, so decoding that would need another rotation for them is refused.
 
+A cell of a board has a row, a column and a box. `GridPositions` adds a vector for each of them, and `GridRope` rotates
+one half of the pairs by the row and the other half by the column. It also rotates values, and rotates outputs back, so
+that cell i receives W_V x_j rotated by the way from i to j:
+
+    o_i = sum_j a_ij R_i^-1 R_j v_j                                                                         (7)
+
 Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (4) The
 Llama 3 herd of models, 2024, arXiv 2407.21783; (3), (5) Peng et al., YaRN, 2023, arXiv 2309.00071; (6) Ding et al.,
-LongRoPE, 2024, arXiv 2402.13753.
+LongRoPE, 2024, arXiv 2402.13753; (7) Miyato et al., GTA, 2023, arXiv 2310.10375.
 """
 
 import math
@@ -165,10 +171,15 @@ class Rope:
 class Rotation:
     """RoPE at given positions. Angles are computed in fp64 and applied in fp32 or wider."""
 
-    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+    def __init__(self, cos: Tensor, sin: Tensor, of_values: bool = False) -> None:
         # B T w/2 gets a head dimension, T w/2 broadcasts as it is.
         self.cos, self.sin = (cos.unsqueeze(1), sin.unsqueeze(1)) if cos.dim() == 3 else (cos, sin)
         self.width = 2 * cos.shape[-1]
+        self.of_values = of_values  # whether values and outputs are rotated as well, by (7)
+
+    @property
+    def inverse(self) -> "Rotation":
+        return Rotation(self.cos, -self.sin, self.of_values)
 
     def __call__(self, x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:
         """Rotate every run of `width` coordinates of x alike; phase activation has two runs."""
@@ -182,8 +193,58 @@ class Rotation:
         return torch.cat(rotated, dim=-1).to(x.dtype)
 
 
+class GridRope(Rope):
+    """The rotation (7) of the cells of a square board, with frequencies theta^(-4j/w) for rows and for columns."""
+
+    def __init__(self, width: int, n_cells: int, theta: float = 10000.0) -> None:
+        super().__init__(width, theta)
+        require(width % 4 == 0, "rope width", "divisible by 4 for rows and columns", width)
+        self.n_cells = n_cells
+
+    def at(self, positions: Int[Tensor, "..."]) -> Rotation:
+        row, column, _ = row_column_box(positions, self.n_cells)
+        by_row, by_column = Rope(self.width // 2, self.theta).at(row), Rope(self.width // 2, self.theta).at(column)
+        halves = ((by_row.cos, by_column.cos), (by_row.sin, by_column.sin))
+        cos, sin = (torch.cat(parts, dim=-1) for parts in halves)
+        return Rotation(cos, sin, of_values=True)
+
+
+def board_side(n_cells: int) -> int:
+    """Return the number of rows of a square board."""
+    side = math.isqrt(n_cells)
+    require(side * side == n_cells, "max_seq_len", "the number of cells of a square board", n_cells)
+    return side
+
+
+def row_column_box(
+    positions: Int[Tensor, "*shape"], n_cells: int
+) -> tuple[Int[Tensor, "*shape"], Int[Tensor, "*shape"], Int[Tensor, "*shape"]]:
+    """Return the row, column and box of each cell. A box is as nearly square as it can be, and not higher than wide."""
+    side = board_side(n_cells)
+    height = max(h for h in range(1, math.isqrt(side) + 1) if side % h == 0)
+    row, column = positions // side, positions % side
+    return row, column, row // height * height + column // (side // height)
+
+
 class LearnedPositions(nn.Embedding):
     """A table of `max_seq_len` vectors, added to the token embeddings."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
+
+
+class GridPositions(nn.Embedding):
+    """Vectors of the rows, columns and boxes of a square board, whose sums are added to the token embeddings."""
+
+    def __init__(self, n_cells: int, width: int) -> None:
+        super().__init__(3 * board_side(n_cells), width)
+        self.n_cells = n_cells
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors so that the sums are as large as learned positions."""
+        nn.init.normal_(self.weight, std=0.02 / math.sqrt(3))
+
+    def forward(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        row, column, box = row_column_box(positions, self.n_cells)
+        side = len(self.weight) // 3
+        return super().forward(torch.stack([row, side + column, 2 * side + box], dim=-1)).sum(-2)

@@ -141,7 +141,8 @@ def is_shown(option: Option, start: Start) -> bool:
 def start_of(line: Sequence[str]) -> Start:
     """Return the defaults from the recipe, the size and the task on the line, as `Common.config` computes them."""
     known = tables()
-    recipe_name = word_after("recipe", line) or "laptop"
+    task_name = word_after("task", line)
+    recipe_name = word_after("recipe", line) or entry(known, "tasks", task_name or "text").facts["recipe"]
     recipe = entry(known, "recipes", recipe_name)
     family, task = recipe.facts["family"], recipe.facts["task"]
     values, description = dict(recipe.values), f"recipe {recipe_name}"
@@ -149,7 +150,7 @@ def start_of(line: Sequence[str]) -> Start:
         size = entry(known, "sizes", size_name)
         family, description = size.facts["family"], f"{description}, size {size_name}"
         values |= {name: value for name, value in size.values.items() if name not in recipe.facts["from_the_task"]}
-    if (task_name := word_after("task", line)) is not None and task_name != task:
+    if task_name is not None and task_name != task:
         task, description = task_name, f"{description}, task {task_name}"
         values |= {**entry(known, "tasks", task).values, "task": task}
     if task == "text" and values.get("eval_batches") is None:

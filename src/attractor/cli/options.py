@@ -44,7 +44,7 @@ class Common:
     `phrases.py` says what each option means.
     """
 
-    recipe: str = "laptop"
+    recipe: str | None = None
     size: str | None = None
     epochs: float | None = None
     out: Path | None = None

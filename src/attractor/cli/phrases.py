@@ -25,7 +25,7 @@ class PhraseGroup(NamedTuple):
 GROUPS: dict[str, PhraseGroup] = {
     "model": PhraseGroup(
         common={
-            "recipe": Phrase("named settings, which all other options change"),
+            "recipe": Phrase("named settings, which all other options change", "laptop, or the task's"),
             "size": Phrase("a named model instead of the recipe's", "the recipe's"),
             "d_model": Phrase("width of the model"),
             "n_layers": Phrase("number of layers"),
@@ -34,7 +34,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "dropout": Phrase("dropout rate of attention weights and both branches"),
         },
         further={
-            "positions": Phrase("position encoding: learned or rope"),
+            "positions": Phrase("position encoding: learned, rope, or of boards grid or grid-rope"),
             "max_seq_len": Phrase("longest sequence that learned positions allow"),
             "vocab_size": Phrase("number of tokens in the vocabulary", "from the data"),
             "mlp": Phrase("kind of MLP: swiglu, geglu, geglu-tanh, gelu or gelu-tanh"),

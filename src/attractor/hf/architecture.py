@@ -16,7 +16,7 @@ from attractor.errors import InputError
 from attractor.hf.read_config import GLOBAL, LOCAL, Described, rope_type, rotation
 from attractor.hf.weights import LAYOUTS, Tie
 from attractor.hf.write_config import alike, described_shape, first_layer, latent_sizes
-from attractor.models.config import ModelConfig
+from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig, layer_indices
 
@@ -237,7 +237,7 @@ def settings(config: TransformerConfig) -> dict[str, Any]:
     flat |= latent_sizes(layer)
     unused = [*IN_TRAINING_ALONE, "heads_per_kv"]
     unused += [] if mechanism.couple.qk_norm else ["qk_norm_eps", "qk_norm_across"]
-    unused += ["rope_theta", "rope_scaling"] if config.positions == "learned" else []
+    unused += ["rope_theta", "rope_scaling"] if config.positions not in ROTATIONS else []
     unused += ["pool"] if config.n_classes is None else []
     return {name: value for name, value in flat.items() if name not in unused}
 

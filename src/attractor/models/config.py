@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention, AttentionConfig
-from attractor.attention.position import parse_scaling
+from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.stage import Projection
 from attractor.errors import require, unknown
@@ -20,7 +20,9 @@ from attractor.models.mlp import MLPS
 Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
 TRANSFORMER = "transformer"  # the family that has every field
-POSITIONS = ("learned", "rope")
+BOARD_POSITIONS = ("grid", "grid-rope")  # of the cells of a square board, which has max_seq_len of them
+ROTATIONS = ("rope", "grid-rope")
+POSITIONS = ("learned", "rope", *BOARD_POSITIONS)
 NORM_NAMES = ("rmsnorm", "layernorm", "layernorm-no-bias")
 POOLS = ("last", "mean")
 LARGEST = 2**28  # bound of any size, so that the bytes of a matrix of two such sizes fit 64 bits
@@ -63,7 +65,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     n_kv_heads: int | None = None  # None: as the attention preset says
     d_ff: int = 2048
     max_seq_len: int = 2048
-    positions: str = "learned"
+    positions: str = "learned"  # or rope; of boards, grid (row, column and box) or grid-rope (rotations by both)
     attention: str | AttentionConfig = "standard"
     head_dim: int | None = None  # None: d_model / n_heads
     mlp: str = "swiglu"
@@ -107,6 +109,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             rule = f"divisible by n_heads={self.n_heads}"
             require(self.d_model % self.n_heads == 0, "d_model", rule, self.d_model, "or give head_dim")
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
+        if self.positions in BOARD_POSITIONS:
+            board_side(self.max_seq_len)
         counts = (1, 2) if self.parallel_branches else (2, 4)
         rule = f"{counts[0]} or {counts[1]}" + (" with parallel branches" if self.parallel_branches else "")
         require(self.norms_per_block in counts, "norms_per_block", rule, self.norms_per_block)
@@ -140,7 +144,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             raise unknown("mlp", self.mlp, MLPS)
         with torch.device("meta"):  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
-                Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+                layer = Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+                if self.positions == "grid-rope":
+                    self._require_grid_rotation(layer)
         for attention in self.mechanisms:
             self._require_window(attention.window)
 
@@ -151,8 +157,19 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         rule, next_step = f"at most max_seq_len={self.max_seq_len}", "leave window out to see the whole past"
         require(window <= self.max_seq_len, "window", rule, window, next_step)
 
+    def _require_grid_rotation(self, layer: Attention) -> None:
+        require(not self.causal, "causal", "False under positions='grid-rope'", True, "a board has no past")
+        width, of_values = layer.rope_width, layer.layout.value
+        fits = width == 0 or (width % 4 == 0 and of_values % width == 0)
+        rule = "one that rotates a multiple of 4 coordinates of a head, which divides the width of its values"
+        require(fits, "positions", f"learned, rope or grid unless attention is {rule}", self.positions)
+
     def require_length(self, seq_len: int) -> None:
         """Refuse a sequence length on which the model cannot be trained."""
+        if self.positions in BOARD_POSITIONS:
+            rule = f"max_seq_len={self.max_seq_len} under positions='{self.positions}'"
+            next_step = "give the number of cells, or positions='rope' for what is no board"
+            require(seq_len == self.max_seq_len, "seq_len", rule, seq_len, next_step)
         if self.positions == "learned":
             rule = f"at most max_seq_len={self.max_seq_len}"
             require(seq_len <= self.max_seq_len, "seq_len", rule, seq_len, "or raise max_seq_len")

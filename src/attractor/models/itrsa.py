@@ -24,6 +24,7 @@ from attractor.attention import Attention
 from attractor.attention.presets import preset
 from attractor.attention.project.heads import HeadProjection
 from attractor.errors import require, unknown
+from attractor.models.config import ROTATIONS
 from attractor.models.energy import ENERGIES, EnergyAttention, Maps
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel
 
@@ -79,9 +80,11 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
         rule, plain = "'standard', unchanged, under energy", preset("standard").replace(dropout=self.dropout)
         mechanism = self.attention_config.replace(dropout=self.dropout)
         require(mechanism == plain, "attention", rule, self.attention, "its projections are the energy's own")
-        for field, value in (("causal", False), ("positions", "learned"), ("head_dim", None)):
+        for field, value in (("causal", False), ("head_dim", None)):
             given = getattr(self, field)
             require(given == value, field, f"{value!r} under energy, which is symmetric in the positions", given)
+        rule = "learned or grid under energy, which a rotation would break"
+        require(self.positions not in ROTATIONS, "positions", rule, self.positions)
 
     @property
     def label(self) -> str:

@@ -19,11 +19,11 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from attractor.attention import Rope, Rotation
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.mask import lower_triangle
-from attractor.attention.position import LearnedPositions
+from attractor.attention.position import GridPositions, GridRope, LearnedPositions
 from attractor.errors import InputError, require
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses, soft_capped
 from attractor.models.block import NORMS, Block
-from attractor.models.config import ModelConfig
+from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.generate import generate
 from attractor.taps import listening
 
@@ -58,16 +58,16 @@ class LanguageModel(nn.Module, ABC):
         # Operations whose results activation checkpointing keeps; None keeps nothing of a block.
         self.saved_ops: Callable[..., CheckpointPolicy] | None = None
         self.embedding = Embedding(config.vocab_size, config.d_model)
-        learned = config.positions == "learned"
-        self.positions = LearnedPositions(config.max_seq_len, config.d_model) if learned else None
+        rotated = config.positions in ROTATIONS
+        table = GridPositions if config.positions == "grid" else LearnedPositions
+        self.positions = None if rotated else table(config.max_seq_len, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.build_core()
         self.norm: nn.Module = NORMS[config.stream_norm](config.d_model, eps=config.norm_eps)
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
-        turned = not learned and self.rope_width
-        self.rope = Rope(self.rope_width, config.rope_theta, config.rope_scaling) if turned else None
+        self.rope = self.rotations_of_heads() if rotated and self.rope_width else None
 
     # --- what a family is -----------------------------------------------------------------------------------------
 
@@ -234,14 +234,20 @@ class LanguageModel(nn.Module, ABC):
         """The width that RoPE rotates; 0 if attention has no queries and keys to rotate."""
         return self.layers[0].attention.rope_width
 
+    def rotations_of_heads(self) -> Rope:
+        config, width = self.config, self.rope_width
+        if config.positions == "grid-rope":
+            return GridRope(width, config.max_seq_len, config.rope_theta)
+        return Rope(width, config.rope_theta, config.rope_scaling)
+
     @property
     def device(self) -> torch.device:
         return self.embedding.weight.device
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence with learned positions; None under RoPE, which has no limit."""
-        return None if self.positions is None else self.config.max_seq_len
+        """The longest sequence; None under RoPE, which has no limit."""
+        return None if self.config.positions == "rope" else self.config.max_seq_len
 
     @property
     def readout(self) -> Tensor:

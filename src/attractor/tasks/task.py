@@ -97,6 +97,7 @@ class TaskConfig(PrintsChanges, ABC):
     """All that determines a task's data but the seed. `kind` names a subclass."""
 
     kind: ClassVar[str]
+    suited_positions: ClassVar[tuple[str, ...]] = ()  # position encodings; a model with none of them gets the first
 
     @property
     def seq_len(self) -> int | None:

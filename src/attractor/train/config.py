@@ -12,7 +12,7 @@ from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, require, unknown
 from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
-from attractor.models.config import ModelConfig
+from attractor.models.config import BOARD_POSITIONS, ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import TASKS, Task, TaskConfig
@@ -172,7 +172,8 @@ class TrainConfig(PrintsChanges):
     def replace(self, **changes: Any) -> Self:
         """Return this config with fields of the run, its model or its task changed.
 
-        A task is named by its kind, and may set seq_len: `replace(attention="gated", task="mqar", level="hard")`.
+        A task is named by its kind, and may set seq_len: `replace(attention="gated", task="mqar", level="hard")`. A
+        board's positions need its number of cells, which the task knows.
         """
         model, task = changes.pop("model", self.model), changes.pop("task", self.task)
         if isinstance(task, str):
@@ -191,7 +192,10 @@ class TrainConfig(PrintsChanges):
 
         task = replace(task, **given(of_task))
         length = {} if task.seq_len is None else {"seq_len": task.seq_len}
-        return replace(self, model=model.replace(**given(of_model)), task=task, **{**length, **given(of_training)})
+        changes_of_model = given(of_model)
+        if task.seq_len is not None and changes_of_model.get("positions", model.positions) in BOARD_POSITIONS:
+            changes_of_model.setdefault("max_seq_len", task.seq_len)
+        return replace(self, model=model.replace(**changes_of_model), task=task, **{**length, **given(of_training)})
 
     def to_dict(self) -> dict[str, Any]:
         parts = {"model": self.model.to_dict(), "task": self.task.to_dict(), "betas": list(self.betas)}
@@ -300,6 +304,8 @@ COUPLED_QK = TrainConfig(
 # torch's default betas at a constant rate: what a paper that names neither schedule nor warm-up is taken to use.
 PLAIN: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999), "eval_batches": None}
 
+DEFAULT_RECIPE = "laptop"
+RECIPE_OF_TASK = {"sudoku": "sudoku"}  # where no recipe is named; other tasks start from the default recipe
 RECIPES: dict[str, TrainConfig] = {
     "laptop": TrainConfig(),
     "small": COUPLED_QK,

@@ -11,10 +11,12 @@ from attractor.corpus.data_paths import locate
 from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import TASKS, TaskConfig
 from attractor.tasks.text import Text, tokenizer_of
-from attractor.train.config import RECIPES, Runtime, TrainConfig, data_of
+from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, Runtime, TrainConfig, data_of
 from attractor.train.fit import auto_batch
 from attractor.train.memory import ProcessLayout
 from attractor.train.saved_tokenizer import TOKENIZER_FILE, saved_tokenizer
@@ -27,7 +29,7 @@ SEE = "'attractor list' shows all"
 class RunRequest:
     """A recipe by name, a size by name in place of its model, and the fields that a person gives."""
 
-    recipe: str
+    recipe: str | None = None  # None: the recipe of the task
     given: Mapping[str, Any] = field(default_factory=dict)
     size: str | None = None
     epochs: float | None = None  # in place of n_steps
@@ -39,8 +41,9 @@ class RunRequest:
         The model has what the task demands of it unless a person says otherwise, which is refused later. A run that
         starts from another one has the model of that run.
         """
-        if self.recipe not in RECIPES:
-            raise unknown("recipe", self.recipe, RECIPES, see=SEE)
+        recipe_name = self.recipe or RECIPE_OF_TASK.get(self.given.get("task", ""), DEFAULT_RECIPE)
+        if recipe_name not in RECIPES:
+            raise unknown("recipe", recipe_name, RECIPES, see=SEE)
         if self.size is not None and self.size not in SIZES:
             raise unknown("size", self.size, SIZES, see=SEE)
         given = dict(self.given)
@@ -52,16 +55,20 @@ class RunRequest:
         for name in ("attention", "slow_attention"):
             if name in given:
                 preset(given[name])
-        recipe = RECIPES[self.recipe]
-        if self.size is not None:
-            recipe = recipe.replace(model=SIZES[self.size])
+        recipe = RECIPES[recipe_name]
+        model = recipe.model if self.size is None else SIZES[self.size]
         if "start" in given:
-            recipe = self._continued(recipe, given)
+            model = self._continued(recipe, given)
         task_config = _task_config(given, recipe)
         if recipe.eval_batches is None and isinstance(task_config, Text):
             given.setdefault("eval_batches", self.eval_batches)
+        suited = task_config.suited_positions
+        if suited and model.positions not in suited and "start" not in given:
+            given.setdefault("positions", suited[0])
         steps = ("n_steps", "warmup_steps")
-        config = recipe.replace(task=task_config, **{name: given[name] for name in given if name not in steps})
+        config = recipe.replace(
+            model=model, task=task_config, **{name: given[name] for name in given if name not in steps}
+        )
         task = data_of(config, fit=False)
         n_steps = given.get("n_steps", recipe.n_steps)
         if self.epochs is not None:
@@ -78,8 +85,8 @@ class RunRequest:
         config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
         return auto_batch(config, runtime, processes) if automatic else config
 
-    def _continued(self, recipe: TrainConfig, given: dict[str, Any]) -> TrainConfig:
-        """Return the recipe with the model of the run that it starts from.
+    def _continued(self, recipe: TrainConfig, given: dict[str, Any]) -> ModelConfig[LanguageModel]:
+        """Return the model of the run that this run starts from.
 
         For GLUE, `given` gets the tokenizer of that run."""
         if self.size is not None:
@@ -95,8 +102,7 @@ class RunRequest:
             given.setdefault("glue_tokenizer", str(folder / TOKENIZER_FILE))
         elif given.get("task", recipe.task.kind) == "text":
             _refuse_other_tokenizer(folder, given.get("corpus", getattr(recipe.task, "corpus", Text.corpus)))
-        lengths = {name: given[name] for name in ("seq_len",) if name in given}  # positions may end before the recipe's
-        return recipe.replace(model=source.model, **lengths)
+        return source.model
 
 
 def _task_config(given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:

@@ -22,6 +22,7 @@ NOT_SCORED = -100
 @dataclass(frozen=True)
 class Sudoku(TaskConfig):
     kind = "sudoku"
+    suited_positions = ("grid", "grid-rope")
 
     puzzles: str = GENERATED  # or paths and globs, separated by commas
     ood_puzzles: str = GENERATED  # for validation out of distribution; empty: no such set
