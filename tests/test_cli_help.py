@@ -21,6 +21,7 @@ from attractor.cli.parsing import parse_command, refuse_unknown_options
 from attractor.cli.phrases import GROUPS, PHRASES
 from attractor.cli.tables import FILE, tables
 from attractor.cli.write_tables import class_of, contents
+from attractor.train.config import RECIPES
 from in_process import Command, command_in_process
 
 PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
@@ -123,6 +124,13 @@ def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
     assert checked >= 20
     assert start.task == config.task.kind
     assert start.family == config.model.family
+
+
+@pytest.mark.parametrize("size", ["itrsa-prenorm", "tiny"])
+def test_help_on_boards_shows_the_recipe_and_the_positions_of_boards(size: str) -> None:
+    start, recipe = start_of(["--task", "sudoku", "--size", size]), RECIPES["sudoku"]
+    assert start.description == f"recipe sudoku, size {size}"
+    assert [start.values[name] for name in ("positions", "max_seq_len", "lr")] == ["grid", "81", shown(recipe.lr)]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -122,7 +122,8 @@ def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
     values |= {"task": config.task.kind} | dict.fromkeys(FROM_THE_TASK)
     del values["model"]
     tokens = config.n_steps * config.tokens_per_step
-    model = next((size for size, made in SIZES.items() if made == config.model), "own")
+    shape = config.model.to_dict() | {"positions": None}  # which may be those of the task
+    model = next((name for name, size in SIZES.items() if size.to_dict() | {"positions": None} == shape), "own")
     return {
         "phrase": SETTINGS.get(name, ""),
         "values": values,
@@ -140,7 +141,11 @@ def task(name: str, config: TaskConfig) -> dict[str, Any]:
     return {
         "phrase": LEARNED.get(name, ""),
         "values": shown_fields(config),
-        "facts": {"seq_len": config.seq_len, "recipe": RECIPE_OF_TASK.get(config.kind, DEFAULT_RECIPE)},
+        "facts": {
+            "seq_len": config.seq_len,
+            "recipe": RECIPE_OF_TASK.get(config.kind, DEFAULT_RECIPE),
+            "suited_positions": config.suited_positions,
+        },
     }
 
 

@@ -249,4 +249,4 @@ def test_positions_of_a_stored_configuration_stay_as_they_are() -> None:
 
 def test_a_length_other_than_the_boards_is_refused() -> None:
     with pytest.raises(InputError, match=r"^seq_len must be max_seq_len=81 under positions='grid', got 64"):
-        requested(size="itrsa", task="text")
+        requested(size="itrsa", task="text", positions="grid")

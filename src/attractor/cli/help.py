@@ -155,7 +155,10 @@ def start_of(line: Sequence[str]) -> Start:
         values |= {**entry(known, "tasks", task).values, "task": task}
     if task == "text" and values.get("eval_batches") is None:
         values["eval_batches"] = str(EVAL_BATCHES)
-    length = known.kinds["tasks"][task].facts["seq_len"]
+    length, suited = (known.kinds["tasks"][task].facts[name] for name in ("seq_len", "suited_positions"))
+    if suited:
+        values |= {"max_seq_len": str(length)}
+        values |= {} if values["positions"] in suited else {"positions": suited[0]}
     return Start(description, family, task, values | ({} if length is None else {"seq_len": str(length)}))
 
 

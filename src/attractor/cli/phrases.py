@@ -25,7 +25,7 @@ class PhraseGroup(NamedTuple):
 GROUPS: dict[str, PhraseGroup] = {
     "model": PhraseGroup(
         common={
-            "recipe": Phrase("named settings, which all other options change", "laptop, or the task's"),
+            "recipe": Phrase("named settings, which all other options change", "the task's"),
             "size": Phrase("a named model instead of the recipe's", "the recipe's"),
             "d_model": Phrase("width of the model"),
             "n_layers": Phrase("number of layers"),

@@ -59,7 +59,7 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "dense-minimind": _dense(d_model=128, mlp="swiglu"),
     "dense-gemma": _dense(d_model=96, mlp="geglu", norms_per_block=4),
     # Jacobians (arXiv 2505.19458), section 6: Sudoku, 16 iterations, 512 channels, 8 heads; oscillators of 4 channels.
-    "itrsa": ItrSAConfig(positions="grid"),
-    "itrsa-prenorm": PreNormItrSAConfig(positions="grid"),
-    "akorn": AKOrNConfig(positions="grid"),
+    "itrsa": ItrSAConfig(),
+    "itrsa-prenorm": PreNormItrSAConfig(),
+    "akorn": AKOrNConfig(),
 }

@@ -39,7 +39,7 @@ TABLE_SIZE = 0.02  # initial standard deviation of embeddings and learned positi
 
 @dataclass(frozen=True)
 class RecurrentConfig(ModelConfig[Model]):
-    """The config of a recurrent model; the defaults are for Sudoku, and SIZES have its positions."""
+    """The config of a recurrent model; the defaults are for Sudoku."""
 
     vocab_size: int = 10
     max_seq_len: int = 81

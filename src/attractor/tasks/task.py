@@ -97,7 +97,7 @@ class TaskConfig(PrintsChanges, ABC):
     """All that determines a task's data but the seed. `kind` names a subclass."""
 
     kind: ClassVar[str]
-    suited_positions: ClassVar[tuple[str, ...]] = ()  # position encodings; a model with none of them gets the first
+    suited_positions: ClassVar[tuple[str, ...]] = ()  # of sequences with seq_len; other models get the first of them
 
     @property
     def seq_len(self) -> int | None:

@@ -12,7 +12,7 @@ from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, require, unknown
 from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
-from attractor.models.config import BOARD_POSITIONS, ModelConfig
+from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import TASKS, Task, TaskConfig
@@ -193,7 +193,7 @@ class TrainConfig(PrintsChanges):
         task = replace(task, **given(of_task))
         length = {} if task.seq_len is None else {"seq_len": task.seq_len}
         changes_of_model = given(of_model)
-        if task.seq_len is not None and changes_of_model.get("positions", model.positions) in BOARD_POSITIONS:
+        if changes_of_model.get("positions", model.positions) in task.suited_positions:
             changes_of_model.setdefault("max_seq_len", task.seq_len)
         return replace(self, model=model.replace(**changes_of_model), task=task, **{**length, **given(of_training)})
 
@@ -371,7 +371,7 @@ RECIPES: dict[str, TrainConfig] = {
     # AKOrN's recipe, which Jacobians takes over (section 6): Adam, and an average of the weights. The length is ours:
     # 100 epochs of 9,000 boards.
     "sudoku": TrainConfig(
-        SIZES["itrsa"],
+        SIZES["itrsa"].replace(positions="grid"),
         Sudoku(),
         n_steps=9_000,
         batch_size=100,
