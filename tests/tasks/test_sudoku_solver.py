@@ -11,14 +11,15 @@ from attractor.errors import InputError
 from attractor.tasks.sudoku import LEVELS, count_solutions, generate, grade, solve
 from attractor.tasks.sudoku.board import candidates, digits, is_solved
 from attractor.tasks.sudoku.propagate import propagate
-from attractor.tasks.sudoku.solver import search
+from attractor.tasks.sudoku.solver import MOST_GUESSES, search
 
 SMALL = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), min_size=16, max_size=16)
+ENDLESS = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."  # without a solution
 HARD = "100007090030020008009600500005300900010080002600004000300000010040000007007000300"
 
 
 def board_of(text: str) -> np.ndarray:
-    return np.array(list(text), dtype=int).reshape(9, 9)
+    return np.array(list(text.replace(".", "0")), dtype=int).reshape(9, 9)
 
 
 def backtrack(board: np.ndarray) -> int:
@@ -65,6 +66,40 @@ def test_a_count_stops_at_its_limit(limit: int) -> None:
 
 def test_an_empty_board_has_several_solutions() -> None:
     assert count_solutions(np.zeros((1, 9, 9), dtype=int)).tolist() == [2]
+
+
+@pytest.mark.parametrize("size", MOST_GUESSES)
+def test_a_board_with_many_solutions_needs_few_guesses(size: int) -> None:
+    """Criterion: an empty board needs fewer guesses for two solutions than 16 guesses for each of its cells."""
+    empty = np.zeros((1, size, size), dtype=int)
+    result = search(candidates(empty), limit=2)
+    assert result.n_solutions == 2
+    assert result.guesses[0] < 16 * size**2
+    assert is_solved(digits(result.solutions)).all()
+
+
+def test_a_search_ends_after_its_guesses_and_says_that_it_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: a board without a solution whose search takes millions of guesses stops; others are exact."""
+    boards = np.stack([board_of(ENDLESS), board_of(HARD)])
+    result = search(candidates(boards), limit=2, n_guesses=3000)
+    assert result.undecided.tolist() == [True, False]
+    assert result.n_solutions.tolist() == [0, 1]
+    assert np.array_equal(digits(result.solutions)[1], solve(board_of(HARD)))
+    assert 3000 <= result.guesses[0] < 5000
+    monkeypatch.setitem(MOST_GUESSES, 9, 3000)
+    with pytest.raises(
+        InputError, match=r"^board must have exactly one solution, but is undecided after 3,000 guesses;"
+    ):
+        solve(boards[0])
+    with pytest.raises(InputError, match=r"^boards must be decided within 3,000 guesses, but board 0 is not; check or"):
+        count_solutions(boards)
+
+
+def test_guesses_of_a_board_with_one_solution_do_not_depend_on_the_limit_of_guesses() -> None:
+    boards = np.stack([board_of(HARD)])
+    free, bounded = search(candidates(boards), limit=2), search(candidates(boards), limit=2, n_guesses=10_000)
+    assert free.guesses.tolist() == bounded.guesses.tolist()
+    assert not bounded.undecided.any()
 
 
 def test_a_hard_board_is_solved() -> None:

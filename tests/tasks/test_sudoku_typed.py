@@ -8,8 +8,9 @@ import pytest
 
 from attractor.errors import InputError
 from attractor.tasks.sudoku import answer, generate, parse_puzzle, show
-from attractor.tasks.sudoku.board import BOXES, SIZES, is_solved
+from attractor.tasks.sudoku.board import BOXES, SIZES, candidates, is_solved
 from attractor.tasks.sudoku.formats import SYMBOLS
+from attractor.tasks.sudoku.solver import MOST_GUESSES, search
 
 N_GIVENS = {4: 5, 6: 12, 9: 28, 16: 150}
 BLANK = "." * 81
@@ -122,6 +123,25 @@ def test_a_puzzle_without_a_solution_is_refused() -> None:
     nowhere[4, 0] = 1
     with pytest.raises(InputError, match="column 1 has 1 twice, at rows 1 and 5"):
         answer(nowhere)
+
+
+def test_a_puzzle_that_is_not_decided_in_time_has_its_solution_or_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: a solution that was found is shown with a note; without one, a line says that the search ended."""
+    board = parse_puzzle("21...." + "." * 30)
+    monkeypatch.setitem(MOST_GUESSES, 6, 20)
+    with pytest.raises(
+        InputError, match=r"^puzzle must be decided within 20 guesses, but the search of these 2 givens"
+    ):
+        answer(board)
+    first_solution = next(n for n in range(20, 200) if search(candidates(board[None]), 2, n).n_solutions[0] == 1)
+    monkeypatch.setitem(MOST_GUESSES, 6, first_solution)
+    found = answer(board)
+    assert is_solved(found.solution[None]).all()
+    assert found.is_undecided
+    assert (
+        found.note
+        == f"the search ended after {first_solution} guesses, so there may be other solutions; more givens exclude them"
+    )
 
 
 def test_givens_of_another_size_are_refused() -> None:

@@ -42,11 +42,13 @@ def verdict(grid: np.ndarray, board: np.ndarray, solution: ExactAnswer) -> str:
     grid = grid.astype(np.int64)
     several = solution.note is not None
     if is_solved(grid[None])[0]:
+        if solution.is_undecided:
+            return "right: a solution, and perhaps not the only one"
         return f"right: {'one of several solutions' if several else 'the only solution'}"
     n_blanks, n_wrong = np.count_nonzero(board == 0), np.count_nonzero(grid != solution.solution)
     differing = "" if several else f"{n_wrong} of {_counted(n_blanks, 'blank')} differ from the solution, "
     left = f", {_counted((grid == 0).sum(), 'blank')} left" if (grid == 0).any() else ""
-    more = "; this puzzle has several solutions" if several else ""
+    more = f"; this puzzle {'may have' if solution.is_undecided else 'has'} several solutions" if several else ""
     return f"wrong: {differing}{_counted(n_broken_units(grid[None])[0], 'unit')} violated{left}{more}"
 
 

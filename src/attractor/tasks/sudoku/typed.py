@@ -14,18 +14,24 @@ from attractor.errors import InputError
 from attractor.tasks.sudoku.board import BOXES, SIZES, as_boards, candidates, digits
 from attractor.tasks.sudoku.conflicts import conflicts, units_of_cells
 from attractor.tasks.sudoku.formats import SYMBOLS
-from attractor.tasks.sudoku.solver import search
+from attractor.tasks.sudoku.solver import most_guesses, search
 
 BLANKS = "0._*"
 SEPARATORS = "|-+'"
+UNDECIDED = "the search ended after"
 FILLED = "'"  # follows a digit that is not a given
 
 
 class Answer(NamedTuple):
-    """A solution (size x size), and a note if there are other solutions."""
+    """A solution (size x size), and a note if there are other solutions, or may be."""
 
     solution: np.ndarray
     note: str | None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the search ended before it could exclude other solutions."""
+        return self.note is not None and self.note.startswith(UNDECIDED)
 
 
 def parse_puzzle(text: str) -> np.ndarray:
@@ -50,18 +56,27 @@ def parse_puzzle(text: str) -> np.ndarray:
 
 
 def answer(board: np.ndarray) -> Answer:
-    """Solve a board (size x size). It is an error if there is no solution; several solutions give a note."""
+    """Solve a board (size x size). It is an error if no solution is found; several solutions give a note."""
     boards = as_boards(np.asarray(board)[None])
     _refuse_contradiction(boards[0])
-    result = search(candidates(boards), limit=2)
+    masks = candidates(boards)
+    n_guesses, n_givens = most_guesses(masks), np.count_nonzero(boards)
+    result = search(masks, limit=2, n_guesses=n_guesses)
+    is_undecided = result.undecided[0]
+    if is_undecided and not result.n_solutions[0]:
+        raise InputError(
+            f"puzzle must be decided within {n_guesses:,} guesses, but the search of these {n_givens} givens found no "
+            "solution by then; check or add givens"
+        )
     if not result.n_solutions[0]:
         raise InputError(
             f"puzzle must have a solution, but no way to fill its {np.count_nonzero(boards == 0)} blanks keeps the "
             "rules; check its givens"
         )
     note = None
-    if result.n_solutions[0] > 1:
-        n_givens = np.count_nonzero(boards)
+    if is_undecided:
+        note = f"{UNDECIDED} {n_guesses:,} guesses, so there may be other solutions; more givens exclude them"
+    elif result.n_solutions[0] > 1:
         note = (
             f"these {n_givens} givens leave several solutions, of which this is one; more givens make it the only one"
         )
