@@ -10,6 +10,7 @@ must name the damage. A traceback, a crash, or another result without a word is 
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -20,7 +21,8 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from stress.commands import Ended, command, import_all, in_child
 
 NAMES_DAMAGE = re.compile(r"damaged|changed|checksum|does not|must |missing|left out|cannot be read|another")
 UNREAD = (".run.lock", ".write.lock", "report.html")  # nothing reads their content
+PROCESSES = 2  # that flip bytes at the same time
 CHANGING = re.compile(r"seconds|per_second|bytes|begun|time|speed|version")
 
 
@@ -82,21 +85,22 @@ def trained(run: str) -> Callable[[Ended, Path], Any]:
     return end
 
 
-def watch(place: Path) -> Ended:
-    """Fetch every page that `attractor watch` serves."""
+def watch(run: str) -> Callable[[Path], Ended]:
+    """Fetch the list that `attractor watch` serves, and the page of a run in it."""
 
     def serve() -> None:
         from attractor.report.live_server import LiveServer
 
         with LiveServer(Path("runs"), 0) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            first = urllib.request.urlopen(server.address).read().decode()
-            print(first)
-            for address in sorted(set(re.findall(r'href="/(run/[^"]+)"', first))):
+            listed = urllib.request.urlopen(server.address).read().decode()
+            print(listed)
+            address = f"run/{Path(run).relative_to('runs')}"
+            if f'href="/{address}"' in listed:
                 print(urllib.request.urlopen(server.address + address).read().decode())
             server.shutdown()
 
-    return in_child(serve, place)
+    return lambda place: in_child(serve, place)
 
 
 def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[Ended, Path], Any]]]:
@@ -116,7 +120,7 @@ def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[End
         "train": (typed("train", "--resume", run, "--device=cpu", "--threads=1"), trained(run)),
         "study run": (typed("study", "run", "killed.py", *STUDY_OPTIONS), record),
         "claims": (typed("claims", "--results", "results", "--root", "runs"), said),
-        "watch": (watch, said),
+        "watch": (watch(run), said),
     }
 
 
@@ -146,52 +150,68 @@ def fault(ended: Ended, result: Any, intact: Any, words: tuple[str, ...]) -> str
     return None
 
 
-def flip_and_compare(root: Path, n_flips: int, seed: int, say: Any = print, only: str = "") -> int:
-    """Return the number of commands that crashed or gave another result without a word."""
-    generator = random.Random(seed)
-    whole, place = make(root), root / "tried"
-    finished = sorted(path.parent for path in (whole / "runs").glob("*/*/summary.json"))[0].relative_to(whole)
-    runs = {str(finished): commands(str(finished)), "runs/interrupted": commands("runs/interrupted")}
-    intact = {}
-    for run, of_run in runs.items():
-        for name, (run_command, result_of) in of_run.items():
-            fresh(whole, place)
-            began = time.monotonic()
+class Flips:
+    """A study and its runs, what every command makes of them, and the files in which a byte may be flipped."""
+
+    def __init__(self, root: Path, seed: int, only: str, say: Callable[[str], Any]) -> None:
+        self.root, self.seed, self.whole = root, seed, make(root)
+        finished = sorted(path.parent for path in (self.whole / "runs").glob("*/*/summary.json"))[0]
+        self.finished = str(finished.relative_to(self.whole))
+        self.runs = (self.finished, "runs/interrupted")
+        self.targets = list(self._targets(only))
+        self.intact = {}
+        place = root / "intact"
+        for run in self.runs:
+            for name, (run_command, result_of) in commands(run).items():
+                fresh(self.whole, place)
+                began = time.monotonic()
+                ended = run_command(place)
+                assert ended.is_clean, f"{name} of intact files: {ended.text}"
+                self.intact[run, name] = result_of(ended, place)
+                say(f"{name} of {run}: {ended.code}, {time.monotonic() - began:.1f} s")
+
+    def _targets(self, only: str) -> Iterator[tuple[Path, str]]:
+        """Yield the files, each with the run whose commands read it."""
+        for run in (*self.runs, "runs/killed-smoke"):
+            for path in sorted((self.whole / run).rglob("*")):
+                is_read = path.name not in UNREAD and "figures" not in path.parts and re.search(only, path.name)
+                if path.is_file() and path.stat().st_size and is_read:
+                    yield path.relative_to(self.whole), run if run in self.runs else self.finished
+        for path in (self.whole / "results").glob("*.json"):
+            yield path.relative_to(self.whole), self.finished
+
+    def flip_and_compare(self, number: int) -> tuple[str, list[str]]:
+        """Flip a byte; return a line that says where, and the faults of the commands."""
+        path, run = self.targets[number % len(self.targets)]
+        damaged, place = self.root / f"damaged-{number}", self.root / f"tried-{number}"
+        fresh(self.whole, damaged)
+        where = f"{path}, {flip(damaged / path, random.Random(f'{self.seed}/{number}'))}"
+        words = (path.name, Path(run).name, path.parent.name)
+        faults = []
+        for name, (run_command, result_of) in commands(run).items():
+            fresh(damaged, place)
             ended = run_command(place)
-            assert ended.is_clean, f"{name} of intact files: {ended.text}"
-            intact[run, name] = result_of(ended, place)
-            say(f"{name} of {run}: {ended.code}, {time.monotonic() - began:.1f} s")
-    targets = [
-        (path.relative_to(whole), run)
-        for run in [*runs, "runs/killed-smoke"]
-        for path in sorted((whole / run).rglob("*"))
-        if path.is_file()
-        and path.stat().st_size
-        and path.name not in UNREAD
-        and "figures" not in path.parts
-        and re.search(only, path.name)
-    ]
-    targets += [(path.relative_to(whole), "runs/killed-smoke") for path in (whole / "results").glob("*.json")]
-    say(f"{len(targets)} files")
-    n_commands, faults = 0, 0
-    for number in range(n_flips):
-        path, run = targets[number % len(targets)]
-        of_run = runs.get(run, runs[str(finished)])
-        fresh(whole, root / "damaged")
-        where = flip(root / "damaged" / path, generator)
-        for name, (run_command, result_of) in of_run.items():
-            fresh(root / "damaged", place)
-            ended = run_command(place)
-            reference = intact[run if run in runs else str(finished), name]
-            words = (path.name, Path(run).name, path.parent.name)
-            problem = fault(ended, result_of(ended, place), reference, words)
-            n_commands += 1
+            problem = fault(ended, result_of(ended, place), self.intact[run, name], words)
             if problem is not None:
-                faults += 1
-                say(f"FAULT: {path}, {where}: {name} {problem}")
-        say(f"flip {number + 1:>3}: {path}, {where}")
-    say(f"{n_flips} flipped bytes in {len(targets)} files, {n_commands} commands: {faults} crashed or said nothing")
-    return faults
+                faults.append(f"FAULT: {where}: {name} {problem}")
+        for folder in (damaged, place):
+            shutil.rmtree(folder)
+        return f"flip {number + 1:>3}: {where}", faults
+
+
+def flip_and_compare(root: Path, n_flips: int, seed: int, say: Callable[[str], Any] = print, only: str = "") -> int:
+    """Return the number of commands that crashed or gave another result without a word."""
+    flips = Flips(root, seed, only, say)
+    n_faults = 0
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("fork")) as pool:
+        for line, faults in pool.map(flips.flip_and_compare, range(n_flips)):
+            n_faults += len(faults)
+            for text in (*faults, line):
+                say(text)
+    n_commands = n_flips * len(commands(""))
+    extent = f"{n_flips} flipped bytes in {len(flips.targets)} files, {n_commands} commands"
+    say(f"{extent}: {n_faults} crashed or said nothing")
+    return n_faults
 
 
 if __name__ == "__main__":

@@ -19,6 +19,16 @@ from attractor.train.loop import Run
 MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # fields that differ even between equal runs
 
 
+class Listening(Display):
+    """Keeps the notes of runs."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
 def build_run(config: TrainConfig, path: Path, runtime: Runtime) -> Run:
     task = config.build_task()
     return Run(config, RunFolder.create(path, config.identity(task)), task, runtime, Display())

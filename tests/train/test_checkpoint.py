@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from same_runs import interrupting
+from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
@@ -28,14 +28,6 @@ from attractor.train.loop import Run, train
 
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "manifest.json")
 Interrupt = Callable[[Iterable[int]], None]
-
-
-class Listening(Display):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

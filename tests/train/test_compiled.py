@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from same_runs import Listening
 
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
@@ -21,7 +22,6 @@ from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.compiled import CompileClock, compiler, refuse_cuda_graphs
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.display import Display
 from attractor.train.loop import train
 
 MODEL = TransformerConfig(vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope")
@@ -79,14 +79,6 @@ def test_the_compile_clock_measures_nothing_without_compilation() -> None:
     assert clock.seconds == 0.0
 
 
-class Noted(Display):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def compiled_run(root: Path, name: str) -> None:
     from torch._dynamo.backends.debugging import aot_eager
 
@@ -100,7 +92,7 @@ def compiled_run(root: Path, name: str) -> None:
     (root / "text.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
     steps = {"n_steps": 6, "batch_size": 6, "seq_len": 16, "warmup_steps": 1, "eval_every": 2, "eval_batches": None}
     config = TrainConfig(MODEL, Text(str(root / "text.txt"))).replace(**steps, **WAYS[name])
-    runtime, display = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=None), Noted()
+    runtime, display = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=None), Listening()
     plain = train(config, root / f"{name}-plain", runtime)
     torch.compiler.reset()
     asked_for = torch.compile

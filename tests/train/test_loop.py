@@ -10,14 +10,15 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from same_runs import assert_same_run, build_run, newest_tensors, same, without_measured
+from same_runs import Listening, assert_same_run, build_run, newest_tensors, same, without_measured
 from torch import Tensor
 
 from attractor.attention import PRESETS
@@ -28,7 +29,6 @@ from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.display import Display
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
 from attractor.train.repair import repair_run
@@ -106,6 +106,17 @@ def test_a_run_repeats_the_steps_that_a_crash_lost(config: TrainConfig, tmp_path
     assert_same_run(tmp_path / "whole", tmp_path / "crashed")
 
 
+def test_a_change_of_what_rounds_the_sums_is_said(config: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: a session with another number of threads says so once, and a session with the same number does not."""
+    listening, runtime = Listening(), Runtime(device="cpu", log_every=1, save_every=2)
+    for step, n_threads in ((3, 2), (5, 2), (7, 1), (None, 1)):
+        with crash_at(step) if step else nullcontext():
+            train(config, tmp_path, replace(runtime, threads=n_threads), listening)
+    (note,) = listening.notes
+    assert "were computed on cpu with 2 threads, torch " in note
+    assert "and now it is cpu with 1 thread, torch " in note
+
+
 def test_metrics_are_on_disk_before_the_checkpoint_that_a_run_continues_from(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +155,7 @@ def test_checkpoints_by_time_change_nothing_and_are_written(
     assert_same_run(tmp_path / "whole", tmp_path / "timed")
 
 
-def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(config: TrainConfig, tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", log_every=1, save_every=4)
     train(config, tmp_path, runtime)
     (tmp_path / "summary.json").unlink()
@@ -155,10 +164,9 @@ def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(
     with pytest.raises(InputError, match=r"metrics\.jsonl changed; .* 'attractor runs repair"):
         train(config, tmp_path, runtime)
     repair_run(tmp_path)
-    notes: list[str] = []
-    monkeypatch.setattr(Display, "note", lambda display, text: notes.append(text))
-    train(config, tmp_path, runtime)
-    assert "metrics end at step 0, before the checkpoint of step 12" in "".join(notes)
+    listening = Listening()
+    train(config, tmp_path, runtime, listening)
+    assert "metrics end at step 0, before the checkpoint of step 12" in "".join(listening.notes)
 
 
 def test_a_crash_before_the_summary_loses_only_the_summary(
@@ -208,19 +216,14 @@ def test_other_data_under_the_same_name_is_another_run(config: TrainConfig, runt
 def test_a_finished_run_is_not_run_again(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Callable
 ) -> None:
-    class Listening(Display):
-        heard: list[str] = []  # noqa: RUF012
-
-        def note(self, text: str) -> None:
-            self.heard.append(text)
-
+    listening = Listening()
     summary = train(config, tmp_path, runtime)
     before = files(tmp_path)
     monkeypatch.setattr(Run, "take_step", None)
-    again = train(config, tmp_path, runtime, Listening())
+    again = train(config, tmp_path, runtime, listening)
     assert again == summary
     assert files(tmp_path) == before
-    assert Listening.heard == [f"'{tmp_path}' is finished already"]
+    assert listening.notes == [f"'{tmp_path}' is finished already"]
 
 
 def test_a_vocabulary_smaller_than_the_tasks_is_refused_before_a_folder_is_made(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from same_runs import Listening
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -149,12 +150,7 @@ def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
 ) -> None:
     """Criterion: this holds for a loss of 50 at step 58, which is not logged otherwise, with interruptions before and
     after it."""
-    notes: list[str] = []
-
-    class Listening(Display):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
+    listening = Listening()
     gradients = Run.gradients
 
     def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
@@ -167,12 +163,12 @@ def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
     interrupt_during(steps)
     for _ in steps:
         with pytest.raises(RunInterrupted):
-            train(config, tmp_path, TELEMETRY, Listening())
-    summary = train(config, tmp_path, TELEMETRY, Listening())
+            train(config, tmp_path, TELEMETRY, listening)
+    summary = train(config, tmp_path, TELEMETRY, listening)
     assert summary["loss_spikes"] == [58]
     records = {r["step"]: r["loss_spikes"] for r in RunFolder.open(tmp_path).metrics() if "loss" in r}
     assert (records[55], records[58], records[60], records[70]) == (0, 1, 1, 1)
-    (note,) = notes
+    (note,) = listening.notes
     assert note.startswith("loss spike at step 58: 50.000, where ")
 
 

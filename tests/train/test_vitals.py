@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from same_runs import Listening
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attractor.errors import RunInterrupted
@@ -210,15 +211,10 @@ def flat(value: Any) -> Iterator[float]:
 
 def test_a_deq_that_does_not_converge_is_reported_once(fast_slow: TrainConfig, tmp_path: Path) -> None:
     """Criterion: three evaluations give one note, which names the first of them and the next step."""
-    notes: list[str] = []
-
-    class Listening(Display):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
+    listening = Listening()
     config = fast_slow.replace(equilibrium="deq", n_iterations=2)
-    summary = train(config, tmp_path, LOOKING, Listening())
-    (note,) = [note for note in notes if "deq" in note]
+    summary = train(config, tmp_path, LOOKING, listening)
+    (note,) = [note for note in listening.notes if "deq" in note]
     assert note.startswith("step 5: deq does not converge: ")
     assert "n_iterations" in note
     assert summary["steps"] == 12

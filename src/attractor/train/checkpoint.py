@@ -66,6 +66,7 @@ class TrainState:
     lowest_loss: float | None = None  # lowest value of `usual_loss` so far
     good_step: int | None = None  # step of the last good checkpoint
     rollbacks: list[list[int]] = field(default_factory=list)  # each: step gone back to, first data skipped, first kept
+    computed_on: str | None = None  # `hardware.arithmetic` of the last steps; checkpoints of before hold none
 
     @property
     def usual_loss(self) -> float | None:

@@ -48,6 +48,14 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def arithmetic(device: torch.device, n_processes: int = 1) -> str:
+    """Describe what decides in which order sums are added, and so how they are rounded."""
+    n_threads = torch.get_num_threads()
+    on_cpu = f"{device.type} with {n_threads} thread{'s' * (n_threads > 1)}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu
+    return f"{name}, torch {torch.__version__}" + f", {n_processes} processes" * (n_processes > 1)
+
+
 def moved(array: np.ndarray, device: torch.device) -> Tensor:
     """Return the array as a tensor on the device, without waiting for earlier operations of the device."""
     tensor = torch.from_numpy(array)

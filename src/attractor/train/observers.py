@@ -14,7 +14,7 @@ from attractor.train import checkpoint
 from attractor.train.display import Display
 from attractor.train.distributed import unsharded, whole
 from attractor.train.evaluate import Evaluation
-from attractor.train.hardware import model_flops_utilisation
+from attractor.train.hardware import arithmetic, model_flops_utilisation
 from attractor.train.learner import Learner
 from attractor.train.sharded import ShardedSaver
 from attractor.train.telemetry import TensorBoard, is_spike, parameter_norm, probe_tokens
@@ -212,8 +212,15 @@ class Checkpoints:
         """Continue from the newest intact checkpoint, if there is one."""
         learner, note = self.learner, self.telemetry.log.display.note
         path = learner.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, note))
+        here = arithmetic(learner.device, learner.world.size)
         if path is not None:
             self._load(path)
+            if learner.state.computed_on not in (None, here):
+                note(
+                    f"the steps so far were computed on {learner.state.computed_on}, and now it is {here}: sums are "
+                    "rounded differently, so the result may differ from that of an uninterrupted run"
+                )
+        learner.state.computed_on = here
         learner.world.first_does(self._drop_later_records)
         if path is None and learner.runtime.on_divergence == "rollback":
             self.save()  # the start, to which a run can go back that diverges early
