@@ -40,7 +40,7 @@ from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
 from attractor.study.probe import losses_elsewhere, probe_named, probe_runs
 from attractor.study.recorded_runs import take_over
-from attractor.study.stacked import MAX_STACK, prefer_stacked
+from attractor.study.stacked import MAX_STACK, prefer_stacked, serves
 from attractor.study.study import Study, require_seeds
 from attractor.study.watch import LiveView
 from attractor.train.calibrate import calibrate
@@ -245,7 +245,7 @@ def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
     """Return the name of the launcher and its number of workers. With None, the launcher chooses."""
     name = conduct.launcher
     if name == "auto":
-        name = "stacked" if runtime.on_divergence == "stop" and prefer_stacked(runtime.device) else "local"
+        name = "stacked" if serves(runtime) and prefer_stacked(runtime.device) else "local"
     if name == "torchrun":
         return name, conduct.workers or max(1, torch.cuda.device_count())
     return name, conduct.workers

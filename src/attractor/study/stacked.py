@@ -38,11 +38,16 @@ def prefer_stacked(device: str) -> bool:
     return resolve_device(device).type == "cuda"
 
 
-def refuse_rollback(runtime: Runtime) -> None:
-    if runtime.on_divergence != "stop":
+def serves(runtime: Runtime) -> bool:
+    """Return whether stacked runs can be carried out so: they stand at the same step, and share one process."""
+    return runtime.on_divergence == "stop" and runtime.checkpoint_format == "plain"
+
+
+def refuse_unserved(runtime: Runtime) -> None:
+    if not serves(runtime):
         raise InputError(
-            f"on_divergence must be stop for stacked runs, which all stand at the same step, got "
-            f"{runtime.on_divergence}; choose launcher local"
+            "on_divergence must be stop and checkpoint_format plain for stacked runs, got "
+            f"{runtime.on_divergence} and {runtime.checkpoint_format}; choose launcher local"
         )
 
 
@@ -76,7 +81,7 @@ def train_stacked(
     `traced` says whether steps are replayed from a trace; the default is yes on a GPU.
     """
     runtime = runtime or Runtime()
-    refuse_rollback(runtime)
+    refuse_unserved(runtime)
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
         return {}
@@ -108,7 +113,7 @@ def launch(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, str]:
     """Carry out all jobs, stacked where possible, and return the failures by name; `say` prints why others are not."""
-    refuse_rollback(runtime)
+    refuse_unserved(runtime)
     stacks, single = _plan([job for job in jobs if not job.finished], max_stack, say)
     n_side_by_side = max(1, min(n_workers, len(stacks)))
     of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)
