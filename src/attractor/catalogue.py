@@ -71,6 +71,8 @@ SETTINGS = {
     "1b": "QuacK's training at a high rate with Muon",
     "fast-slow": "FastSlow's training of its small model",
     "sudoku": "Sudoku with an iterated model (Jacobians)",
+    "akorn": "Sudoku with AKOrN, as its authors train it",
+    "itrsa-prenorm": "Sudoku with the iterated model of AKOrN's authors",
     "psiqrh": "PsiQRH's training of its language model",
 }
 LEARNED = {

@@ -147,3 +147,20 @@ def test_pseudo_energy_is_the_trace_over_real_positions() -> None:
     torch.testing.assert_close(pseudo_energy(x, y), expected)
     real = torch.tensor([True, True, True, False, False]).expand(3, 5)
     torch.testing.assert_close(pseudo_energy(x, y, real), pseudo_energy(x[:, :3], y[:, :3]))
+
+
+@pytest.mark.parametrize("norm", ["unit", "rms"])
+@pytest.mark.parametrize(("energy", "n_heads"), [("single", 1), ("multi", 4)])
+def test_initial_logits_are_as_wide_as_those_of_other_attention(norm: str, energy: str, n_heads: int) -> None:
+    """Criterion: logits of random states have a standard deviation of 1/3 without an energy, and of 1/5 to 1/2 with."""
+    shape: dict[str, Any] = {"d_model": 64, "max_seq_len": 16, "norm": norm}
+    deviations = []
+    for kind in (None, energy):
+        model = ItrSAConfig(**shape, n_heads=n_heads, energy=kind).build(seed=0)
+        states = model.normalised(torch.randn(8, 16, 64, generator=torch.Generator().manual_seed(0)))
+        with torch.no_grad(), capture("q_coupled", "k_coupled") as seen:
+            model.step(states, torch.zeros_like(states))
+        (q,), (k,) = seen["q_coupled"], seen["k_coupled"]
+        deviations.append(float((q @ k.mT * model.attention.scale).std()))
+    assert deviations[0] == pytest.approx(1 / 3, rel=0.1)
+    assert 0.2 < deviations[1] < 0.5

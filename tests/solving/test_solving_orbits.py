@@ -25,7 +25,7 @@ def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: Re
     assert (way.grids[:, ~blank] == puzzles[~blank]).all()
     assert (way.confidences[:, ~blank] == 1).all()
     assert np.array_equal(answer.grids, way.grids[-1])
-    np.testing.assert_allclose(answer.energies[:, 0], way.energies[1:].sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(answer.energies[:, 0], way.energies[:-1].sum(axis=0), rtol=1e-12)
 
 
 def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:

@@ -28,14 +28,14 @@ def test_one_vote_is_the_models_own_answer_at_any_number_of_iterations(model: Re
     assert model.n_iterations == 3
 
 
-def test_the_summed_energy_covers_all_states_but_the_first(model: RecurrentModel, boards: Pair) -> None:
+def test_the_summed_energy_covers_all_states_but_the_last(model: RecurrentModel, boards: Pair) -> None:
     tokens = tokens_of(boards[0])
     with torch.no_grad():
         stimulus = model.stimulus(tokens)
         energies = np.stack([model.energy(state, stimulus).numpy() for state in model.states(tokens, max(AT))])
     votes = solving.cast_votes(model, boards[0], AT)
     for i, n in enumerate(AT):
-        np.testing.assert_allclose(votes.energies[i, :, 0], energies[1 : n + 1].sum(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(votes.energies[i, :, 0], energies[:n].sum(axis=0), rtol=1e-12)
         np.testing.assert_allclose(votes.last_energies[i], energies[n], rtol=1e-12)
     assert np.isfinite(votes.energies).all()
 
@@ -72,7 +72,7 @@ def test_the_lowest_summed_energy_wins(itrsa: RecurrentModel, boards: Pair) -> N
     assert np.array_equal(answer.winners, votes.winners[-1])
     assert np.array_equal(answer.grids[blanks], votes.predictions[-1].reshape(blanks.shape)[blanks])
     np.testing.assert_allclose(answer.energies, votes.energies[-1], rtol=1e-12)
-    shown = answer.trajectory.energies[1:].sum(axis=0)
+    shown = answer.trajectory.energies[:-1].sum(axis=0)
     np.testing.assert_allclose(
         shown, votes.energies[-1].min(axis=-1), rtol=1e-10, err_msg="the trajectory must be that of the winner"
     )

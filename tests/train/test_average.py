@@ -39,6 +39,22 @@ def test_the_average_is_the_weighted_mean_of_all_weights_since_the_start() -> No
     torch.testing.assert_close(average.means["weight"], wanted)
 
 
+def test_an_average_of_every_tenth_step_is_the_average_of_those_steps_alone() -> None:
+    """Criterion: steps 0, 10, 20, .. update it with the decays of steps 0, 1, 2, .., and others change no bit."""
+    model = nn.Linear(3, 2).double()
+    tenth, each = Average(model, decay=0.8, every=10), Average(model, decay=0.8)
+    for step in range(200):
+        before = tenth.means["weight"].clone()
+        with torch.no_grad():
+            model.weight.add_(torch.randn_like(model.weight))
+        tenth.update(step)
+        if step % 10:
+            assert torch.equal(tenth.means["weight"], before)
+        else:
+            each.update(step // 10)
+            assert torch.equal(tenth.means["weight"], each.means["weight"])
+
+
 def test_the_average_replaces_the_weights_for_a_while_and_restores_them_bit_for_bit() -> None:
     model = nn.Linear(3, 2)
     average = Average(model, decay=0.9)
@@ -97,6 +113,9 @@ def test_invalid_decays_and_stacked_averages_are_refused(config: TrainConfig) ->
     for decay in (-0.1, 1.0, float("nan")):
         with pytest.raises(InputError, match="ema must be at least 0 and below 1, or None"):
             config.replace(ema=decay)
+    for changes, rule in (({"ema_every": 0}, "an integer of at least 1"), ({"ema_every": 2}, "1 without an average")):
+        with pytest.raises(InputError, match=f"ema_every must be {rule}"):
+            config.replace(**changes)
     without_dropout = config.replace(dropout=0.0)
     assert stackable(without_dropout) is None
     assert stackable(without_dropout.replace(ema=0.9)) == "an average of the weights is that of one model"

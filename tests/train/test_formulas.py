@@ -23,6 +23,7 @@ USERS = {
     "QK-clip": RECIPES["laptop"].replace(qk_clip=30.0),
     "recurrence": RECIPES["sudoku"],
     "mixing of streams": STREAMED,
+    "start of energies": RECIPES["sudoku"].replace(energy="multi"),
 }
 
 

@@ -103,6 +103,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "muon_per_head": Phrase("Muon orthogonalises query and key matrices head by head"),
             "gate_lr": Phrase("learning rate of gates that start closed", "lr"),
             "ema": Phrase("decay of averaged weights, which are then evaluated", "off"),
+            "ema_every": Phrase("steps between updates of the averaged weights"),
             "quack": Phrase("tau of QuacK, which slows heads whose logits may grow", "off"),
             "quack_norm": Phrase("norm that QuacK measures: frobenius or spectral"),
             "qk_rate": Phrase("factor on the rate of query and key weights", "1"),

@@ -62,6 +62,10 @@ class EnergyAttention(nn.Module, ABC):
     @abstractmethod
     def maps(self) -> Maps: ...
 
+    @abstractmethod
+    def scale_logits(self, factor: float) -> None:
+        """Multiply the weights so that logits become `factor` times as large, and values with them."""
+
     def forward(
         self,
         x: Float[Tensor, "B T D"],
@@ -100,6 +104,10 @@ class SingleHeadEnergy(EnergyAttention):
         with without_autocast(query):
             return Maps(symmetric(query.mT @ key), None)  # (4)
 
+    def scale_logits(self, factor: float) -> None:
+        for linear in (self.query, self.key):
+            linear.weight.mul_(factor**0.5)
+
 
 class MultiHeadEnergy(EnergyAttention):
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0) -> None:
@@ -121,6 +129,9 @@ class MultiHeadEnergy(EnergyAttention):
             basis = cayley(self.turn)
             heads = basis.unflatten(1, (self.n_heads, -1)).transpose(0, 1)
             return Maps((heads @ symmetric(self.strength)).transpose(0, 1).flatten(1), basis)
+
+    def scale_logits(self, factor: float) -> None:
+        self.strength.mul_(factor)
 
 
 ENERGIES: dict[str, type[EnergyAttention]] = {"single": SingleHeadEnergy, "multi": MultiHeadEnergy}

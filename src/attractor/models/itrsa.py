@@ -123,12 +123,14 @@ class ItrSA(RecurrentModel):
         return 1.0 if self.config.norm == "rms" else self.config.d_model**-0.5
 
     def scale_to_states(self) -> None:
-        """Scale up the initial query and key matrices for states of length 1.
+        """Scale up the initial matrices of the logits for states of length 1.
 
         The usual initial matrices are meant for states of length sqrt(D). With length 1, logits would be D times
         smaller, and attention would be a mean until the matrices have grown. (Without a norm the states grow instead.)
         """
         super().scale_to_states()
+        if isinstance(self.attention, EnergyAttention) and self.config.norm == "unit":
+            self.attention.scale_logits(self.config.d_model)
         project = getattr(self.attention, "project", None)
         if isinstance(project, HeadProjection) and self.config.norm == "unit" and not self.config.qk_norm:
             for linear in (project.query, project.key):

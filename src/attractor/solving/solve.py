@@ -69,7 +69,7 @@ def solve(
     ]
     trajectory = Trajectory(*(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in _FIELDS))
     if energies is None:
-        energies = trajectory.energies[1:].sum(axis=0)[:, None]
+        energies = trajectory.energies[:-1].sum(axis=0)[:, None]
     return Answers(trajectory.grids[-1], energies, winners, trajectory)
 
 

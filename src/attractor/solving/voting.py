@@ -1,9 +1,9 @@
 """Give K answers to each board and choose the one with the lowest energy, after given numbers of iterations.
 
-    winner = argmin_k sum_(t=1..T) E_t(k)                                                                   (1)
+    winner = argmin_k sum_(t=0..T-1) E_t(k)                                                                 (1)
 
-All numbers of iterations are read from one orbit. Memory holds `batch_size` states, whatever K is, and K answers to one
-part of the boards. K = 1 is no vote.
+These are the energies of the states that move, as AKOrN's authors sum them. All numbers of iterations are read from one
+orbit. Memory holds `batch_size` states, whatever K is, and K answers to one part of the boards. K = 1 is no vote.
 """
 
 import time
@@ -93,12 +93,11 @@ def _answers(model: RecurrentModel, cells: np.ndarray, votes: np.ndarray, times:
     began = time.perf_counter()
     total = torch.zeros(len(tokens), dtype=torch.float64, device=model.device)
     for t, (state, energy) in enumerate(orbit(model, tokens, start, times[-1])):
-        if t > 0:  # the energy of a noisy start says nothing about the answer
-            total = total + energy.double()
         if t in times:
             answer = digit_logits(model, state).argmax(-1).to(torch.uint8).cpu().numpy().reshape(*shape, -1)
             sums, last = (x.double().cpu().numpy().reshape(shape) for x in (total, energy))
             readings.append((answer, sums, last, np.array(time.perf_counter() - began)))
+        total = total + energy.double()  # (1)
     return VoteBlock(*map(np.stack, zip(*readings, strict=True)))
 
 

@@ -1,9 +1,10 @@
 """Keep an exponential moving average of the weights, which a run may validate and store in place of the weights.
 
-    e <- d e + (1 - d) w  after step t,   d = min(decay, (1 + t) / (10 + t)),   e = w before the first      (1)
+    e <- d e + (1 - d) w  after step n every,   d = min(decay, (1 + n) / (10 + n)),   n = 0, 1, ..          (1)
 
-The smaller d of the first steps lets go of the start, which a short run would otherwise carry to its end. A step that
-is skipped, because it was not finite, changes nothing.
+Before the first step e is w. The smaller d of the first steps lets go of the start, which a short run would otherwise
+carry to its end. The average reaches back about every / (1 - decay) steps. A step that is skipped, because it was not
+finite, changes nothing.
 """
 
 from collections.abc import Iterator
@@ -17,15 +18,18 @@ from attractor.train.distributed import placed_as
 
 
 class Average:
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+    def __init__(self, model: nn.Module, decay: float, every: int = 1) -> None:
+        self.decay, self.every = decay, every
         self.trained = dict(model.named_parameters())
         self.means = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
 
     @torch.no_grad()
     def update(self, step: int, applied: Tensor | None = None) -> None:
         """Apply (1) after step number `step`, from 0, and only if the step is `applied`, where that is given."""
-        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        n, left = divmod(step, self.every)
+        if left:
+            return
+        share = 1 - min(self.decay, (1 + n) / (10 + n))
         means, trained = list(self.means.values()), list[Tensor](self.trained.values())
         if applied is None:
             torch._foreach_lerp_(means, trained, share)

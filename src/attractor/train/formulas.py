@@ -52,6 +52,10 @@ FORMULAS: dict[str, Formula] = {
     "QuacK": Formula(1, lambda config: config.quack is not None),
     "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
     "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn")),
+    # 2: the initial logits of states of length 1 are as wide as those of other attention.
+    "start of energies": Formula(
+        2, lambda config: getattr(config.model, "energy", None) is not None and config.model.norm == "unit"
+    ),
     # 2: the weights that mix residual streams learn at gate_lr, too.
     "mixing of streams": Formula(
         2, lambda config: config.gate_lr is not None and getattr(config.model, "streams", 1) > 1

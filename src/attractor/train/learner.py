@@ -68,7 +68,7 @@ class Learner:
         self.loss = self.world.spread(self.model, runtime.parallel, compiler(config, runtime, padded))
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)
-        self.average = None if config.ema is None else Average(self.model, config.ema)
+        self.average = None if config.ema is None else Average(self.model, config.ema, config.ema_every)
         self.autocast = autocast(self.device, config.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
