@@ -155,6 +155,8 @@ def test_the_public_names_are_these() -> None:
         "ItrSAConfig",
         "PreNormItrSA",
         "PreNormItrSAConfig",
+        "Recursive",
+        "RecursiveConfig",
         "Transformer",
         "TransformerConfig",
     ]

@@ -60,6 +60,7 @@ MODELS = {
     "itrsa": "one attention block iterated 16 times, for Sudoku",
     "itrsa-prenorm": "a whole pre-norm block iterated 16 times",
     "akorn": "coupled oscillators on spheres, iterated (AKOrN)",
+    "recursive": "a slow answer and a fast reasoning state (TRM)",
 }
 SETTINGS = {
     "laptop": "a small model on text: a minute on two cores",
@@ -73,6 +74,7 @@ SETTINGS = {
     "sudoku": "Sudoku with an iterated model (Jacobians)",
     "akorn": "Sudoku with AKOrN, as its authors train it",
     "itrsa-prenorm": "Sudoku with the iterated model of AKOrN's authors",
+    "recursive": "Sudoku with a recursive model (TRM)",
     "psiqrh": "PsiQRH's training of its language model",
 }
 LEARNED = {

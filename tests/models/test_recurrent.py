@@ -16,13 +16,14 @@ from torch.utils._pytree import tree_iter
 
 from attractor.attention import PRESETS
 from attractor.errors import InputError
-from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
 from attractor.models.families import model_config
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
 from attractor.taps import capture
 from tiers import tiered
 
 SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}
+RECURSIVE: dict[str, Any] = {"n_layers": 1, "n_inner": 2, "n_segments": 1}
 CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "itrsa": ItrSAConfig(**SHAPE),
     "itrsa-rms": ItrSAConfig(**SHAPE, norm="rms", eta=0.5),
@@ -36,11 +37,13 @@ CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "akorn-grid-rope": AKOrNConfig(**SHAPE, positions="grid-rope", attention="gated"),
     "akorn-wide": AKOrNConfig(**SHAPE, oscillator_width=32, rms_norm=True),
     "akorn-conv": AKOrNConfig(**SHAPE, coupling="conv"),
+    "recursive": RecursiveConfig(**SHAPE, **RECURSIVE),
+    "recursive-rope": RecursiveConfig(**SHAPE, **RECURSIVE, positions="rope", stable_softmax=True),
+    "recursive-mlp": RecursiveConfig(**SHAPE, **RECURSIVE, mixer="mlp", d_mix=24),
 }
 NOISY = [name for name, config in CONFIGS.items() if config.blank is not None]
-PADDED = [
-    name for name in CONFIGS if name != "akorn-conv" and "grid" not in name
-]  # a padded board cannot be shifted, since it has a shape
+OF_PLACES = ("akorn-conv", "recursive-mlp")  # their weights belong to places, so a padded board cannot be shifted
+PADDED = [name for name in CONFIGS if name not in OF_PLACES and "grid" not in name]
 
 
 def built(name: str, **changes: Any) -> RecurrentModel:
@@ -120,7 +123,7 @@ def test_only_blank_cells_have_noise(name: str) -> None:
     assert torch.equal(one, again)
     torch.testing.assert_close(one, model.normalised(one))
     given = tokens != 0
-    torch.testing.assert_close(one[given], model.normalised(model.stimulus(tokens))[given])
+    torch.testing.assert_close(one[given], model.normalised(model.initial(model.stimulus(tokens)))[given])
 
 
 @pytest.mark.parametrize("name", NOISY)

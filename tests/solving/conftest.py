@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, TransformerConfig
+from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -20,6 +20,9 @@ RECURRENT: dict[str, ModelConfig[RecurrentModel]] = {
     "itrsa-energy": ItrSAConfig(**SHAPE, n_iterations=3, energy="multi"),
     "akorn": AKOrNConfig(**SHAPE, n_iterations=3, d_ff=32),
     "itrsa-prenorm": PreNormItrSAConfig(**SHAPE, n_iterations=3, d_ff=32),
+    "recursive": RecursiveConfig(
+        **SHAPE, n_iterations=3, n_segments=3, n_inner=2, n_layers=1, d_ff=32, stable_softmax=True, halting=True
+    ),
 }
 TASK = Sudoku(board_size=4, n_boards=48, n_valid_boards=20)
 

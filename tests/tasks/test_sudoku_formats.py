@@ -29,6 +29,7 @@ def write(folder: Path, name: str) -> Path:
     contents = {
         "header.csv": ["puzzle,solution,givens", *(f"{p},{s},30" for p, s in ROWS)],
         "other-order.csv": ["id,Solutions,QUIZZES", *(f'{i},"{s}","{p}"' for i, (p, s) in enumerate(ROWS))],
+        "sudoku-extreme.csv": ["source,question,answer,rating", *(f"web,{p.replace('0', '.')},{s},7" for p, s in ROWS)],
         "puzzles-only.csv": ["puzzle,rating", *(f"{p},1.5" for p, _ in ROWS)],
         "one-column.csv": ["puzzle", *(p for p, _ in ROWS)],
         "no-header.csv": [f"{p.replace('0', '.')},{s}" for p, s in ROWS],
@@ -51,6 +52,7 @@ def write(folder: Path, name: str) -> Path:
     [
         "header.csv",
         "other-order.csv",
+        "sudoku-extreme.csv",
         "puzzles-only.csv",
         "one-column.csv",
         "no-header.csv",

@@ -6,6 +6,7 @@ One torchrun runs all cases on two processes, and this process runs their counte
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 
 from attractor.errors import InputError, RunInterrupted
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
 from attractor.tasks.text import Text, TextTask
@@ -34,6 +35,20 @@ from attractor.train.loop import Run, train
 N_PROCESSES = 2
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)
 PRESETS = ("standard", "coupled-euler", "coupled-hamiltonian", "differential", "gated")
+RECURSIVE = RecursiveConfig(
+    vocab_size=320,
+    d_model=32,
+    n_heads=4,
+    n_layers=1,
+    d_ff=48,
+    max_seq_len=64,
+    causal=True,
+    blank=None,
+    n_inner=2,
+    n_iterations=6,
+    n_segments=3,
+    halting=True,
+)
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"attention": name} for name in PRESETS},
     "accumulated": {"accumulation": 2, "ema": 0.9},
@@ -43,8 +58,11 @@ CASES: dict[str, dict[str, Any]] = {
     "two timescales": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64), "gate_lr": 0.1},
     "two timescales, frozen": {"model": FastSlowConfig(d_model=32, d_ff=48, max_seq_len=64, frozen=True)},
     "read late": {"ema": 0.9},
+    "deep supervision": {"model": RECURSIVE, "accumulation": 2},
     "interrupted": {"ema": 0.9},
+    "interrupted between segments": {"model": RECURSIVE},
 }
+INTERRUPTED = [case for case in CASES if case.startswith("interrupted")]
 
 
 def config_of(case: str, corpus: str) -> TrainConfig:
@@ -110,7 +128,7 @@ def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> d
             score_unevenly()
         if case == "read late":
             read_late()
-        if case == "interrupted":
+        if case in INTERRUPTED:
             stop_during(7, rank=N_PROCESSES - 1)
         try:
             said[case] = train(config_of(case, corpus), root / case, replace(RUNTIME, parallel=parallel))
@@ -152,8 +170,9 @@ def torchrun(*arguments: str, timeout: float = 240) -> subprocess.CompletedProce
 def runs(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run all cases by one process, by two with a model each, and by two that share one."""
     root = tmp_path_factory.mktemp("runs")
-    carry_out(root / "one", corpus, [case for case in CASES if case != "interrupted"], "ddp")
-    train(config_of("interrupted", corpus), root / "one" / "interrupted", RUNTIME)
+    carry_out(root / "one", corpus, [case for case in CASES if case not in INTERRUPTED], "ddp")
+    for case in INTERRUPTED:
+        train(config_of(case, corpus), root / "one" / case, RUNTIME)
     with pytest.MonkeyPatch.context() as patched:  # one process begins the run, and two continue it
         patched.setattr(Run, "take_step", Run.take_step)
         stop_during(5, rank=0)
@@ -201,7 +220,7 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-@pytest.mark.parametrize("case", [case for case in CASES if case != "interrupted"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in INTERRUPTED])
 def test_two_processes_compute_what_one_computes(runs: Path, case: str, parallel: str) -> None:
     """One process began and interrupted the case `standard` under `fsdp`."""
     tolerance = 1e-2 if "precision" in CASES[case] else 1e-5  # tolerances for fp16 and for fp32
@@ -223,16 +242,19 @@ def test_a_sharded_model_generates_and_continues_training(runs: Path, corpus: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(runs: Path, corpus: str, parallel: str) -> None:
+@pytest.mark.parametrize("case", INTERRUPTED)
+def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(
+    runs: Path, corpus: str, case: str, parallel: str
+) -> None:
     """Criterion: both report the same exit code of the signal and the same command, which continues on as many
     processes. One process can continue, too, and ends at the weights of an uninterrupted run."""
-    path = runs / parallel / "interrupted"
-    said = [json.loads((runs / f"{parallel}-{rank}.json").read_text())["interrupted"] for rank in range(N_PROCESSES)]
-    command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {path}"
+    path = runs / parallel / case
+    said = [json.loads((runs / f"{parallel}-{rank}.json").read_text())[case] for rank in range(N_PROCESSES)]
+    command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {shlex.quote(str(path))}"
     assert said == [[f"interrupted after step 8, saved. Resume: {command}", 143]] * N_PROCESSES
     assert newest(path).name == "step-00000008"
-    train(config_of("interrupted", corpus), path, RUNTIME)
-    assert_close_runs(runs / "one" / "interrupted", path)
+    train(config_of(case, corpus), path, RUNTIME)
+    assert_close_runs(runs / "one" / case, path)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from torch import Tensor
 from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.kernels.cross_entropy import IGNORED
-from attractor.models import FastSlowConfig
+from attractor.models import FastSlowConfig, RecursiveConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
 from attractor.train import checkpoint
@@ -40,6 +40,20 @@ Interrupt = Callable[[Iterable[int]], None]
 
 
 FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64, dropout=0.1)
+RECURSIVE = RecursiveConfig(
+    vocab_size=320,
+    d_model=16,
+    n_heads=2,
+    n_layers=1,
+    d_ff=32,
+    max_seq_len=64,
+    causal=True,
+    dropout=0.1,
+    n_inner=2,
+    n_iterations=10,
+    n_segments=5,
+    halting=True,
+)
 VARIANTS = {
     **{name: {"attention": name, "d_model": 32, "n_heads": 4} for name in PRESETS},
     "bf16": {"precision": "bf16"},
@@ -50,11 +64,14 @@ VARIANTS = {
         "optimizer": "muon",
         "gate_lr": 0.1,
     },
+    "deep supervision": {"model": RECURSIVE, "accumulation": 2, "ema": 0.9},  # Ctrl-C comes within a batch
     "accumulated and checkpointed": {"accumulation": 2, "activation_checkpointing": True, "schedule": "constant"},
 }
 
 
-@pytest.mark.parametrize("variant", fast_alone(VARIANTS, "standard", "coupled-euler", "fp16", "fast-slow"))
+@pytest.mark.parametrize(
+    "variant", fast_alone(VARIANTS, "standard", "coupled-euler", "fp16", "fast-slow", "deep supervision")
+)
 def test_an_interrupted_run_ends_bit_for_bit_as_an_uninterrupted_one(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt, variant: str
 ) -> None:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attractor.attention import PRESETS
 from attractor.kernels.coupling import Program, apply_force, integrate_reference
 from attractor.kernels.differential import IMPLEMENTATIONS, differential_attention_reference
-from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.numerals import with_prefix
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import TrainConfig
@@ -34,7 +34,14 @@ def test_flops_are_six_for_each_weight_and_each_causal_product() -> None:
     sum of width 4 over both heads: 4 x 8 = 32."""
     by_hand = {"project": 2 * 48, "couple": 0, "score": 2 * 32, "output": 2 * 16, "mlp": 2 * 72, "readout": 2 * 40}
     assert forward_flops(SMALL, 7) == by_hand
-    assert training_flops_per_token(SMALL.build(0), seq_len=7) == 3 * sum(by_hand.values())
+    assert training_flops_per_token(SMALL, seq_len=7) == 3 * sum(by_hand.values())
+
+
+def test_counting_leaves_the_random_state_alone() -> None:
+    """Otherwise the noise of a run would depend on whether its process has counted such a model before."""
+    before = torch.get_rng_state()
+    forward_flops(ItrSAConfig(d_model=24, n_heads=2, max_seq_len=9), 9)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_token_attends_to_all_keys_without_causality() -> None:

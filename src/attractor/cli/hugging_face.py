@@ -119,7 +119,7 @@ def export(args: ExportArguments, console: Console) -> None:
         step=int(run.checkpoint.rpartition("-")[2]),
         mechanism=tuple(sentences(run.config.model)),
         sources=tuple(dict.fromkeys(SOURCE.findall("\n".join(definitions(run.config.model))))),
-        training_flops=tokens and tokens * training_flops_per_token(run.model, run.config.seq_len),
+        training_flops=tokens and tokens * training_flops_per_token(run.config.model, run.config.seq_len),
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
         has_tokenizer=tokenizer is not None,

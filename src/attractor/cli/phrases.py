@@ -185,6 +185,13 @@ GROUPS: dict[str, PhraseGroup] = {
             "coupling": Phrase("what couples AKOrN's oscillators: attention or conv"),
             "grid_width": Phrase("columns of the board that conv sees", "a square"),
             "rms_norm": Phrase("learn a scale for each channel of AKOrN's state"),
+            "n_inner": Phrase("updates of a recursive model's fast state for each of its answer"),
+            "n_segments": Phrase("training steps that share a batch, each with its own loss"),
+            "full_gradient": Phrase("differentiate all iterations of a segment, not the last alone"),
+            "mixer": Phrase("what connects positions in a recursive model: attention or mlp"),
+            "d_mix": Phrase("hidden width of the MLP over positions"),
+            "stable_softmax": Phrase("replace exp in the readout's softmax by 1 + x (or 1 / (1 - x))"),
+            "halting": Phrase("learn a head that says whether the answer is right"),
         },
     ),
     "task mqar": PhraseGroup(
@@ -209,6 +216,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "givens": Phrase("fewest and most given cells", "a usual range, or any in files"),
             "ood_givens": Phrase("the same for the other difficulty", "a usual range, or any in files"),
             "board_size": Phrase("rows of a board: 4, 6, 9 or 16"),
+            "augment": Phrase("train on random symmetric copies of the boards"),
         },
     ),
     "task glue": PhraseGroup(

@@ -132,7 +132,7 @@ def _within_its_folder(file: Path, word: str) -> str:
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
     from attractor.numerals import with_prefix
-    from attractor.study.budget import BACKWARD, flops_per_step, n_parameters
+    from attractor.study.budget import flops_per_step, n_parameters
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device, time_of_a_gpu
@@ -146,7 +146,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
     table = console_table(headings, left=("run", "key"), no_wrap=True)
-    flops = {job.name: (1 + BACKWARD) * job.config.n_steps * flops_per_step(job.config) for job in planned.jobs}
+    flops = {job.name: job.config.n_steps * flops_per_step(job.config) for job in planned.jobs}
     for job in planned.jobs:
         config = job.config
         table.add_row(

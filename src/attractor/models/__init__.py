@@ -5,6 +5,7 @@ from attractor.models.families import FAMILIES, SIZES
 from attractor.models.fast_slow import FastSlow, FastSlowConfig
 from attractor.models.itrsa import ItrSA, ItrSAConfig
 from attractor.models.itrsa_prenorm import PreNormItrSA, PreNormItrSAConfig
+from attractor.models.recursive import Recursive, RecursiveConfig
 from attractor.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "ItrSAConfig",
     "PreNormItrSA",
     "PreNormItrSAConfig",
+    "Recursive",
+    "RecursiveConfig",
     "Transformer",
     "TransformerConfig",
 ]

@@ -227,6 +227,16 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return 0
 
     @property
+    def n_segments(self) -> int:
+        """The number of training steps that a batch stays for, each with a loss of its own."""
+        return 1
+
+    @property
+    def shares_of_training(self) -> tuple[float, float]:
+        """The shares of an evaluation that a training step computes forwards and differentiates."""
+        return 1.0, 1.0
+
+    @property
     def gates(self) -> tuple[str, ...]:
         """The names of gate parameters, whose tanh scales a part of the model and starts at 0."""
         return ()

@@ -9,6 +9,7 @@ from attractor.models.fast_slow import FastSlowConfig
 from attractor.models.itrsa import ItrSAConfig
 from attractor.models.itrsa_prenorm import PreNormItrSAConfig
 from attractor.models.language_model import LanguageModel
+from attractor.models.recursive import RecursiveConfig
 from attractor.models.transformer import TransformerConfig
 
 KINDS: tuple[type[ModelConfig[LanguageModel]], ...] = (
@@ -17,6 +18,7 @@ KINDS: tuple[type[ModelConfig[LanguageModel]], ...] = (
     ItrSAConfig,
     PreNormItrSAConfig,
     AKOrNConfig,
+    RecursiveConfig,
 )
 FAMILIES = {kind.family: kind for kind in KINDS}
 FAMILY = "family"  # key of a stored config; a config without it is a Transformer's
@@ -62,4 +64,6 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "itrsa": ItrSAConfig(),
     "itrsa-prenorm": PreNormItrSAConfig(),
     "akorn": AKOrNConfig(),
+    # TRM (arXiv 2510.04871): its model with attention. Its best model of Sudoku, of 5M parameters, has mixer='mlp'.
+    "recursive": RecursiveConfig(),
 }

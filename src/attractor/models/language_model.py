@@ -120,6 +120,11 @@ class LanguageModel(nn.Module, ABC):
             return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.float()), aux_loss
         return linear_cross_entropy(read, self.readout, targets.flatten(), self.logit_softcap), aux_loss
 
+    @property
+    def loss_of_step(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The loss that a training step differentiates. Under deep supervision it takes and returns a state, too."""
+        return self.loss
+
     @torch.no_grad()
     def judge(
         self, tokens: Int[Tensor, "B T"], targets: Tensor, real: Bool[Tensor, "B T"] | None = None

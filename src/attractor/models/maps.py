@@ -31,6 +31,7 @@ from attractor.models.fast_slow import FastSlow
 from attractor.models.itrsa import ItrSA
 from attractor.models.language_model import LanguageModel, TokenPlacement
 from attractor.models.recurrent import IterationInputs, RecurrentModel
+from attractor.models.recursive import Recursive
 from attractor.models.transformer import Transformer
 
 Step = Callable[[Tensor], Tensor]
@@ -81,7 +82,10 @@ class Iteration:
 
     def before_norm(self, x: Tensor) -> Tensor:
         """Return (2), or the whole step if states are not normalised."""
-        model, y = self.model, self.response(x)
+        model = self.model
+        if isinstance(model, Recursive):
+            return model.before_norm(x, self.stimulus, self.inputs)[0]
+        y = self.response(x)
         if isinstance(model, ItrSA):
             return torch.add(x, y, alpha=model.config.eta)
         if isinstance(model, AKOrN):
@@ -102,6 +106,9 @@ class Iteration:
             scale = model.oscillators.scale
             gain = torch.ones_like(self.start[0, 0]) if scale is None else scale.detach()
             return Sphere(model.config.oscillator_width, gain)
+        if isinstance(model, Recursive):  # a latent of a position is a point of a sphere of radius sqrt(D)
+            width = model.config.d_model
+            return Sphere(width, torch.full_like(self.start[0, 0], width**0.5))
         return None
 
     @torch.no_grad()

@@ -112,6 +112,10 @@ class RecurrentModel(LanguageModel):
         """Return the stimulus c from the embedded tokens."""
         return embedded
 
+    def initial(self, stimulus: Tensor) -> Tensor:
+        """Return what cells without noise start from, before it is normalised."""
+        return stimulus
+
     def weights(self) -> tuple[Any, ...]:
         """Return the weights that are computed from parameters, once for all iterations."""
         return ()
@@ -218,15 +222,16 @@ class RecurrentModel(LanguageModel):
 
     def _start(self, stimulus: Tensor, placement: TokenPlacement, generator: torch.Generator | None = None) -> Tensor:
         """Return x_0 of (1)."""
+        x = self.initial(stimulus)
         if self.config.blank is None:
-            return self.normalised(stimulus)
+            return self.normalised(x)
         if placement.tokens is None:
             raise InputError(
                 f"tokens must be given to a model whose blanks (token {self.config.blank}) start from noise, got "
                 "vectors; give tokens"
             )
         blank = (placement.tokens == self.config.blank).unsqueeze(-1)
-        return self.normalised(torch.where(blank, self._noise(stimulus, placement.positions, generator), stimulus))
+        return self.normalised(torch.where(blank, self._noise(x, placement.positions, generator), x))
 
     def _noise(self, like: Tensor, positions: Tensor, generator: torch.Generator | None) -> Tensor:
         """Draw the noise on the CPU, so that a seed is the same on every device."""

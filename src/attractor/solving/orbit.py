@@ -74,7 +74,7 @@ def recurrent(model: LanguageModel) -> RecurrentModel:
     if not isinstance(model, RecurrentModel):
         raise InputError(
             f"model must be recurrent, to have iterations, got one of the family '{model.config.family}'; "
-            "give an itrsa, itrsa-prenorm or akorn"
+            "give an itrsa, itrsa-prenorm, akorn or recursive"
         )
     return model
 

@@ -15,7 +15,7 @@ from attractor.errors import InputError, require
 from attractor.models.config import ModelConfig
 from attractor.numerals import with_prefix
 from attractor.train.config import TrainConfig
-from attractor.train.parts import BACKWARD, forward_flops, without_data
+from attractor.train.parts import training_flops_per_token, without_data
 
 TOLERANCE = 0.001  # the largest relative difference between two counts of parameters
 
@@ -58,12 +58,12 @@ def with_steps(config: TrainConfig, n_steps: float) -> TrainConfig:
 
 
 def flops_per_step(config: TrainConfig) -> float:
-    return sum(forward_flops(config.model, config.seq_len).values()) * config.tokens_per_step
+    return training_flops_per_token(config.model, config.seq_len) * config.tokens_per_step
 
 
 def costs_in_words(config: TrainConfig) -> str:
-    flops = (1 + BACKWARD) * flops_per_step(config) / config.tokens_per_step
-    return f"{n_parameters(config.model):,} parameters, {with_prefix(flops)} FLOPs a token"
+    flops = with_prefix(training_flops_per_token(config.model, config.seq_len))
+    return f"{n_parameters(config.model):,} parameters, {flops} FLOPs a token"
 
 
 def n_parameters(model: ModelConfig) -> int:

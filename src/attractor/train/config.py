@@ -390,6 +390,24 @@ RECIPES: dict[str, TrainConfig] = {
     "sudoku": SUDOKU,
     "akorn": SUDOKU.replace(model=SIZES["akorn"].replace(positions="grid")),
     "itrsa-prenorm": SUDOKU.replace(model=SIZES["itrsa-prenorm"].replace(positions="grid"), lr=5e-4),
+    # TRM (arXiv 2510.04871) as its public code trains on Sudoku, with attention: AdamW at 1e-4 with decay 1, and an
+    # average of the weights. A step is a segment. The published optimizer is a variant of AdamW (atan2), and its boards
+    # are those of Sudoku-Extreme: --puzzles FILE.
+    "recursive": TrainConfig(
+        SIZES["recursive"].replace(positions="grid", stable_softmax=True, halting=True),
+        Sudoku(n_boards=1_000, augment=True),
+        n_steps=65_000,
+        batch_size=768,
+        seq_len=81,
+        lr=1e-4,
+        schedule="constant",
+        warmup_steps=2_000,
+        weight_decay=1.0,
+        ema=0.999,
+        precision="bf16",
+        eval_every=5_000,
+        eval_batches=None,
+    ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate and clipping; steps stand in for its epochs.
     "psiqrh": TrainConfig(
         SIZES["small"].replace(d_model=256, n_layers=4, d_ff=512, max_seq_len=512, attention="psiqrh"),

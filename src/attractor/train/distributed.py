@@ -45,7 +45,7 @@ from attractor.train.process import end_with_parent, save_and_end
 from attractor.train.rank_records import RankRecords
 
 T = TypeVar("T")
-LossFunction = Callable[..., tuple[Tensor, Tensor]]
+LossFunction = Callable[..., tuple[Tensor, ...]]
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # environment variable that torchrun sets
 STORE = "ATTRACTOR_STORE"  # environment variable: the file over which processes meet that attractor started
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -221,6 +221,14 @@ class World:
         dist.all_reduce(stacked)
         return list((stacked / self.size).unbind())
 
+    def rows_of_all(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes one after another. Each has as many."""
+        if self.size == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
     def largest(self, number: int) -> int:
         if self.size == 1:
             return number
@@ -258,7 +266,7 @@ class World:
         """
         if self.size > 1 and parallel == "fsdp":
             _shard(model, self.size)
-        loss = compiler(model.loss)
+        loss = compiler(model.loss_of_step)
         if self.size > 1 and parallel == "ddp":
             return DistributedDataParallel(_Loss(model, loss), gradient_as_bucket_view=True)
         return loss
@@ -294,7 +302,7 @@ class _Loss(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, *batch: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, *batch: Tensor | None) -> tuple[Tensor, ...]:
         return self.loss(*batch)
 
 
@@ -306,8 +314,9 @@ def _shard(model: LanguageModel, n_processes: int) -> None:
     for block in model.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    for name in ("loss", "judge", "next_logits"):  # methods that are called instead of `forward`
-        register_fsdp_forward_method(model, name)
+    for name in ("loss", "segment_loss", "judge", "next_logits"):  # methods that are called instead of `forward`
+        if hasattr(model, name):
+            register_fsdp_forward_method(model, name)
     # gloo cannot average, so sums are divided.
     model.set_force_sum_reduction_for_comms(model.device.type == "cpu")  # type: ignore[operator]
 

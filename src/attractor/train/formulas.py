@@ -51,7 +51,7 @@ FORMULAS: dict[str, Formula] = {
     "decay": Formula(1, _scores(Decayed)),
     "QuacK": Formula(1, lambda config: config.quack is not None),
     "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
-    "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn")),
+    "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn", "recursive")),
     # 2: the initial logits of states of length 1 are as wide as those of other attention.
     "start of energies": Formula(
         2, lambda config: getattr(config.model, "energy", None) is not None and config.model.norm == "unit"

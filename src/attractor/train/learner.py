@@ -31,6 +31,7 @@ from attractor.train.interventions import Interventions
 from attractor.train.optimizer import build_optimizer, load_optimizer, set_rate
 from attractor.train.parts import training_flops_per_token
 from attractor.train.recompute import SAVED_OPS
+from attractor.train.segments import Segments
 from attractor.train.start import load_start
 from attractor.train.telemetry import parameter_norm
 
@@ -66,12 +67,13 @@ class Learner:
             refuse_cuda_graphs(config, self.device)
         padded = config.compile and task.train_batch(0, config.batch_size).real is not None
         self.loss = self.world.spread(self.model, runtime.parallel, compiler(config, runtime, padded))
+        self.segments = Segments(config.model.n_segments, self.world)
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)
         self.average = None if config.ema is None else Average(self.model, config.ema, config.ema_every)
         self.autocast = autocast(self.device, config.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
-        self.flops_per_token = training_flops_per_token(self.model, config.seq_len)
+        self.flops_per_token = training_flops_per_token(config.model, config.seq_len)
 
     @property
     def step(self) -> int:
@@ -89,6 +91,7 @@ class Learner:
         self.world.seed(config.seed, step)
         if self.runtime.cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()
+        self.segments.begin(self.number_of_batch(step))
         loss = torch.zeros((), device=self.device)
         # The shares make the step independent of the accumulation and of the number of processes.
         micro_batches = self.world.parts(batch, config.accumulation)
@@ -109,12 +112,16 @@ class Learner:
 
     def batch_of(self, step: int) -> Batch:
         """Return the batch of a step, a function of the step and of the data that rollbacks have skipped."""
-        return self.task.train_batch(step + self.state.n_skipped_batches, self.config.batch_size)
+        return self.task.train_batch(self.number_of_batch(step), self.config.batch_size)
+
+    def number_of_batch(self, step: int) -> int:
+        return (step + self.state.n_skipped_batches) // self.segments.n_segments
 
     def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add the gradients of a micro-batch, weighted by its share, and return its share of the loss."""
         with self.autocast:
-            loss, aux_loss = self.loss(*on_device(batch, self.device))
+            loss, aux_loss, *states = self.loss(*on_device(batch, self.device), *self.segments.carried())
+        self.segments.keep(states)
         self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
@@ -176,6 +183,7 @@ class Learner:
             "interventions": self.interventions.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            **self.segments.state_dict(),
         }
 
     def load_tensors(self, tensors: dict[str, Any]) -> None:
@@ -186,6 +194,7 @@ class Learner:
         load_optimizer(self.optimizer, tensors["optimizer"])
         self.scaler.load_state_dict(tensors["scaler"])
         self.interventions.load_state_dict(tensors.get("interventions", {}))  # older checkpoints have none
+        self.segments.load_state_dict(tensors, self.device)
         torch.set_rng_state(tensors["random"].cpu())
         if tensors["random_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)

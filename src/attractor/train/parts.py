@@ -5,6 +5,7 @@
                mean of min(t, W), where torch counts all keys of a block; on the slow path, T is the number
                of slow positions                                                                            (2)
     backward   each product of the forward pass becomes two products: twice the FLOPs of the forward pass   (3)
+    iterated   the first iteration of a recurrent model is counted, and the second one for each of the others    (4)
 
 FLOPs are those of matrix products: two for a multiplication and an addition. Padding counts, where a fused kernel takes
 one width for queries and values. By convention, what activation checkpointing recomputes does not count.
@@ -23,6 +24,7 @@ from attractor.attention.score.window import pairs_computed, pairs_seen
 from attractor.attention.stage import Scoring
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
+from attractor.models.recurrent import RecurrentModel
 
 # Patterns of the names of blocks in a model. A recurrent model has a single block, or attention outside any block.
 FAST, SLOW = r"(?:(?:blocks|pre|post)\.\d+\.|block\.|)", r"slow\.\d+\."
@@ -61,11 +63,20 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
 
     Torch counts all pairs of positions that are multiplied."""
     tokens = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model = without_data(config)
-        model(tokens)
+    model = without_data(config).eval()  # in training, noise would be drawn from torch's generator
+
+    def counted(**how: int) -> dict[str, int]:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(tokens, **how)
+        return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+
+    if isinstance(model, RecurrentModel):  # (4)
+        once, twice = counted(n_iterations=1), counted(n_iterations=2)
+        flops = {name: n + (model.n_iterations - 1) * (twice[name] - n) for name, n in once.items()}
+    else:
+        flops = counted()
     windows = {name: module.window for name, module in model.named_modules() if isinstance(module, Attention)}
-    return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}, windows  # (1)
+    return flops, windows
 
 
 def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
@@ -89,7 +100,7 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
 
     flops: dict[str, float] = {stage: inside(FAST, rf"attention\.{stage}") for stage in STAGES}
     flops["project"] += inside(FAST, "attention") - sum(flops.values())  # attention without stages
-    flops["couple"] += inside("", "convolution")
+    flops["couple"] += inside("", "convolution") + inside(FAST, "mixing")
     flops["mlp"] = inside(FAST, "mlp")
     n_slow = config.slow_length(seq_len)
     if n_slow:
@@ -102,5 +113,12 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     return {part: n / seq_len for part, n in flops.items()}
 
 
-def training_flops_per_token(model: LanguageModel, seq_len: int) -> float:
-    return (1 + BACKWARD) * sum(forward_flops(model.config, seq_len).values())
+def training_flops(config: ModelConfig, seq_len: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the FLOPs of a token in a training step by part, of the forward and of the backward pass."""
+    flops, shares = forward_flops(config, seq_len), config.shares_of_training
+    forward, backward = ({part: share * n for part, n in flops.items()} for share in shares)
+    return forward, {part: BACKWARD * n for part, n in backward.items()}
+
+
+def training_flops_per_token(config: ModelConfig, seq_len: int) -> float:
+    return sum(sum(flops.values()) for flops in training_flops(config, seq_len))

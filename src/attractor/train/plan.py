@@ -28,7 +28,7 @@ from attractor.train.distributed import World
 from attractor.train.memory import PlannedMemory, ProcessLayout, layer_bytes, planned_memory
 from attractor.train.muon import refuse_sharding
 from attractor.train.optimizer import optimizer_groups
-from attractor.train.parts import BACKWARD, PARTS, forward_flops, parameters_by_part, without_data
+from attractor.train.parts import PARTS, parameters_by_part, training_flops, without_data
 
 NAME_WIDTH = 27
 LARGE_VALIDATION = 0.5  # from this share of the training tokens on, a plan mentions validation
@@ -112,7 +112,7 @@ class RunPlan:
 def plan_run(config: TrainConfig, task: Task) -> RunPlan:
     """Return the plan of a run without its memory and estimates, which take time to find."""
     model = without_data(config.model)
-    forward = forward_flops(config.model, config.seq_len)
+    forward, backward = training_flops(config.model, config.seq_len)
     stored = config.to_dict()
     del stored["label"]
     groups = [
@@ -132,7 +132,7 @@ def plan_run(config: TrainConfig, task: Task) -> RunPlan:
         config=stored | {"model": stored["model"] | {"attention": config.model.attention_config.to_dict()}},
         parameters=parameters_by_part(model),
         forward_flops=forward,
-        backward_flops={part: BACKWARD * n for part, n in forward.items()},
+        backward_flops=backward,
         n_steps=config.n_steps,
         tokens_per_step=config.tokens_per_step,
         epochs=None if task.n_tokens is None else config.n_steps * config.tokens_per_step / task.n_tokens,

@@ -23,8 +23,8 @@ from attractor.errors import InputError
 from attractor.tasks.sudoku.board import SIZES, as_boards, candidates, digits, is_solved
 from attractor.tasks.sudoku.solver import unique_search
 
-PUZZLE_NAMES = ("puzzle", "puzzles", "quiz", "quizzes", "features")
-SOLUTION_NAMES = ("solution", "solutions", "labels")
+PUZZLE_NAMES = ("puzzle", "puzzles", "quiz", "quizzes", "features", "question")
+SOLUTION_NAMES = ("solution", "solutions", "labels", "answer")
 N_SHOWN = 5
 SYMBOLS = ".123456789ABCDEFG"
 

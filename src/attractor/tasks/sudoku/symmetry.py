@@ -97,7 +97,7 @@ def _canonical(grids: np.ndarray, given: np.ndarray | None = None) -> np.ndarray
             digits, rows, columns = _arrange(both[g, transposed], relabelling, r)
             forms = [_pack(digits)]
             if places is not None:
-                forms.append(_pack(_reordered(places[g, transposed], rows, columns)))
+                forms.append(_pack(reordered(places[g, transposed], rows, columns)))
             _keep_least(least, g, np.concatenate(forms, axis=1))
     unpacked = _unpack(least, size).astype(np.int64)
     unpacked[:, :size] += 1
@@ -192,10 +192,10 @@ def _arrange(grids: np.ndarray, relabelling: np.ndarray, r: np.ndarray) -> tuple
     first_column = digits[grid, :, columns[:, 0]].astype(np.int64)
     first_column[grid, r] = -1
     rows = _order(first_column, height)
-    return _reordered(digits, rows, columns), rows, columns
+    return reordered(digits, rows, columns), rows, columns
 
 
-def _reordered(grids: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def reordered(grids: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.take_along_axis(np.take_along_axis(grids, columns[:, None, :], axis=2), rows[:, :, None], axis=1)
 
 

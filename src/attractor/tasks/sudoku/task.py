@@ -12,6 +12,7 @@ import numpy as np
 from attractor.errors import InputError, require
 from attractor.fields import later
 from attractor.tasks.epochs import Epochs
+from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
 from attractor.tasks.sudoku.data import GENERATED, load_sets
 from attractor.tasks.task import Batch, TaskConfig, numbered_batches
@@ -31,6 +32,7 @@ class Sudoku(TaskConfig):
     givens: tuple[int, int] | None = None  # fewest and most; None: as files have them, IN_DISTRIBUTION where generated
     ood_givens: tuple[int, int] | None = None  # None: as files have them, OUT_OF_DISTRIBUTION where generated
     board_size: int = later(9)  # rows of a board: 4, 6, 9 or 16
+    augment: bool = later(False)  # train on random symmetric copies of the boards
 
     def __post_init__(self) -> None:
         check_size(self.board_size, "board_size")
@@ -62,7 +64,9 @@ class SudokuTask:
     def __init__(self, config: Sudoku, seed: int) -> None:
         size, self.n_cells = config.board_size, config.seq_len
         self.name = f"sudoku:{config.puzzles}" if size == 9 else f"sudoku {size} x {size}:{config.puzzles}"
-        self.sets = load_sets(**{field.name: getattr(config, field.name) for field in fields(config)})
+        values = {field.name: getattr(config, field.name) for field in fields(config)}
+        self.seed, self.augment = seed, values.pop("augment")
+        self.sets = load_sets(**values)
         self.demands = {"vocab_size": size + 1, "causal": False, "n_classes": None}
         self.n_tokens = len(self.sets.train) * self.n_cells
         self.fingerprint = self.sets.fingerprint
@@ -70,8 +74,12 @@ class SudokuTask:
         self._epochs = Epochs(len(self.sets.train), seed)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        boards = self.sets.train.take(self._epochs.examples(step * batch_size, batch_size))
-        return Batch(boards.boards.reshape(-1, self.n_cells), boards.solutions.reshape(-1, self.n_cells))
+        first = step * batch_size
+        boards = self.sets.train.take(self._epochs.examples(first, batch_size))
+        grids: tuple[np.ndarray, ...] = (boards.boards, boards.solutions)
+        if self.augment:
+            grids = symmetric_copies(grids, self.seed, np.arange(first, first + batch_size))
+        return Batch(*(cells.reshape(-1, self.n_cells) for cells in grids))
 
     def valid_batches(self, batch_size: int, max_batches: int | None = None, part: str = "valid") -> Iterator[Batch]:
         boards = self.sets.valid[part]

@@ -1,0 +1,248 @@
+"""Recursive models: the written-out recursion, segments that carry a constant state, exact sizes, halting."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attractor.attention import PRESETS
+from attractor.errors import InputError
+from attractor.models import SIZES, Recursive, RecursiveConfig
+from attractor.models.maps import Iteration
+from attractor.models.recursive import stable_logits
+from attractor.taps import capture
+from attractor.train.parts import forward_flops, training_flops
+from tiers import tiered
+
+SHAPE: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_ff": 12, "max_seq_len": 16, "n_layers": 2, "n_inner": 2}
+CONFIG = RecursiveConfig(**SHAPE, n_iterations=6, n_segments=3)
+TRM = SIZES["recursive"].replace(positions="grid", halting=True)
+
+
+def built(**changes: Any) -> Recursive:
+    return CONFIG.replace(**changes).build(seed=0).double().train()
+
+
+def boards(seed: int = 0) -> Tensor:
+    return torch.randint(0, 10, (3, 16), generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model: Recursive, loss: Tensor) -> dict[str, Tensor]:
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def written_out(weights: dict[str, Tensor], tokens: Tensor, y: Tensor, z: Tensor, n: int) -> Tensor:
+    """Return the logits after n iterations, with plain products and sums alone."""
+
+    def norm(x: Tensor) -> Tensor:
+        return x / x.square().mean(-1, keepdim=True).sqrt()
+
+    def net(h: Tensor) -> Tensor:
+        for number in range(2):
+            of = {
+                name.removeprefix(f"blocks.{number}."): w for name, w in weights.items() if f"blocks.{number}" in name
+            }
+            q, k, v = (h @ of[f"attention.project.{name}.weight"].mT for name in ("query", "key", "value"))
+            heads = [
+                torch.softmax(q[..., part] @ k[..., part].mT / 2, dim=-1) @ v[..., part]
+                for part in (slice(0, 4), slice(4, 8))
+            ]
+            h = norm(h + torch.cat(heads, -1) @ of["attention.output.out.weight"].mT)
+            gate, up = (h @ of[f"mlp.{name}.weight"].mT for name in ("gate", "up"))
+            h = norm(h + (gate * torch.sigmoid(gate) * up) @ of["mlp.down.weight"].mT)
+        return h
+
+    c = weights["embedding.weight"][tokens] + weights["positions.weight"]
+    for _ in range(n):
+        for _ in range(2):
+            z = net(z + y + c)
+        y = net(y + z)
+    return y @ weights["head.weight"].mT
+
+
+def test_a_segment_with_full_gradient_is_the_written_out_recursion() -> None:
+    model, tokens = built(full_gradient=True, blank=None), boards()
+    weights = dict(model.named_parameters())
+    y, z = model.start(tokens).chunk(2, dim=-1)
+    logits = written_out(weights, tokens, y, z, n=2)
+    expected = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    loss, aux_loss, state = model.segment_loss(tokens, tokens)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(model.read_out(state), logits, rtol=1e-10, atol=1e-12)
+    assert aux_loss == 0
+    reference = gradients(model, expected)
+    for name, gradient in gradients(model, loss).items():
+        torch.testing.assert_close(gradient, reference[name], rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_pass_through_the_last_iteration_of_a_segment_alone() -> None:
+    """Criterion: they are those of one iteration from the state before it, as a constant; full ones differ."""
+    model, tokens = built(blank=None), boards()
+    before_last = list(model.states(tokens, 1))[-1]
+    one_iteration = built(blank=None, n_iterations=3)
+    last = gradients(one_iteration, one_iteration.segment_loss(tokens, tokens, None, before_last)[0])
+    full = built(blank=None, full_gradient=True)
+    of_all = gradients(full, full.segment_loss(tokens, tokens)[0])
+    found = gradients(model, model.segment_loss(tokens, tokens)[0])
+    for name, gradient in found.items():
+        assert torch.equal(gradient, last[name]), name
+    assert not torch.allclose(found["embedding.weight"], of_all["embedding.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("full_gradient", [False, True])
+def test_a_segment_has_no_gradient_from_the_segments_before(full_gradient: bool) -> None:
+    model, tokens = built(full_gradient=full_gradient), boards()
+    source = model.start(tokens).requires_grad_()
+    first, _, state = model.segment_loss(tokens, tokens, None, source)
+    assert state.grad_fn is None
+    assert torch.autograd.grad(first, source, allow_unused=True) == (None,)
+    second = model.segment_loss(tokens, tokens, None, state)[0]
+    as_constant = model.segment_loss(tokens, tokens, None, state.clone())[0]
+    for one, other in zip(gradients(model, second).values(), gradients(model, as_constant).values(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+def test_carried_segments_are_one_evaluation(mixer: str) -> None:
+    """Criterion: bit for bit, state by state; each loss is the cross-entropy of the evaluation cut off there."""
+    model, tokens = built(mixer=mixer, stable_softmax=True).eval(), boards()
+    with torch.no_grad():
+        states, carried = list(model.states(tokens)), ()
+        for segment in range(1, 4):
+            loss, _, state = model.segment_loss(tokens, tokens, None, *carried)
+            assert torch.equal(state, states[2 * segment])
+            logits = model(tokens, n_iterations=2 * segment)[0]
+            torch.testing.assert_close(loss, F.cross_entropy(logits.flatten(0, 1), tokens.flatten()))
+            carried = (state,)
+        losses, likeliest = model.judge(tokens, tokens)
+    torch.testing.assert_close(losses.mean(), loss)
+    assert torch.equal(likeliest, model.read_out(state).argmax(-1))
+
+
+def test_the_energy_is_half_the_squared_distance_to_the_next_state() -> None:
+    """Criterion: up to the constant of both spheres, D for each latent of a position."""
+    model, tokens = built().eval(), boards()
+    with torch.no_grad():
+        state, stimulus = model.start(tokens), model.stimulus(tokens)
+        distance = (state - model.step(state, stimulus)).square().sum((1, 2)) / 2
+        constant = 2 * CONFIG.d_model * tokens.shape[1]
+        torch.testing.assert_close(model.energy(state, stimulus), distance - constant)
+
+
+def test_an_iteration_is_the_norm_of_the_map_before_it() -> None:
+    model, tokens = built().eval(), boards()
+    iteration = Iteration.of(model, tokens)
+    sphere = iteration.sphere
+    assert sphere is not None
+    with torch.no_grad():
+        u = iteration.before_norm(iteration.start).unflatten(-1, (2, -1))
+        by_hand = (sphere.gain.unflatten(0, (2, -1)) * u / u.norm(dim=-1, keepdim=True)).flatten(-2)
+        torch.testing.assert_close(iteration.step(iteration.start), by_hand)
+    assert sphere.n_channels == CONFIG.d_model
+
+
+def test_the_start_is_the_same_for_all_cells_models_and_seeds_but_for_noise_in_blanks() -> None:
+    tokens = boards()
+    starts = [CONFIG.replace(blank=None).build(seed).eval().start(tokens) for seed in (0, 1)]
+    assert torch.equal(*starts)
+    assert torch.equal(starts[0], starts[0][:1, :1].expand_as(starts[0]))
+    noisy = built().float().eval().start(tokens)
+    assert torch.equal((noisy != starts[0]).any(-1), tokens == 0)
+
+
+def test_stable_softmax_is_its_definition() -> None:
+    logits = torch.tensor([-3.0, -0.5, 0.0, 0.25, 4.0], dtype=torch.float64, requires_grad=True)
+    s = torch.where(logits < 0, 1 / (1 - logits), 1 + logits)
+    torch.testing.assert_close(stable_logits(logits).softmax(-1), s / s.sum())
+    (slope,) = torch.autograd.grad(stable_logits(logits).sum(), logits)
+    torch.testing.assert_close(slope, 1 / (1 + logits.detach().abs())), "1 at 0"
+
+
+def test_the_halting_head_learns_whether_all_scored_positions_are_right() -> None:
+    model, tokens = built(halting=True).eval(), boards()
+    targets = model.read_out(model.segment_loss(tokens, tokens)[2]).argmax(-1)
+    targets[1, 3] = (targets[1, 3] + 1) % 10  # one wrong position
+    targets[2, 5] = -100
+    loss, aux_loss, state = model.segment_loss(tokens, targets)
+    never = torch.full((3,), -5.0, dtype=torch.float64)
+    assert torch.equal(model.halt_logits(state), never), "at the start nothing halts"
+    right = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(aux_loss, 0.5 * F.binary_cross_entropy_with_logits(never, right), check_dtype=False)
+    torch.testing.assert_close(loss, built().eval().segment_loss(tokens, targets)[0])
+    assert gradients(model, aux_loss + loss)["halting.weight"].abs().max() > 0
+    with pytest.raises(InputError, match="halting must be True"):
+        built().halt_logits(state)
+
+
+def test_padding_changes_no_halting_logit() -> None:
+    model, tokens = built(halting=True, max_seq_len=19, blank=None).eval(), boards()
+    torch.nn.init.normal_(model.halting.weight)  # type: ignore[union-attr]
+    real = F.pad(torch.ones_like(tokens, dtype=torch.bool), (3, 0))
+    padded = F.pad(tokens, (3, 0), value=4)
+    _, _, state = model.segment_loss(tokens, tokens)
+    _, _, with_padding = model.segment_loss(padded, F.pad(tokens, (3, 0), value=-100), real)
+    torch.testing.assert_close(model.halt_logits(with_padding, real), model.halt_logits(state))
+
+
+def test_the_published_sizes_come_out() -> None:
+    """TRM's public code: a vocabulary of 11, 16 positions of a puzzle's embedding, no learned positions, a halting
+    head of two outputs. That makes 5,028,866 parameters with MLPs over positions and 6,828,034 with attention."""
+    with torch.device("meta"):
+        count = {m: sum(p.numel() for p in TRM.replace(mixer=m).build().parameters()) for m in ("attention", "mlp")}
+    width, cells, vocabulary = 512, 81, 10
+    positions = 3 * 9 * width  # of rows, columns and boxes
+    outer = 2 * vocabulary * width + positions + width + 1
+    assert count["attention"] == outer + 2 * (4 * width**2 + 3 * width * 1536)
+    assert count["mlp"] == outer + 2 * (3 * cells * 512 + 3 * width * 1536)
+    ours = positions - 2 * width - (width + 1)
+    assert count["attention"] == 6_828_034 + ours
+    assert count["mlp"] == 5_028_866 + ours - 2 * 3 * 16 * 512
+
+
+def test_a_step_costs_a_segment_forwards_and_one_iteration_backwards() -> None:
+    config = CONFIG.replace(n_iterations=12)
+    whole, (forward, backward) = forward_flops(config, 16), training_flops(config, 16)
+    for part in ("project", "score", "mlp"):
+        assert forward[part] == pytest.approx(whole[part] / 3)
+        assert backward[part] == pytest.approx(2 * whole[part] / 12)
+        full = training_flops(config.replace(full_gradient=True), 16)[1]
+        assert full[part] == pytest.approx(2 * whole[part] / 3)
+    assert whole["mlp"] == pytest.approx(12 * 3 * 2 * 2 * 3 * 8 * 12), "iterations, calls, layers, products"
+
+
+@pytest.mark.parametrize("attention", tiered(PRESETS))
+def test_every_mechanism_serves(attention: str) -> None:
+    model = built(attention=attention, d_model=32, n_heads=4).float()
+    with capture("weights") as seen:
+        loss, aux_loss, state = model.segment_loss(boards(), boards())
+    (loss + aux_loss).backward()
+    assert state.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert len(seen["weights"]) == 2 * 3 * 2, "iterations of a segment, updates, layers"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_iterations": 7}, ["n_iterations", "multiple of n_segments=3", "7"]),
+        ({"n_inner": 0}, ["n_inner", "at least 1", "0"]),
+        ({"mixer": "mpl"}, ["mixer", "did you mean 'mlp'"]),
+        ({"n_classes": 2}, ["n_classes", "None for a recursive model", "2"]),
+        ({"mixer": "mlp", "causal": True}, ["causal", "False under mixer='mlp'", "True"]),
+        ({"mixer": "mlp", "positions": "rope"}, ["positions", "learned or grid under mixer='mlp'", "rope"]),
+    ],
+)
+def test_bad_config_is_refused_in_one_line(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        CONFIG.replace(**changes)
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_mlps_over_positions_refuse_boards_of_another_size() -> None:
+    with pytest.raises(InputError, match="max_seq_len must be 9, the sequence's length, under mixer='mlp', got 16"):
+        CONFIG.replace(mixer="mlp").require_length(9)
