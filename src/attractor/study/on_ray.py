@@ -44,6 +44,7 @@ from attractor.train.config import Runtime
 from attractor.train.interrupt import StopRequest
 
 PROGRESS_SECONDS = 5.0
+PROGRESS_RATE = 1e5  # bytes a second that a run may send of its progress, so that long metrics are sent less often
 ANSWER_SECONDS = 30.0
 TOKEN_SOURCES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -431,7 +432,7 @@ def _progress(task: RayTask, path: Path) -> Iterator[None]:
 
     def send() -> None:
         sent = b""
-        while not over.wait(task.progress_seconds):
+        while not over.wait(max(task.progress_seconds, len(sent) / PROGRESS_RATE)):
             progress = pack_progress(path)
             if progress != sent:
                 task.mailbox.post.remote(task.job.path, progress)
