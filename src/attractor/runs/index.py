@@ -21,13 +21,13 @@ from attractor.errors import DamageWarning, InputError
 from attractor.files import follow_umask
 from attractor.runs.configuration import dotted_fields, named
 from attractor.runs.lock import is_held
-from attractor.runs.run_folder import METRICS, SEAL, RunFolder
+from attractor.runs.run_folder import METRICS, SEAL, SUMMARY, RunFolder, read_object
 
 INDEX = ".attractor-index.sqlite3"
 FORMAT = 1
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
-FILES = ("config.json", "summary.json", "environment.json", METRICS, SEAL)
+FILES = ("config.json", SUMMARY, "environment.json", METRICS, SEAL)
 SECONDS_TO_WAIT = 1.0  # for another process that writes the index
 OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be used now
     sqlite3.SQLITE_BUSY,
@@ -155,7 +155,7 @@ def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
     try:
         run = RunFolder.open(path)
         run.refuse_altered()
-        summary = run.summary()
+        summary = read_object(path / SUMMARY)  # `run.summary()` would look at the seal once more
         latest = summary or _latest(path / METRICS)
         metric = (summary or {}).get("metric")
         fields = dotted_fields(named(run.config, presets)) | {

@@ -296,10 +296,10 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None where there is no file."""
-    if not path.is_file():
-        return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
