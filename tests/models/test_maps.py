@@ -6,7 +6,14 @@ from torch import Tensor
 
 from attractor.analysis import Jacobian, finite_time_exponents, jacobian, sphere_tangent
 from attractor.errors import InputError
-from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, PreNormItrSAConfig, TransformerConfig
+from attractor.models import (
+    AKOrNConfig,
+    FastSlowConfig,
+    ItrSAConfig,
+    PreNormItrSAConfig,
+    RecursiveConfig,
+    TransformerConfig,
+)
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, block_map, layer_maps, recurrent_map
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
@@ -20,6 +27,7 @@ RECURRENT: dict[str, RecurrentConfig[RecurrentModel]] = {
     "prenorm": PreNormItrSAConfig(**SIZES),
     "akorn": AKOrNConfig(**SIZES, gamma=0.5),
     "akorn-scaled": AKOrNConfig(**SIZES, oscillator_width=2, rms_norm=True),
+    "recursive": RecursiveConfig(**SIZES, n_inner=2, halting=True),
 }
 NORMALISED = [name for name in RECURRENT if name not in ("none", "prenorm")]  # states of the others may have any length
 LAYERED = {

@@ -39,7 +39,7 @@ def summary_of(path: Path) -> dict[str, float]:
     return json.loads((path / "summary.json").read_text())["measures"]
 
 
-@pytest.mark.parametrize("family", ["itrsa", "akorn", "itrsa-prenorm", "transformer"])
+@pytest.mark.parametrize("family", ["itrsa", "akorn", "itrsa-prenorm", "recursive", "transformer"])
 def test_the_accuracies_are_those_of_the_runs_summary(family: str, trained: Trained) -> None:
     """Criterion: with the last weights, the accuracies on both validation sets equal the stored ones exactly, so the
     same boards are evaluated in the same way."""

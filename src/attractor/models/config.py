@@ -227,8 +227,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return 0
 
     @property
-    def n_segments(self) -> int:
-        """The number of training steps that a batch stays for, each with a loss of its own."""
+    def steps_of_batch(self) -> int:
+        """The number of training steps that a batch stays for: more than one under deep supervision."""
         return 1
 
     @property

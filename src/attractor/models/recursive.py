@@ -86,6 +86,10 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
         return self.n_iterations // self.n_segments
 
     @property
+    def steps_of_batch(self) -> int:
+        return self.n_segments
+
+    @property
     def shares_of_training(self) -> tuple[float, float]:
         backward = self.iterations_of_segment if self.full_gradient else 1
         return 1 / self.n_segments, backward / self.n_iterations

@@ -67,7 +67,7 @@ class Learner:
             refuse_cuda_graphs(config, self.device)
         padded = config.compile and task.train_batch(0, config.batch_size).real is not None
         self.loss = self.world.spread(self.model, runtime.parallel, compiler(config, runtime, padded))
-        self.segments = Segments(config.model.n_segments, self.world)
+        self.segments = Segments(config.model.steps_of_batch, self.world)
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)
         self.average = None if config.ema is None else Average(self.model, config.ema, config.ema_every)

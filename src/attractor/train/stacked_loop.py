@@ -46,7 +46,7 @@ def stackable(config: TrainConfig) -> str | None:
         "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
         "Muon orthogonalises the matrices of one model": config.optimizer != "adamw",
         "the stack has no parameter group for gates with a learning rate of their own": config.gate_lr is not None,
-        "each run carries the states of its own batch from step to step": model.n_segments > 1,
+        "each run carries the states of its own batch from step to step": model.steps_of_batch > 1,
         "each run has its own noise, which blanks start from": getattr(model, "blank", None) is not None,
         "an average of the weights is that of one model": config.ema is not None,
         "a regularizer adds to the gradients of one model": config.regularizer is not None,
