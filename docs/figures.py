@@ -22,7 +22,7 @@ from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
 from attractor.statistics.intervals import paired_difference
-from attractor.study.iteration_maps import MUCH_LATER, N_TOKENS, N_TURNING, after, norm_by_tokens, skew_symmetric
+from attractor.study.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
 from attractor.train.parts import forward_flops
 
 if TYPE_CHECKING:
@@ -310,12 +310,14 @@ def circle() -> "Figure":
     plane.set_aspect("equal")
     titled(plane, "eigenvalues and the unit circle", "real part", "imaginary part")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
-    for norm, color, kind in (("none", PALETTE[1], "^"), ("unit", PALETTE[0], "o")):
-        found = [norm_by_tokens(n, norm, seed=0) for n in N_TOKENS]
-        label = {"none": "without a norm", "unit": "rows of length 1"}[norm]
-        growth.loglog(N_TOKENS, found, color=color, marker=kind, markersize=4, linewidth=1.3, base=2, label=label)
+    stored = read_record(RESULTS / "study-recurrent-norms-laptop.json").cells[0].outcomes[0].probes["iteration_maps"]
+    for (gain, of_gain), color, kind in zip(stored["tokens"].items(), PALETTE, "o^s", strict=False):
+        under = of_gain["unit"]
+        label = f"{gain.replace('-', ' ')}, entropy {under['mean_entropy']:.2f}"
+        n_tokens, norms = [int(n) for n in under["norm"]], [*under["norm"].values()]
+        growth.loglog(n_tokens, norms, color=color, marker=kind, markersize=4, linewidth=1.3, base=2, label=label)
     in_factors(growth.xaxis, growth.yaxis)
-    titled(growth, "norm of an iteration's Jacobian", "tokens")
+    titled(growth, "norm of an iteration's Jacobian, rows of length 1", "tokens")
     keyed(growth)
     return figure
 

@@ -1,7 +1,7 @@
 """Do more heads make recurrent attention less stable, trained and untrained? (Jacobians, section 5)"""
 
 from attractor.study import Quantity, Study, axis
-from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, EXPONENT, NORM, scales
+from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, ENTROPY, EXPONENT, NORM, scales
 
 STUDY = Study(
     title="Heads and exponents",
@@ -15,7 +15,12 @@ STUDY = Study(
         BOARDS_ELSEWHERE,
         EXPONENT,
         NORM,
-        Quantity("rise a doubling, untrained", "probes.iteration_maps.heads.rise.gain-2"),
+        ENTROPY,
+        *(
+            Quantity(f"{name}, untrained, gain {gain}", f"probes.iteration_maps.heads.gain-{gain}.{path}")
+            for gain in (1, 2, 4)
+            for name, path in (("rise a doubling", "rise"), ("entropy / log T", "mean_entropy"))
+        ),
     ),
     probes=("dynamics", "iteration-maps"),
     scales=scales(),

@@ -11,9 +11,11 @@ from attractor.study.recurrent import (
     BOARDS_ELSEWHERE,
     CELLS_ELSEWHERE,
     CORRELATION,
+    ENTROPY,
     EXPONENT,
     LONGER,
     NORM,
+    PENALTY,
     kinds,
     rows,
 )
@@ -25,8 +27,8 @@ STUDY = Study(
     rows=rows("paper"),
     baseline="ItrSA",
     control=False,  # what guessing reaches is known here
-    quantities=(BOARDS, BOARDS_ELSEWHERE, LONGER, CELLS_ELSEWHERE, EXPONENT, NORM, CORRELATION),
-    probes=("dynamics",),
+    quantities=(BOARDS, BOARDS_ELSEWHERE, LONGER, CELLS_ELSEWHERE, EXPONENT, NORM, ENTROPY, CORRELATION, PENALTY),
+    probes=("dynamics", "penalty"),
     scales=kinds(),
     claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9"),
 )

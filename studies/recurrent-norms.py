@@ -1,11 +1,11 @@
 """What keeps the Jacobian of iterated attention small: the norm or the injection? (Jacobians, proposition 5.1)
 
-Maps are measured trained and untrained. Without injection a state can only start as its stimulus, so a row between the
-two has this start and is injected.
+Maps are measured trained and untrained, the untrained ones with weights of several gains. Without injection a state can
+only start as its stimulus, so a row between the two has this start and is injected.
 """
 
 from attractor.study import Axis, Quantity, Study
-from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, EXPONENT, NORM, scales
+from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, ENTROPY, EXPONENT, NORM, scales
 
 
 def of_maps(name: str, path: str) -> Quantity:
@@ -32,10 +32,16 @@ STUDY = Study(
         BOARDS_ELSEWHERE,
         EXPONENT,
         NORM,
-        of_maps("|J| with tokens, norm", "tokens.growth.unit"),
-        of_maps("|J| with tokens, no norm", "tokens.growth.none"),
+        ENTROPY,
+        *(
+            of_maps(f"{name}, {norm}, gain {gain}", f"tokens.gain-{gain}.{key}.{path}")
+            for gain in (1, 2, 4)
+            for norm, key in (("norm", "unit"), ("no norm", "none"))
+            for name, path in (("|J| with tokens", "growth"), ("entropy / log T", "mean_entropy"))
+        ),
         of_maps("outside the circle, no norm", "turning.before.outside"),
-        of_maps("outside the circle, norm", "turning.one.later.outside"),
+        of_maps("outside the circle, one norm", "turning.one.later.outside"),
+        of_maps("outside the circle, a norm for each token", "turning.rows.later.outside"),
     ),
     probes=("dynamics", "iteration-maps"),
     scales=scales(),

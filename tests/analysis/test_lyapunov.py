@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attractor.analysis import finite_time_exponents, lyapunov, lyapunov_spectrum, sphere_tangent
+from attractor.analysis import (
+    error_between_orbits,
+    finite_time_exponents,
+    lyapunov,
+    lyapunov_spectrum,
+    sphere_tangent,
+)
 from attractor.analysis.lyapunov import DENSE_UP_TO
 from attractor.errors import InputError
 
@@ -38,8 +44,8 @@ def test_henon() -> None:
     found = lyapunov(henon, torch.zeros(2, dtype=torch.float64), n_steps=20_000)
     assert found.exponents[0].item() == pytest.approx(0.419, abs=0.01)
     assert found.exponents.sum().item() == pytest.approx(math.log(0.3), abs=1e-9)
-    assert abs(found.exponents[0] - 0.4192) < 4 * found.standard_error[0]
-    assert found.standard_error[0] < 0.005
+    assert abs(found.exponents[0] - 0.4192) < 4 * found.within_orbit[0]
+    assert found.within_orbit[0] < 0.005
     assert found.running.shape == (20, 2)
     torch.testing.assert_close(found.running[-1], found.exponents)
 
@@ -64,7 +70,7 @@ def test_linear_maps(n: int) -> None:
     matrix = with_eigenvalues(values, n)
     found = lyapunov(lambda x: matrix @ x, torch.zeros(n, dtype=torch.float64), n_steps=300, k=3, n_transient=100)
     torch.testing.assert_close(found.exponents, values.abs().log()[:3], rtol=0, atol=1e-6)
-    assert found.standard_error.max() < 1e-6
+    assert found.within_orbit.max() < 1e-6
 
 
 def test_rotations_neither_grow_nor_shrink() -> None:
@@ -128,7 +134,7 @@ def test_normalised_maps(n_rows: int) -> None:
         torch.testing.assert_close(found.exponents, expected, rtol=0, atol=1e-6)
     everything = lyapunov(step, x, k=4 * n_rows, **options)
     assert everything.exponents[3 * n_rows :].isneginf().all()
-    assert not everything.standard_error.isnan().any()
+    assert not everything.within_orbit.isnan().any()
     assert not everything.running.isnan().any()
     with pytest.raises(InputError, match=f"k must be at most {3 * n_rows}, the dimension of the tangent space"):
         lyapunov(step, x, k=3 * n_rows + 1, tangent=sphere_tangent(), **options)
@@ -157,7 +163,38 @@ def test_limit_of_the_finite_times() -> None:
 def test_a_spectrum_of_one_step() -> None:
     found = lyapunov(lambda x: 2 * x, torch.ones(3), n_steps=1, k=3, n_transient=0)
     torch.testing.assert_close(found.exponents, torch.full((3,), math.log(2)))
-    assert torch.equal(found.standard_error, torch.zeros(3))
+    assert torch.equal(found.within_orbit, torch.zeros(3))
+
+
+def test_the_standard_error_comes_from_the_spread_between_orbits() -> None:
+    """Criterion: x' = s x with a constant s has the exponents 0 and log s at x = 0. Within an orbit nothing varies, and
+    between orbits the exponents are as far apart as the values of s. A single orbit has no standard error."""
+    values = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)
+    starts = torch.stack([values, torch.zeros(3, dtype=torch.float64)], dim=-1)
+
+    def step(state: Tensor) -> Tensor:
+        s, x = state.unbind(-1)
+        return torch.stack([s, s * x], dim=-1)
+
+    found = lyapunov(step, starts, n_steps=40, n_transient=100, batched=True)
+    each = torch.stack([values.log().clamp(min=0), values.log().clamp(max=0)], dim=-1)
+    torch.testing.assert_close(found.exponents, each)
+    assert found.within_orbit.max() < 1e-12
+    torch.testing.assert_close(found.mean, each.mean(0))
+    torch.testing.assert_close(found.standard_error, each.std(0) / 3**0.5)
+    alone = lyapunov(step, starts[0], n_steps=40, n_transient=100)
+    assert alone.standard_error.isnan().all()
+    torch.testing.assert_close(alone.mean, alone.exponents)
+    lost = torch.tensor([[0.1, -torch.inf], [0.3, -torch.inf]])
+    torch.testing.assert_close(error_between_orbits(lost), torch.tensor([0.1, 0.0]))
+
+
+@pytest.mark.slow
+def test_the_standard_error_covers_the_known_exponent() -> None:
+    """Criterion: of the logistic map at 4, sixteen orbits have log 2 within four standard errors, which are small."""
+    starts = torch.linspace(0.1, 0.4, 16, dtype=torch.float64).unsqueeze(-1)
+    found = lyapunov(logistic, starts, n_steps=2_000, k=1, batched=True)
+    assert abs(found.mean - math.log(2)) < 4 * found.standard_error < 0.004
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attractor.analysis import attention_entropy, effective_rank, spectral_profile
+from attractor.analysis import attention_entropy, effective_rank, normalised_entropy, spectral_profile
 
 
 def random_map(*shape: int) -> torch.Tensor:
@@ -32,6 +32,23 @@ def test_entropy_of_a_causal_map_by_row() -> None:
     expected = torch.arange(1, 7, dtype=torch.float64).log()
     torch.testing.assert_close(attention_entropy(weights), expected.expand(2, 3, 6))
     assert (attention_entropy(random_map(5, 5).tril())[0] >= 0).all()
+
+
+def test_normalised_entropy_is_one_for_any_uniform_map() -> None:
+    """Criterion: it is 1 where rows see all positions and where they see those up to their own, row 0 being left out
+    since it has no choice; 0 for one-hot rows; and the mean of H_t / log n_t between."""
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    uniform = causal / causal.sum(-1, keepdim=True)
+    torch.testing.assert_close(normalised_entropy(uniform.expand(2, 3, 6, 6), causal), torch.ones(2, 3))
+    torch.testing.assert_close(normalised_entropy(torch.full((4, 4), 0.25)), torch.tensor(1.0))
+    assert normalised_entropy(torch.eye(5)).item() == 0
+    mixed = torch.tensor([[1.0, 0.0], [0.2, 0.8]])
+    two = -0.2 * math.log(0.2) - 0.8 * math.log(0.8)
+    assert normalised_entropy(mixed).item() == pytest.approx(two / math.log(2) / 2)
+    assert normalised_entropy(mixed, torch.ones(2, 2, dtype=torch.bool).tril()).item() == pytest.approx(
+        two / math.log(2)
+    )
+    assert normalised_entropy(torch.ones(1, 1)).isnan()
 
 
 def test_entropy_is_between_its_limits_and_blind_to_the_order_of_keys() -> None:

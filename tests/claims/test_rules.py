@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from attractor.claims.comparisons import Control, Pair
-from attractor.claims.rules import Costs, Counts, OfTheBest, Reaches, StableAtMore, Stays, Steadier
+from attractor.claims.rules import (
+    Costs,
+    Counts,
+    OfTheBest,
+    Reaches,
+    Sensitive,
+    Shown,
+    StableAtMore,
+    Stays,
+    Steadier,
+    WhereActing,
+)
 from attractor.errors import InputError
 from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN, Claim
@@ -65,6 +76,11 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
         yield from zip((part.of, part.against), part.columns, strict=True)
     elif isinstance(part, Counts):
         yield from ((row, column) for row, column, _ in part.expected)
+    elif isinstance(part, Sensitive | WhereActing):
+        yield from ((row, "") for row in part.rows)
+        yield from places(part.rule)
+    elif isinstance(part, Shown):
+        yield part.row, ""
     elif isinstance(part, Reaches):
         yield from ((part.row, column) for column in part.columns)
     elif isinstance(part, OfTheBest):

@@ -22,9 +22,11 @@ from attractor.claims.rules import (
     OfTheBest,
     Reaches,
     Reported,
+    Sensitive,
     StableAtMore,
     Stays,
     Steadier,
+    WhereActing,
     deepest_dip,
 )
 from attractor.claims.verdicts import AllOf, conjunction
@@ -535,6 +537,7 @@ PLACES = {
         none 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16
         ItrSA ItrSA_spectral ItrSA_RMSNorm ItrSA_RMSNorm_spectral ItrSA_E-single ItrSA_E-multi ItrSA_one_energy
         ItrSA_energies ItrSA_pre-norm AKOrN AKOrN_spectral AKOrN_one_sphere AKOrN_one_sphere,_RMSNorm 8
+        ItrSA_spectral_1e-4 AKOrN_spectral_1e-2 ItrSA_E-multi_1e-2
         no_injection starts_as_its_stimulus coupled-symplectic uninformative_slow_path""",
     **dict.fromkeys(("1e-3", "3e-3", "1e-2", "3e-2"), "standard psiqrh psiqrh_without_phase"),
     **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous"), "standard coupled-hamiltonian"),
@@ -585,19 +588,30 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
                 },
                 "dynamics": {
                     "norm": {"largest": rng.uniform(1, 20)},
+                    "entropy": {"mean": rng.uniform(0.5, 1)},
                     "bound": {"holds": rng.choice((0.9, 1.0)), "ratio": rng.uniform(1, 9)},
                     "exponents": {"largest": rng.gauss(0.1, 0.2)},
                     "pseudo_energy": {"correlation": rng.uniform(0.8, 1)},
                     "accuracy": {"ood": {"board_accuracy": {"16": rng.random(), "64": rng.random()}}},
                 },
                 "iteration_maps": {
-                    "tokens": {"growth": {"unit": rng.gauss(0, 0.1), "none": rng.gauss(0.4, 0.2)}},
-                    "heads": {"rise": {"gain-2": rng.gauss(0, 0.1)}},
+                    "tokens": {
+                        f"gain-{gain}": {
+                            norm: {"growth": rng.gauss(mean, 0.1), "mean_entropy": rng.uniform(0.5, 1)}
+                            for norm, mean in (("unit", 0.0), ("none", 0.4))
+                        }
+                        for gain in (1, 2, 4)
+                    },
+                    "heads": {
+                        f"gain-{gain}": {"rise": rng.gauss(0, 0.1), "mean_entropy": rng.uniform(0.5, 1)}
+                        for gain in (1, 2, 4)
+                    },
                     "turning": {
                         "before": {"outside": rng.random()},
-                        "one": {"later": {"outside": rng.choice((0.0, 0.1))}},
+                        "rows": {"later": {"outside": rng.choice((0.0, 0.1))}},
                     },
                 },
+                "penalty": {"ratio": 10 ** rng.uniform(-4, 0)},
             },
         }
 
@@ -613,7 +627,7 @@ def spaced(name: str) -> str:
 def test_every_rule_gives_a_verdict_on_any_runs(n, lost):
     """Criterion: every verdict has a reason, also with diverged runs and single seeds, and one pair never decides a
     comparison."""
-    needs_no_pairs = Counts | Costs | OfTheBest | Stays | StableAtMore
+    needs_no_pairs = Counts | Costs | OfTheBest | Sensitive | Stays | StableAtMore | WhereActing
     stored = everything(0, n=n, lost=lost)
     for claim, rule in RULES.items():
         verdict = rule.judge(stored)

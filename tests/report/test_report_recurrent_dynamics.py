@@ -18,6 +18,7 @@ ORBIT = [
 def seen(level: float) -> dict[str, Any]:
     return {
         "norm": {"by_step": [level, 2 * level, 4 * level]},
+        "entropy": {"by_step": [1.0, 0.8, 0.6]},
         "exponents": {"by_rank": [0.1, -0.2, -level]},
         "accuracy": {"ood": {"board_accuracy": {"64": 0.5, "4": 0.1, "16": 0.4}}},
         "portrait": {"orbits": ORBIT, "share": 0.75},
@@ -42,6 +43,7 @@ def test_curves_by_iteration_start_at_0_and_by_rank_at_1() -> None:
     norm, spectrum = found["dynamics-norm-of-the-jacobian"], found["dynamics-spectrum-of-finite-time-exponents"]
     assert means(norm) == {0: 1.5, 1: 3.0, 2: 6.0}
     assert means(spectrum) == {1: 0.1, 2: -0.2, 3: -1.5}
+    assert means(found["dynamics-entropy-of-attention"]) == {0: 1.0, 1: 0.8, 2: 0.6}
     assert (norm.x_label, spectrum.x_label) == ("iteration", "rank")
 
 

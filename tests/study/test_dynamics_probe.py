@@ -1,6 +1,7 @@
 """The probe of recurrent models agrees with dense Jacobians and fulfils the known bounds."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,6 +98,34 @@ def test_exponents_are_singular_values_of_the_product(measured: tuple[Iteration,
     assert found["exponents"]["by_rank"] == pytest.approx(expected.mean(0).tolist(), abs=2e-3)
     assert found["exponents"]["largest"] == found["exponents"]["by_rank"][0]
     assert found["exponents"]["spread"] == pytest.approx(float(expected[:, 0].std()), abs=2e-3)
+    assert found["exponents"]["standard_error"] == pytest.approx(found["exponents"]["spread"] / 2**0.5)  # two boards
+
+
+def test_the_entropy_beside_the_norms_is_that_of_the_attention_written_out(
+    measured: tuple[Iteration, dict[str, Any]],
+) -> None:
+    """Criterion: softmax rows of q k' / sqrt(K), from the layer's own matrices, have this mean entropy / log T."""
+    iteration, found = measured
+    model, orbit = iteration.model, iteration.orbit(N_STEPS)
+    if isinstance(model, PreNormItrSA):
+        assert 0 < found["entropy"]["mean"] < 1
+        return
+    layer = model.attention
+
+    def entropy(x: Tensor) -> Tensor:
+        q, k = (linear(x).unflatten(-1, (2, 4)).transpose(1, 2) for linear in (layer.project.query, layer.project.key))
+        weights = (q @ k.mT / 4**0.5).softmax(-1)
+        return -(weights * weights.log()).sum(-1).mean((1, 2)) / math.log(x.shape[1])
+
+    expected = torch.stack([entropy(x) for x in orbit[:-1]]).detach()
+    assert found["entropy"]["by_step"] == pytest.approx(expected.mean(1).tolist())
+    assert found["entropy"]["largest"] == pytest.approx(float(expected.max()))
+
+
+def test_uniform_attention_shows_in_the_entropy_and_a_convolution_has_none() -> None:
+    uniform = dynamics(iteration_of(ItrSAConfig(**SIZES, attention="uniform")))["entropy"]
+    assert uniform["by_step"] == pytest.approx([1.0] * N_STEPS)
+    assert "entropy" not in dynamics(iteration_of(AKOrNConfig(**SIZES, coupling="conv")))
 
 
 def test_energies_quadratic_forms_and_alignment_are_those_of_dense_matrices(
@@ -134,6 +163,11 @@ def test_proposition_5_1_holds_and_is_an_inequality(measured: tuple[Iteration, d
     assert (torch.linalg.matrix_norm(dense(iteration, "step", range(N_STEPS)), 2) <= allowed).all()
     assert found["by_step"] == pytest.approx(allowed.mean(1).tolist(), rel=2e-3)
     assert found["least_length"] == pytest.approx(least.mean(1).tolist())
+    norms = torch.linalg.matrix_norm(dense(iteration, "step", range(N_STEPS)), 2)
+    expected = (allowed * least / least.min() / norms).mean().detach()
+    assert found["one_radius"]["radius"] == pytest.approx(float(least.min().detach()))
+    assert found["one_radius"]["ratio"] == pytest.approx(float(expected), rel=4e-3)
+    assert found["one_radius"]["ratio"] > found["ratio"]
 
 
 def test_the_leading_eigenvector_is_found_where_there_are_few_others() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 
 from attractor.analysis import jacobian
 from attractor.errors import InputError
+from attractor.study import iteration_maps as probe
 from attractor.study.iteration_maps import (
+    GAINS,
     N_TOKENS,
+    after,
     iteration_maps_of_run,
     norm_by_tokens,
     on_circle,
@@ -21,14 +25,22 @@ from attractor.study.iteration_maps import (
 )
 from attractor.study.probe import probe_named
 from attractor.study.study import PROBES
+from attractor.taps import capture
 from attractor.train.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
-def found(base: TrainConfig) -> dict[str, Any]:
-    measured = iteration_maps_of_run(base.model.build(0), base)
-    json.dumps(measured, allow_nan=False)
-    return measured["iteration_maps"]
+def found(base: TrainConfig) -> Iterator[dict[str, Any]]:
+    """Measure shorter sequences, fewer heads and fewer steps than the probe does by default."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorter = {"N_TOKENS": (8, 32), "MEASURED_AT": (0, 4), "HEADS": (1, 4), "HEADS_TOKENS": 8, "N_STEPS": 4}
+        for name, value in shorter.items():
+            patch.setattr(probe, name, value)
+        probe.iteration_maps.cache_clear()
+        measured = iteration_maps_of_run(base.model.build(0), base)
+        json.dumps(measured, allow_nan=False)
+        yield measured["iteration_maps"]
+    probe.iteration_maps.cache_clear()
 
 
 def test_the_seed_alone_determines_the_result(base: TrainConfig, found: dict[str, Any]) -> None:
@@ -39,20 +51,42 @@ def test_every_probe_has_a_name_that_studies_may_use() -> None:
     assert all(callable(probe_named(name)) for name in PROBES)
 
 
-def test_the_jacobian_grows_with_the_number_of_tokens_only_without_a_norm(found: dict[str, Any]) -> None:
-    """Criterion: growth as sqrt(T) is that of a matrix whose rows all attend to one token."""
-    growth = found["tokens"]["growth"]
-    assert 0.3 < growth["none"] < 0.6
-    assert abs(growth["unit"]) < 0.1
-    assert max(found["tokens"]["unit"].values()) < 4 < min(found["tokens"]["none"].values())
+def test_attention_of_the_maps_is_not_uniform(found: dict[str, Any]) -> None:
+    """Criterion: with unit rows q'k / sqrt(K) has the standard deviation gain^2 at the start. So attention becomes
+    sharper with the gain, and every Jacobian has its entropy beside it."""
+    by_gain = [found["tokens"][f"gain-{gain:g}"]["unit"] for gain in GAINS]
+    entropies = [of["mean_entropy"] for of in by_gain]
+    assert 0.95 > entropies[0] > entropies[1] > entropies[2] > 0
+    for part, measure in (("tokens", "norm"), ("heads", "exponent")):
+        for of in found[part].values():
+            for columns in of.values() if part == "tokens" else [of]:
+                assert columns["entropy"].keys() == columns[measure].keys()
+                assert columns["mean_entropy"] == pytest.approx(
+                    sum(columns["entropy"].values()) / len(columns[measure])
+                )
+    step, x = random_map(64, 1, "unit", 2.0, seed=0)
+    with torch.no_grad(), capture("logits") as seen:
+        step(x)
+    assert float(seen["logits"][0].std()) == pytest.approx(4.0, rel=0.2)
+
+
+def test_a_norm_holds_the_jacobian_down_and_sharp_attention_makes_it_grow(found: dict[str, Any]) -> None:
+    """Criterion: at gain 1 the norm's Jacobian is the same for any number of tokens, and without the norm it is larger
+    and grows. At gain 4 it grows under the norm, too."""
+    gentle, sharp = found["tokens"]["gain-1"], found["tokens"]["gain-4"]["unit"]
+    assert abs(gentle["unit"]["growth"]) < 0.1 < 0.25 < gentle["none"]["growth"]
+    assert max(gentle["unit"]["norm"].values()) < 2 < min(gentle["none"]["norm"].values())
+    assert sharp["growth"] > 0.1
+    assert min(sharp["norm"].values()) > max(gentle["unit"]["norm"].values())
 
 
 def test_the_norm_is_that_of_the_whole_jacobian() -> None:
+    """Criterion: it is the geometric mean over the states of the dense Jacobian's norm."""
     step, x = random_map(N_TOKENS[0], 4, "unit", 2.0, seed=1)
-    for _ in range(8):
-        x = step(x)
-    expected = float(torch.linalg.matrix_norm(jacobian(step, x), 2))
-    assert norm_by_tokens(N_TOKENS[0], "unit", seed=1) == pytest.approx(expected, rel=1e-3)
+    logs = [torch.linalg.matrix_norm(jacobian(step, after(step, x, t)), 2).log() for t in probe.MEASURED_AT]
+    measured = norm_by_tokens(N_TOKENS[0], "unit", 2.0, seed=1)
+    assert measured.value == pytest.approx(float(torch.stack(logs).mean().exp()), rel=1e-3)
+    assert 0 < measured.entropy < 0.95
 
 
 def test_random_maps_of_a_seed_differ_only_as_requested() -> None:

@@ -12,12 +12,12 @@ from attractor.analysis.eigenvalues import (
     leading_eigenvalues,
     spectral_radius,
 )
-from attractor.analysis.entropy import attention_entropy
+from attractor.analysis.entropy import attention_entropy, normalised_entropy
 from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
 from attractor.analysis.jacobian import Jacobian, jacobian
 from attractor.analysis.lanczos import NormEstimate
 from attractor.analysis.lumpability import Lumpability, lumpability_defect, lumpability_profile
-from attractor.analysis.lyapunov import LyapunovEstimate, lyapunov, lyapunov_spectrum
+from attractor.analysis.lyapunov import LyapunovEstimate, error_between_orbits, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
 from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
 from attractor.analysis.rank import SpectralProfile, effective_rank, spectral_profile
@@ -51,6 +51,7 @@ __all__ = [
     "effective_memory",
     "effective_rank",
     "eigenvalues",
+    "error_between_orbits",
     "estimate_eigenvalues",
     "estimate_jacobian_norm",
     "finite_time",
@@ -64,6 +65,7 @@ __all__ = [
     "lyapunov",
     "lyapunov_spectrum",
     "mean_distance",
+    "normalised_entropy",
     "oscillatory_share",
     "quadratic_form",
     "sink_mass",

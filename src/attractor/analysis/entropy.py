@@ -1,18 +1,33 @@
-"""The entropy of attention rows, in nats.
+"""The entropy of attention rows, in nats, and as a share of its largest value.
 
     H_t = - sum_s a_ts log a_ts,   0 log 0 = 0                                                              (1)
+    mean of H_t / log n_t   over the rows t that may attend to n_t > 1 positions                            (2)
 
 Limits: log S for a uniform row over S positions, 0 for a row on one position. Row 0 of a causal map sees one position
 only, so its entropy is always 0. Leave it out (`rows[..., 1:]`) where a mean is compared with other work.
 For differential attention, measure each softmax map, never their signed difference.
+(2) is 1 where attention is uniform. A Jacobian measured there is that of averaging, whatever the mechanism.
 CoupledQK: Gahtan and Bronstein, Coupled Query-Key Dynamics for Attention, 2026, arXiv 2604.01683, appendix D.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
 def attention_entropy(weights: Float[Tensor, "*batch T S"]) -> Float[Tensor, "*batch T"]:
     """Return the entropy of every row. `[..., 1:]` leaves out the first row of a causal map."""
     return torch.special.entr(weights.to(torch.promote_types(weights.dtype, torch.float32))).sum(-1)  # (1)
+
+
+def normalised_entropy(
+    weights: Float[Tensor, "*batch T S"], allowed: Bool[Tensor, "*allowed T S"] | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return (2) of every map; None allows all positions. A map in which no row has a choice gives NaN."""
+    entropy = attention_entropy(weights)
+    if allowed is None:
+        allowed = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device)
+    n_allowed = allowed.sum(-1).expand(entropy.shape)
+    has_choice = n_allowed > 1
+    shares = torch.where(has_choice, entropy / n_allowed.clamp(min=2).log(), 0.0)
+    return shares.sum(-1) / has_choice.sum(-1)  # (2)

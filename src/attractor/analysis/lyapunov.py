@@ -3,10 +3,17 @@
     J_t Q_t = Q_(t+1) R_t,    lambda_i = lim (1 / T) sum_t log (R_t)_ii                                     (1)
 
 Benettin's method carries a frame of k directions along the orbit, with a QR decomposition after every step. A transient
-comes first and is not counted: the state reaches the attractor, and almost every frame aligns. The sum is then cut into
-blocks. The spread of the block means gives the standard error of (1), if a block is longer than the memory of the
-dynamics. Limits: log |eigenvalue| for a linear map, 0 for a rotation, log 2 for the logistic map at 4; the sum of all
-exponents is the mean of log |det J|.
+comes first and is not counted: the state reaches the attractor, and almost every frame aligns. Limits: log |eigenvalue|
+for a linear map, 0 for a rotation, log 2 for the logistic map at 4; the sum of all exponents is the mean of
+log |det J|.
+
+The standard error of a map's exponent comes from orbits that start at B different states:
+
+    mean_b lambda_b,i   +-   std_b lambda_b,i / sqrt(B)                                                     (2)
+
+One orbit has none. It may stay in one of several basins, or near an unstable orbit, and its parts then agree with one
+another whatever other orbits do. The spread between blocks of one orbit (`within_orbit`) only shows whether that orbit
+has been followed for long enough.
 
 Small systems have their Jacobians built for whole stretches of the orbit at once, so that a step costs little more than
 a QR decomposition; large ones have k directions pushed step by step. For an orbit of some 16 steps, where the limit
@@ -36,11 +43,29 @@ DENSE_UP_TO = 32  # dimensions; in larger systems the matrices cost more than k 
 
 @dataclass(frozen=True)
 class LyapunovEstimate:
-    """Lyapunov exponents with their standard errors and the way in which they converged."""
+    """Lyapunov exponents of one orbit, or of a batch of orbits, and the way in which they converged."""
 
     exponents: Tensor  # k, or B k; largest first
-    standard_error: Tensor  # k, or B k
+    within_orbit: Tensor  # k, or B k: the standard error of the mean over the blocks of an orbit
     running: Tensor  # the estimate after each block: n_blocks k, or B n_blocks k
+
+    @property
+    def mean(self) -> Tensor:
+        """The means over the orbits: k."""
+        return self.exponents.mean(0) if self.exponents.ndim > 1 else self.exponents
+
+    @property
+    def standard_error(self) -> Tensor:
+        """The standard errors (2) of the means, for orbits of one map: k. They are NaN for a single orbit."""
+        return error_between_orbits(self.exponents if self.exponents.ndim > 1 else self.exponents.unsqueeze(0))
+
+
+def error_between_orbits(exponents: Float[Tensor, "B k"]) -> Float[Tensor, " k"]:
+    """Return the standard errors (2) of the means over orbits: NaN for one orbit, 0 where all are minus infinity."""
+    n_orbits = len(exponents)
+    if n_orbits == 1:
+        return torch.full_like(exponents[0], torch.nan)
+    return (exponents.std(0) / n_orbits**0.5).masked_fill(exponents.isneginf().all(0), 0.0)
 
 
 def lyapunov(
@@ -53,7 +78,7 @@ def lyapunov(
     tangent: Tangent | None = None,
     max_bytes: int = ONE_GIB,
 ) -> LyapunovEstimate:
-    """Return the k largest exponents with standard errors and running estimates.
+    """Return the k largest exponents of each orbit, with running estimates; with `batched`, dimension 0 counts orbits.
 
     The blocks are 20, or as many as there are steps if those are fewer.
     """

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attractor.analysis import attention_entropy, sink_mass, spectral_profile
+from attractor.analysis import attention_entropy, normalised_entropy, sink_mass, spectral_profile
 from attractor.control.score_inputs import ScoreInputs
 from attractor.errors import InputError
 from attractor.kernels.precision import without_autocast
@@ -79,9 +79,6 @@ def _biased(logits: Tensor, added: object, heads: Tensor) -> Tensor:
 
 def _measures(logits: Tensor, allowed: Tensor, weights: Tensor) -> dict[str, Tensor]:
     rows = attention_entropy(weights)
-    n_seen = allowed.sum(-1)
-    several = n_seen > 1
-    normalised = torch.where(several, rows / n_seen.clamp(min=2).log(), 0.0).sum(-1) / several.sum(-1)
     spectrum = spectral_profile(weights)
     n_logits = allowed.sum((-2, -1))
     mean = logits.masked_fill(~allowed, 0.0).sum((-2, -1), dtype=torch.float64) / n_logits
@@ -89,7 +86,7 @@ def _measures(logits: Tensor, allowed: Tensor, weights: Tensor) -> dict[str, Ten
     return {
         "entropy": rows.mean(-1),
         "entropy_after_first": rows[..., 1:].mean(-1),
-        "normalised_entropy": normalised,
+        "normalised_entropy": normalised_entropy(weights, allowed),
         "effective_rank": spectrum.effective_rank,
         "top_share": spectrum.top_share,
         "sink_mass": sink_mass(weights),

@@ -27,6 +27,12 @@ class Course:
 
 COURSES = (
     Course("norm.by_step", "Norm of the Jacobian", "|J|"),
+    Course(
+        "entropy.by_step",
+        "Entropy of attention",
+        "entropy / log T",
+        remark="At 1 attention is uniform, and Jacobians are those of averaging.",
+    ),
     Course("bound.by_step", "Bound of the norm by proposition 5.1", "bound on |J|"),
     Course("energy.by_step", "Energy", "-x'y"),
     Course("pseudo_energy.quadratic", "Pseudo-energy", "-x'S x", remark="S is the symmetric part of y's Jacobian."),

@@ -4,6 +4,8 @@ J is the Jacobian of an iteration, J_u that of the iteration without its norm, J
 and S the symmetric part of J_y; |.| of a matrix is its largest singular value. Numbers are means over boards.
 
     norm, norm_before     |J| and |J_u| along the orbit                                                     (1)
+    entropy               entropy / log T of attention along the orbit: 1 where attention is uniform, so that the
+                          Jacobians are those of averaging
     bound                 max |gain| / R (1 + eta |J_y|),   R = min_i |x_i + eta y_i|     ItrSA with a norm (2)
     exponents             (1 / T) log singular values of J_(T-1) ... J_0, radial directions left out        (3)
     radius                largest modulus of J's eigenvalues                                                (4)
@@ -13,17 +15,22 @@ and S the symmetric part of J_y; |.| of a matrix is its largest singular value. 
     alignment             |<x, v>| / |x| for the leading eigenvector v of S; about 1 / sqrt(n) by chance    (7)
     reached               x'S x / (|x|^2 theta) for its eigenvalue theta: 1 where x has turned into v       (8)
 
-(2) is proposition 5.1 with R taken before the norm, where it has to be. `gain` is gamma, times sqrt(D) under "rms".
+(2) is proposition 5.1 with R taken before the norm, where it has to be, state by state. The proposition also holds with
+one R for all states, their smallest: how loose the bound is depends on this choice. `gain` is gamma, times sqrt(D)
+under "rms".
 In (6) y(0) is the stimulus and the constant part of attention; without it the linearisation is the paper's.
 
 `probes.dynamics`, T = 16:
 
-    norm, norm_before, bound, energy    `by_step`: at x_0 to x_(T-1), the energy at x_T, too; `mean` and `largest` of it
+    norm, norm_before, entropy, bound, energy
+                                        `by_step`: at x_0 to x_(T-1), the energy at x_T, too; `mean` and `largest` of it
     norm, norm_before                   also `error`, relative, the largest: a norm that has not converged is too small
     bound                               also `holds` (share of boards and steps), `ratio` (mean of bound / |J|) and
-                                        `least_length` (R by step)
-    exponents                           `largest` (mean), `spread` (over boards), `by_rank` (4 of them), `error` (a
-                                        bound, the largest)
+                                        `least_length` (R by step), `one_radius` (the smallest R of all states as
+                                        `radius`, and the `ratio` with it)
+    exponents                           `largest` (mean), `spread` (over boards) and its `standard_error` from this
+                                        spread, null for one board; `by_rank` (4 of them), `error` (a bound, the
+                                        largest)
     radius, antisymmetric_share         `start` (at x_0), `end` (at x_T); `residual` of the eigenvalues, the largest
     pseudo_energy                       `quadratic` and `affine` by step, and the correlation over t of each with the
                                         energy, as `correlation` and `affine_correlation`: null where nothing changes,
@@ -48,17 +55,21 @@ from torch import Tensor
 from attractor.analysis import (
     Effort,
     Jacobian,
+    error_between_orbits,
     estimate_eigenvalues,
     estimate_jacobian_norm,
     finite_time,
+    normalised_entropy,
     oscillatory_share,
     quadratic_form,
     sphere_tangent,
 )
+from attractor.attention.mask import resolve_mask
 from attractor.models.itrsa import ItrSA
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, Step
 from attractor.models.recurrent import RecurrentModel
+from attractor.taps import capture
 from attractor.tasks import Task
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import validate
@@ -97,6 +108,7 @@ def dynamics(iteration: Iteration) -> dict[str, Any]:
     return {
         "norm": trajectory(norms) | {"error": error},
         "norm_before": trajectory(before) | {"error": error_before},
+        **entropies(iteration, orbit[:-1]),
         "bound": bound(iteration, orbit[:-1], norms),
         "exponents": exponents(iteration),
         "radius": radius(iteration, orbit),
@@ -114,6 +126,24 @@ def norms_along(step: Step, orbit: Tensor) -> tuple[Tensor, float]:
     return torch.stack([x.norm for x in estimates]), max(float(x.error.max()) for x in estimates)
 
 
+def entropies(iteration: Iteration, orbit: Tensor) -> dict[str, Any]:
+    """Measure the entropy of attention along the orbit; a model without attention has none."""
+    n_boards, n_cells = orbit.shape[1:3]
+    mask = resolve_mask(iteration.inputs.mask, n_boards, n_cells, n_cells, orbit.device)
+    allowed = mask.spelled_out(n_cells, n_cells, orbit.device)
+    along = [entropy_of(iteration.response, x, allowed) for x in orbit]
+    known = [entropy for entropy in along if entropy is not None]
+    return {"entropy": trajectory(torch.stack(known))} if known else {}
+
+
+def entropy_of(step: Step, x: Tensor, allowed: Tensor | None = None) -> Tensor | None:
+    """Return entropy / log T of the attention in a step, as a mean over its maps; None for a step without attention."""
+    with torch.no_grad(), capture("weights") as seen:
+        step(x)
+    maps = [normalised_entropy(weights, allowed).mean(-1) for weights in seen["weights"]]
+    return torch.stack(maps).mean(0) if maps else None
+
+
 def bound(iteration: Iteration, orbit: Tensor, norms: Tensor) -> dict[str, Any]:
     """Measure (2). Other families than ItrSA, and models without a norm, have no bound."""
     model, sphere = iteration.model, iteration.sphere
@@ -121,11 +151,13 @@ def bound(iteration: Iteration, orbit: Tensor, norms: Tensor) -> dict[str, Any]:
         return {}
     least = torch.stack([iteration.before_norm(x).norm(dim=-1).amin(-1) for x in orbit])
     of_response, _ = norms_along(iteration.response, orbit)
-    allowed = sphere.gain.abs().max() / least * (1 + model.config.eta * of_response)  # (2)
+    without_radius = sphere.gain.abs().max() * (1 + model.config.eta * of_response)
+    allowed = without_radius / least  # (2)
     return trajectory(allowed) | {
         "holds": float((norms <= allowed * (1 + 2 * TOLERANCE)).double().mean()),
         "ratio": float((allowed / norms).mean()),
         "least_length": least.mean(1).tolist(),
+        "one_radius": {"radius": float(least.min()), "ratio": float((without_radius / least.min() / norms).mean())},
     }
 
 
@@ -137,6 +169,7 @@ def exponents(iteration: Iteration) -> dict[str, Any]:
     return {
         "largest": float(largest.mean()),
         "spread": float(largest.std(correction=min(1, len(largest) - 1))),
+        "standard_error": None if len(largest) == 1 else float(error_between_orbits(spectrum.exponents)[0]),
         "by_rank": spectrum.exponents.mean(0).tolist(),
         "error": float(spectrum.error.max()),
     }

@@ -5,20 +5,26 @@ The model of a run takes no part in this; only the run's seed does.
     random      x <- Norm(x + c + MSA(x)),  weights Gaussian of variance gain^2 / D, rows of c unit vectors (1)
     turning     x <- Norm(x + eta A x),  A' = -A,  of variance 1 / n and so of |A| about 2                  (2)
 
-Of (1), from x = c: |J| at x_8 against the number of tokens T, for attention that has become sharp (gain 2), with Norm
-x / |x| row by row ("unit") and without ("none"); and the largest exponent of 16 steps against the number of heads at
-gain 1, 2 and 4, radial directions left out. Sharp attention without a norm sends all rows to one token, and
-|softmax matrix| = sqrt(T).
+In (1) query and key matrices are larger by sqrt(D), as in a model whose rows have length 1: logits then have a standard
+deviation of about gain^2 at the start. Without the factor it is gain^2 / D, attention is a mean at any gain, and |J| is
+that of a mean. The entropy of attention stands beside every Jacobian: entropy / log T is 1 where attention is uniform.
+
+Of (1), from x = c and at gain 1, 2 and 4: |J| against the number of tokens T, with Norm x / |x| row by row ("unit") and
+without ("none"), as the geometric mean over x_0, x_4 and x_8; and the largest exponent of 16 steps against the number
+of heads, radial directions left out. Where all rows look at one token, |softmax matrix| = sqrt(T).
 
 Of (2), eigenvalues of the Jacobian. Before the norm they are 1 + i eta omega, none inside the circle. A norm divides by
 |x + eta A x| = sqrt(1 + eta^2 |A x|^2), |x| = 1, which is less than |1 + i eta omega| for those that turn faster than x
 does on average: they stay outside at first, and come inside when, after many steps, x turns with the fastest pair. That
-is with one sphere for all of x. Where each row has a sphere of its own, as tokens have, some may stay outside.
+is with one sphere for all of x. Models have a sphere for each row, that is for each token, and there some may stay
+outside.
 
 `probes.iteration_maps`, by the run's seed:
 
-    tokens       `unit` and `none`: |J| by number of tokens;  `growth`: of each, d log |J| / d log T
-    heads        `gain-1`, `gain-2`, `gain-4`: the largest exponent by number of heads; `rise` of each, per doubling
+    tokens       `gain-1`, `gain-2`, `gain-4`, each with `unit` and `none`: `norm` and `entropy` by number of tokens;
+                 `growth`, which is d log |J| / d log T; `mean_entropy` over the numbers of tokens
+    heads        `gain-1`, `gain-2`, `gain-4`: `exponent` and `entropy` by number of heads; `rise` of the exponent for
+                 each doubling of the heads; `mean_entropy`
     turning      `before`, and under `one` sphere and under one for each of the `rows`: `start` and `later`, each with
                  `radius`, the largest modulus, and `outside`, the share of eigenvalues outside the circle
 
@@ -27,7 +33,8 @@ Jacobians: arXiv 2505.19458, section 5.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,29 +43,38 @@ from attractor.analysis import Effort, eigenvalues, estimate_jacobian_norm, fini
 from attractor.models.itrsa import ItrSAConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import StateMap, Step
+from attractor.study.dynamics import entropy_of
 from attractor.train.config import TrainConfig
 
 D_MODEL, N_HEADS = 32, 4
-N_TOKENS = (8, 16, 32, 64, 128)
-SHARP = 2.0  # the gain at which attention has become one-hot after N_BEFORE steps without a norm
-N_BEFORE = 8
-HEADS, HEADS_TOKENS, GAINS = (1, 4, 16), 16, (1.0, 2.0, 4.0)
+GAINS = (1.0, 2.0, 4.0)
+N_TOKENS = (8, 32, 128)
+MEASURED_AT = (0, 4, 8)
+HEADS, HEADS_TOKENS = (1, 4, 16), 16
 N_STEPS = 16
 N_TURNING, N_COLUMNS, ETA, MUCH_LATER = 32, 8, 1.0, 256
 ROUNDING = 1e-9  # how far beyond the circle counts as outside
+
+
+class Measured(NamedTuple):
+    """A measure of a Jacobian, and entropy / log T of the attention that it belongs to."""
+
+    value: float
+    entropy: float
 
 
 def iteration_maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     return {"iteration_maps": iteration_maps(config.seed)}
 
 
+@cache  # runs of one seed share the measures
 @torch.no_grad()
 def iteration_maps(seed: int) -> dict[str, Any]:
-    tokens = {norm: {str(n): norm_by_tokens(n, norm, seed) for n in N_TOKENS} for norm in ("unit", "none")}
-    heads = {f"gain-{gain:g}": {str(n): largest_exponent(n, gain, seed) for n in HEADS} for gain in GAINS}
     return {
-        "tokens": tokens | {"growth": {norm: slope(norms, log=True) for norm, norms in tokens.items()}},
-        "heads": heads | {"rise": {gain: slope(exponents) * math.log(2) for gain, exponents in heads.items()}},
+        "tokens": {
+            f"gain-{gain:g}": {norm: by_tokens(norm, gain, seed) for norm in ("unit", "none")} for gain in GAINS
+        },
+        "heads": {f"gain-{gain:g}": by_heads(gain, seed) for gain in GAINS},
         "turning": turning(seed),
     }
 
@@ -72,22 +88,48 @@ def random_map(n_tokens: int, n_heads: int, norm: str, gain: float, seed: int) -
     model = config.build(seed).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in model.attention.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * gain / D_MODEL**0.5)
+        for name, weight in model.attention.named_parameters():
+            for_unit_rows = D_MODEL**0.5 if name in ("project.query.weight", "project.key.weight") else 1.0
+            weight.copy_(torch.randn(weight.shape, generator=generator) * gain / D_MODEL**0.5 * for_unit_rows)
     c = torch.nn.functional.normalize(torch.randn(1, n_tokens, D_MODEL, generator=generator), dim=-1)
     return StateMap(lambda x: model.step(x, c), c)
 
 
-def norm_by_tokens(n_tokens: int, norm: str, seed: int) -> float:
-    step, x = random_map(n_tokens, N_HEADS, norm, SHARP, seed)
-    estimate = estimate_jacobian_norm(step, after(step, x, N_BEFORE), effort=Effort(1e-3, 40))
-    return float(estimate.norm)
+def by_tokens(norm: str, gain: float, seed: int) -> dict[str, Any]:
+    measured = {str(n): norm_by_tokens(n, norm, gain, seed) for n in N_TOKENS}
+    return _columns("norm", measured) | {"growth": slope({n: m.value for n, m in measured.items()}, log=True)}
 
 
-def largest_exponent(n_heads: int, gain: float, seed: int) -> float:
+def by_heads(gain: float, seed: int) -> dict[str, Any]:
+    measured = {str(n): largest_exponent(n, gain, seed) for n in HEADS}
+    return _columns("exponent", measured) | {"rise": slope({n: m.value for n, m in measured.items()}) * math.log(2)}
+
+
+def _columns(name: str, measured: Mapping[str, Measured]) -> dict[str, Any]:
+    entropies = {number: m.entropy for number, m in measured.items()}
+    mean_entropy = sum(entropies.values()) / len(entropies)
+    return {name: {n: m.value for n, m in measured.items()}, "entropy": entropies, "mean_entropy": mean_entropy}
+
+
+def norm_by_tokens(n_tokens: int, norm: str, gain: float, seed: int) -> Measured:
+    """Return the geometric mean of |J| over the states MEASURED_AT, and the mean entropy there."""
+    step, x = random_map(n_tokens, N_HEADS, norm, gain, seed)
+    states = [after(step, x, t) for t in MEASURED_AT]
+    norms = torch.stack([estimate_jacobian_norm(step, x, effort=Effort(1e-3, 40)).norm for x in states])
+    return Measured(float(norms.log().mean().exp()), _mean_entropy(step, states))
+
+
+def largest_exponent(n_heads: int, gain: float, seed: int) -> Measured:
+    """Return the largest exponent of N_STEPS steps, and the mean entropy along them."""
     step, x = random_map(HEADS_TOKENS, n_heads, "unit", gain, seed)
     sweeps = Effort(max_iterations=6)
-    return float(finite_time(step, x, N_STEPS, k=1, tangent=sphere_tangent(), effort=sweeps).exponents)
+    exponents = finite_time(step, x, N_STEPS, k=1, tangent=sphere_tangent(), effort=sweeps).exponents
+    return Measured(float(exponents), _mean_entropy(step, [after(step, x, t) for t in range(N_STEPS)]))
+
+
+def _mean_entropy(step: Step, states: list[Tensor]) -> float:
+    entropies = [entropy for entropy in (entropy_of(step, x) for x in states) if entropy is not None]
+    return float(torch.cat(entropies).mean())
 
 
 def slope(values: Mapping[str, float], log: bool = False) -> float:

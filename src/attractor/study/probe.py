@@ -21,7 +21,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
 from attractor.study.launch import Job
-from attractor.study.study import OF_LAST_WEIGHTS, PROBES
+from attractor.study.study import OF_FIRST_WEIGHTS, OF_LAST_WEIGHTS, PROBES
 from attractor.taps import attention_maps
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
@@ -72,11 +72,12 @@ def _is_done(job: Job, name: str) -> bool:
 
 def _probe_run(job: Job, name: str, probe: Probe, device: torch.device) -> None:
     known = probes_of(job)
-    path = (last_weights if name in OF_LAST_WEIGHTS else best_weights)(RunFolder.open(job.path))
-    if path is None:
-        raise InputError("the run has no checkpoint")
     model = job.config.model.build(job.config.seed)
-    checkpoint.load_weights(path, model)
+    if name not in OF_FIRST_WEIGHTS:
+        path = (last_weights if name in OF_LAST_WEIGHTS else best_weights)(RunFolder.open(job.path))
+        if path is None:
+            raise InputError("the run has no checkpoint")
+        checkpoint.load_weights(path, model)
     with torch.no_grad():
         measured = probe(model.to(device).eval(), job.config)
     probes = known | measured | {"done": [*known.get("done", []), name]}

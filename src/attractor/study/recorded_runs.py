@@ -1,7 +1,8 @@
 """Continue a study from its stored record: the record's runs count as finished and are not run again.
 
 A record has the outcome and the curves of a run, but no weights. So a run from a record can be compared and plotted
-like any other, but a probe that is added to the study later cannot measure it.
+like any other, but a probe that is added to the study later cannot measure it, unless the probe needs only the
+configuration. Such probes measure every run of a record again, since the code that measured it may be older.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from attractor.files import sealed, temporary_path, write_json
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import PROBES_FILE, Outcome, StudyRecord
 from attractor.study.launch import Job
+from attractor.study.study import OF_FIRST_WEIGHTS
 
 
 def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Mapping[str, Any]]) -> int:
@@ -40,7 +42,8 @@ def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environm
     write_json(unfinished / "environment.json", environments)  # a list of the runs' values for each field
     for line in _metrics(outcome, job.config.tokens_per_step):
         run.append(line)
-    write_json(unfinished / PROBES_FILE, sealed(outcome.probes))
+    done = [name for name in outcome.probes.get("done", []) if name not in OF_FIRST_WEIGHTS]
+    write_json(unfinished / PROBES_FILE, sealed(outcome.probes | {"done": done}))
     run.write_summary(outcome.summary)
     unfinished.rename(job.path)
 

@@ -9,6 +9,10 @@ paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 
 With rows of unit length, queries and keys are initialised sqrt(D) larger, far from the spectral norm of 1 that the
 spectral penalty asks for. So the penalty is also tried under RMSNorm, where they start near that norm. Oscillators have
 four channels each, or a single oscillator has all of them ("one sphere"); the paper has 512 channels.
+
+Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. On laptop boards their
+gradient at the start, at the published weight, is 5e-6 to 1e-2 of the loss's on the same weights (the probe `penalty`),
+except that of E-single, which is half of it.
 """
 
 from typing import Any
@@ -27,6 +31,8 @@ LONGER = Quantity(
 )
 EXPONENT = Quantity("largest exponent", "probes.dynamics.exponents.largest")
 NORM = Quantity("|J|", "probes.dynamics.norm.mean")
+ENTROPY = Quantity("entropy / log T", "probes.dynamics.entropy.mean")  # beside every |J| and exponent
+PENALTY = Quantity("gradient of penalty / loss at the start", "probes.penalty.ratio")
 CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correlation")
 
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
@@ -50,15 +56,22 @@ def rows(scale: str) -> Axis:
     values: dict[str, dict[str, Any]] = {
         "ItrSA": {},
         "ItrSA spectral": spectral,
+        "ItrSA spectral 1e-4": spectral | {"regularizer_weight": 1e-4},
+        "ItrSA spectral 1e-2": spectral | {"regularizer_weight": 1e-2},
         "ItrSA RMSNorm": {"norm": "rms"},
         "ItrSA RMSNorm spectral": {"norm": "rms", **spectral},
+        "ItrSA RMSNorm spectral 1e-4": {"norm": "rms", **spectral, "regularizer_weight": 1e-4},
+        "ItrSA RMSNorm spectral 1e-2": {"norm": "rms", **spectral, "regularizer_weight": 1e-2},
         "ItrSA E-single": {"n_heads": 1, "regularizer": "energy-single"},
         "ItrSA E-multi": {"regularizer": "energy-multi"},
+        "ItrSA E-multi 1e-2": {"regularizer": "energy-multi", "regularizer_weight": 1e-2},
         "ItrSA one energy": {"n_heads": 1, "energy": "single"},
         "ItrSA energies": {"energy": "multi"},
         "ItrSA pre-norm": {"model": PreNormItrSAConfig(**_shape(scale))},
         "AKOrN": {"model": oscillators},
         "AKOrN spectral": {"model": oscillators, **spectral},
+        "AKOrN spectral 1e-4": {"model": oscillators, **spectral, "regularizer_weight": 1e-4},
+        "AKOrN spectral 1e-2": {"model": oscillators, **spectral, "regularizer_weight": 1e-2},
         "AKOrN one sphere": {"model": one_sphere},
         "AKOrN one sphere, RMSNorm": {"model": one_sphere.replace(rms_norm=True)},
     }

@@ -33,9 +33,12 @@ PROBES = {  # the module of this room and its function that measures a finished 
     "timescales": "timescales.timescales_of_run",
     "dynamics": "dynamics.dynamics_of_run",
     "iteration-maps": "iteration_maps.iteration_maps_of_run",
+    "penalty": "penalty.penalty_of_run",
     "rotation": "rotation.rotation_of_run",
 }
-OF_LAST_WEIGHTS = {"lemma"}  # these probes measure the last weights of a run, all others its best
+# Most probes measure the best weights of a run. These measure its last weights, or those that it starts from, which
+# follow from the configuration.
+OF_LAST_WEIGHTS, OF_FIRST_WEIGHTS = {"lemma"}, {"iteration-maps", "penalty"}
 # The fields of a study that its design has, too.
 IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
 # "own" stands for settings of the user's choice, which decide no claim.
