@@ -56,7 +56,7 @@ N_TURNING, N_COLUMNS, ETA, MUCH_LATER = 32, 8, 1.0, 256
 ROUNDING = 1e-9  # how far beyond the circle counts as outside
 
 
-class Measured(NamedTuple):
+class MapMeasure(NamedTuple):
     """A measure of a Jacobian, and entropy / log T of the attention that it belongs to."""
 
     value: float
@@ -105,26 +105,26 @@ def by_heads(gain: float, seed: int) -> dict[str, Any]:
     return _columns("exponent", measured) | {"rise": slope({n: m.value for n, m in measured.items()}) * math.log(2)}
 
 
-def _columns(name: str, measured: Mapping[str, Measured]) -> dict[str, Any]:
+def _columns(name: str, measured: Mapping[str, MapMeasure]) -> dict[str, Any]:
     entropies = {number: m.entropy for number, m in measured.items()}
     mean_entropy = sum(entropies.values()) / len(entropies)
     return {name: {n: m.value for n, m in measured.items()}, "entropy": entropies, "mean_entropy": mean_entropy}
 
 
-def norm_by_tokens(n_tokens: int, norm: str, gain: float, seed: int) -> Measured:
+def norm_by_tokens(n_tokens: int, norm: str, gain: float, seed: int) -> MapMeasure:
     """Return the geometric mean of |J| over the states MEASURED_AT, and the mean entropy there."""
     step, x = random_map(n_tokens, N_HEADS, norm, gain, seed)
     states = [after(step, x, t) for t in MEASURED_AT]
     norms = torch.stack([estimate_jacobian_norm(step, x, effort=Effort(1e-3, 40)).norm for x in states])
-    return Measured(float(norms.log().mean().exp()), _mean_entropy(step, states))
+    return MapMeasure(float(norms.log().mean().exp()), _mean_entropy(step, states))
 
 
-def largest_exponent(n_heads: int, gain: float, seed: int) -> Measured:
+def largest_exponent(n_heads: int, gain: float, seed: int) -> MapMeasure:
     """Return the largest exponent of N_STEPS steps, and the mean entropy along them."""
     step, x = random_map(HEADS_TOKENS, n_heads, "unit", gain, seed)
     sweeps = Effort(max_iterations=6)
     exponents = finite_time(step, x, N_STEPS, k=1, tangent=sphere_tangent(), effort=sweeps).exponents
-    return Measured(float(exponents), _mean_entropy(step, [after(step, x, t) for t in range(N_STEPS)]))
+    return MapMeasure(float(exponents), _mean_entropy(step, [after(step, x, t) for t in range(N_STEPS)]))
 
 
 def _mean_entropy(step: Step, states: list[Tensor]) -> float:
