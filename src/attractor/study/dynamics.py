@@ -131,7 +131,7 @@ def entropies(iteration: Iteration, orbit: Tensor) -> dict[str, Any]:
     n_boards, n_cells = orbit.shape[1:3]
     mask = resolve_mask(iteration.inputs.mask, n_boards, n_cells, n_cells, orbit.device)
     allowed = mask.spelled_out(n_cells, n_cells, orbit.device)
-    along = [entropy_of(iteration.response, x, allowed) for x in orbit]
+    along = [entropy_of(iteration.step, x, allowed) for x in orbit]
     known = [entropy for entropy in along if entropy is not None]
     return {"entropy": trajectory(torch.stack(known))} if known else {}
 

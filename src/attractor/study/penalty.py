@@ -31,6 +31,7 @@ def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
         return {}
     learner.model.train()
     learner.world.seed(config.seed, 0)
+    learner.segments.begin(learner.number_of_batch(0))
     with torch.enable_grad():
         for micro_batch, share in learner.world.parts(learner.batch_of(0), config.accumulation):
             learner.gradients(micro_batch, share)
