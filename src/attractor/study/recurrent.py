@@ -80,7 +80,7 @@ def rows(scale: str) -> Axis:
 
 def _shape(scale: str) -> dict[str, Any]:
     width, size = WIDTHS[scale], _TASKS[scale].board_size
-    shape = {"d_model": width, "n_heads": HEADS[scale], "d_ff": 4 * width}
+    shape: dict[str, Any] = {"d_model": width, "n_heads": HEADS[scale], "d_ff": 4 * width}
     if size == 9:  # learned positions do not learn such boards; runs on 4 x 4 boards are stored with them
         shape["positions"] = "grid"
     return shape | {"vocab_size": size + 1, "max_seq_len": size * size}
