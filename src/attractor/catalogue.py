@@ -73,7 +73,7 @@ SETTINGS = {
     "fast-slow": "FastSlow's training of its small model",
     "sudoku": "Sudoku with an iterated model (Jacobians)",
     "akorn": "Sudoku with AKOrN, as its authors train it",
-    "itrsa-prenorm": "Sudoku with the iterated model of AKOrN's authors",
+    "prenorm": "Sudoku with the iterated model of AKOrN's authors",
     "recursive": "Sudoku with a recursive model (TRM)",
     "psiqrh": "PsiQRH's training of its language model",
 }

@@ -389,7 +389,7 @@ RECIPES: dict[str, TrainConfig] = {
     ),
     "sudoku": SUDOKU,
     "akorn": SUDOKU.replace(model=SIZES["akorn"].replace(positions="grid")),
-    "itrsa-prenorm": SUDOKU.replace(model=SIZES["itrsa-prenorm"].replace(positions="grid"), lr=5e-4),
+    "prenorm": SUDOKU.replace(model=SIZES["itrsa-prenorm"].replace(positions="grid"), lr=5e-4),
     # TRM (arXiv 2510.04871) as its public code trains on Sudoku, with attention: AdamW at 1e-4 with decay 1, and an
     # average of the weights. A step is a segment. The published optimizer is a variant of AdamW (atan2), and its boards
     # are those of Sudoku-Extreme: --puzzles FILE.
