@@ -107,7 +107,7 @@ def test_options_of_a_model_or_task_are_shown_if_it_is_chosen(line: str, there: 
 
 
 @pytest.mark.parametrize(
-    "line", ["", "--recipe medium", "--size small", "--size fast-slow", "--task mqar", "--recipe mqar --size akorn"]
+    "line", ["", "--recipe medium", "--size small", "--size fast-slow", "--task mqar", "--recipe mqar --size itrsa"]
 )
 def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
     """Criterion: a run started by this line has the value that its help shows for every setting."""

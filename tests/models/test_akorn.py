@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attractor.attention import build
+from attractor.attention.position import GridMatrices, GridRope
 from attractor.errors import InputError
 from attractor.models import AKOrN, AKOrNConfig
 from attractor.models.akorn import kuramoto_step, tangent
@@ -175,3 +177,71 @@ def test_a_board_that_is_no_grid_is_refused(width: int | None, rule: str) -> Non
         config.build(0)(boards()[:, :12])
     with torch.no_grad():
         assert math.isfinite(float(built(coupling="conv", grid_width=4)(boards()[:, :12])[0].sum()))
+
+
+PUBLISHED: dict[str, Any] = {"positions": "grid-rope", "qkv_bias": True, "out_bias": True, "as_published": True}
+
+
+def test_the_published_model_is_the_written_out_one() -> None:
+    """Criterion: logits of the digits equal those of the authors' equations, written cell by cell in fp64."""
+    model, tokens = built(**PUBLISHED, gamma=0.7).double(), boards()
+    p = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        for name in ("query", "key", "value", "output"):  # other matrices than those of the start
+            p[f"rope.{name}"] += 0.1 * torch.randn(16, 4, 2, 2, generator=torch.Generator().manual_seed(0))
+        logits, _ = model(tokens)
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    def mapped(name: str, x: Tensor) -> Tensor:
+        """Multiply the pairs (j, j + 4) of each head of 8 coordinates by the matrices of the cell."""
+        pairs = x.unflatten(-1, (4, 2, 4)).transpose(-1, -2)  # B T heads pairs 2
+        return torch.einsum("tnij,bthnj->bthni", p[f"rope.{name}"], pairs).transpose(-1, -2).flatten(-2)
+
+    c = p["embedding.weight"][tokens]
+    blank = (tokens == 0).unsqueeze(-1)
+    x = F.normalize(torch.where(blank, p["standing_start.weight"], c).unflatten(-1, (8, 4)), dim=-1)
+    omega = p["oscillators.frequencies"].norm()
+    assert omega == pytest.approx(0.1)
+    for _ in range(5):
+        q, k, v = (
+            mapped(name, linear(f"attention.project.{name}", x.flatten(-2))) for name in ("query", "key", "value")
+        )
+        weights = (torch.einsum("bihk,bjhk->bhij", q, k) / 8**0.5).softmax(-1)
+        context = mapped("output", torch.einsum("bhij,bjhk->bihk", weights, v).flatten(-2))
+        y = (linear("attention.output.out", context.flatten(-2)) + c).unflatten(-1, (8, 4))
+        turned = omega * torch.stack([x[..., 1], -x[..., 0], x[..., 3], -x[..., 2]], dim=-1)
+        dx = turned + y - (x * y).sum(-1, keepdim=True) * x
+        x = F.normalize(x + 0.7 * dx, dim=-1)
+    m = linear("lengths.mixture", x.flatten(-2)).unflatten(-1, (32, 4)).norm(dim=-1) + p["lengths.bias"]
+    m = m + linear("lengths.down", linear("lengths.up", m.relu()).relu())
+    expected = linear("head", linear("lengths.last", m.relu()).relu())
+    torch.testing.assert_close(logits[..., 1:], expected)
+    assert (logits.float().softmax(-1)[..., 0] == 0).all()
+
+
+def test_the_published_model_trains_gamma_and_rotations_and_neither_omega_nor_the_start() -> None:
+    model = built(**PUBLISHED).train()
+    model.loss(boards(), boards().clamp(min=1))[0].backward()
+    without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert without == {"oscillators.frequencies", "standing_start.weight"}
+    assert model.oscillators.gamma.grad != 0
+    assert all(getattr(model.rope, name).grad.norm() > 0 for name in ("query", "key", "value", "output"))
+
+
+def test_trained_rotations_start_as_rotations_by_row_and_column() -> None:
+    layer, x = build("differential", d_model=32, n_heads=2), torch.randn(2, 16, 32)
+    turns = [rope.at(torch.arange(16)) for rope in (GridRope(8, 16), GridMatrices(8, 16))]
+    with torch.no_grad():
+        fixed, trained = (layer(x, False, turn)[0] for turn in turns)
+    torch.testing.assert_close(trained, fixed)
+
+
+def test_the_start_of_blanks_is_stored_with_the_published_model() -> None:
+    """Criterion: a board of blanks starts from the stored noise in evaluation, and from other noise in training."""
+    model = built(**PUBLISHED)
+    blanks = torch.zeros(2, 16, dtype=torch.long)
+    stored = model.normalised(model.state_dict()["standing_start.weight"])
+    assert torch.equal(model.start(blanks), stored.expand(2, -1, -1))
+    assert not torch.equal(model.train().start(blanks)[0], stored)

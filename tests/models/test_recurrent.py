@@ -35,6 +35,7 @@ CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "prenorm": PreNormItrSAConfig(**SHAPE),
     "akorn": AKOrNConfig(**SHAPE),
     "akorn-grid-rope": AKOrNConfig(**SHAPE, positions="grid-rope", attention="gated"),
+    "akorn-published-grid": AKOrNConfig(**SHAPE, positions="grid-rope", qkv_bias=True, as_published=True),
     "akorn-wide": AKOrNConfig(**SHAPE, oscillator_width=32, rms_norm=True),
     "akorn-conv": AKOrNConfig(**SHAPE, coupling="conv"),
     "recursive": RecursiveConfig(**SHAPE, **RECURSIVE),
@@ -108,6 +109,8 @@ def test_every_parameter_has_a_finite_nonzero_gradient(name: str) -> None:
     model = built(name).train()
     model.loss(boards(), boards())[0].backward()
     for parameter, tensor in model.named_parameters():
+        if not tensor.requires_grad:
+            continue
         assert tensor.grad is not None, parameter
         assert tensor.grad.isfinite().all(), parameter
         assert tensor.grad.abs().max() > 0, parameter
@@ -246,7 +249,10 @@ def test_the_named_sizes_have_their_parameters() -> None:
     mlp = 3 * width * 2048
     assert n_parameters["itrsa"] == tables + 4 * width**2 + 2 * width
     assert n_parameters["itrsa-prenorm"] == tables + 4 * width**2 + mlp + 3 * width
-    assert n_parameters["akorn"] == tables + (4 + 1 + 4) * width**2 + 4 * width + mlp + width
+    standing_start, rotations, heads, omega_and_gamma = 81 * width, 4 * 81 * 32 * 4, 4 * width * (width + 1), 3
+    readout = width * (4 * width + 4) + width + 3 * width * (width + 1) + 9 * (width + 1)
+    published = 10 * width + standing_start + rotations + heads + omega_and_gamma + readout
+    assert n_parameters["akorn"] == published == 2_982_412
     assert SIZES["itrsa"].layer_equivalents == 16
 
 
@@ -341,6 +347,8 @@ def test_values_shared_by_all_iterations_are_computed_once(name: str, monkeypatc
         ("akorn", {"gamma": -1.0}, ["gamma", "positive", "-1.0"]),
         ("akorn", {"coupling": "convolution"}, ["coupling", "convolution", "conv"]),
         ("akorn", {"grid_width": 4}, ["grid_width", "None under coupling='attention'", "4"]),
+        ("akorn", {"as_published": True, "oscillator_width": 32, "coupling": "conv"}, ["coupling", "'attention' as_"]),
+        ("akorn", {"as_published": True, "blank": None}, ["blank", "a token as_published"]),
         ("akorn-conv", {"causal": True}, ["causal", "False under coupling='conv'", "True"]),
         ("akorn-conv", {"grid_width": 0}, ["grid_width", "at least 1", "0"]),
     ],

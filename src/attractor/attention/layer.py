@@ -148,7 +148,7 @@ class Attention(nn.Module):
         else:
             q, k, v = self.project(x)
             if rotation is not None and of_values:
-                v = rotation(v)
+                v = rotation.values(v)
             q, k = self._couple(tap("q", q), tap("k", k), self._norm_and_position(rotation, v.dtype))
             q, k = tap("q_coupled", q), tap("k_coupled", k)
             if cache is not None:
@@ -157,7 +157,7 @@ class Attention(nn.Module):
                 aux_loss = self.z_loss * logit_penalty(q, k, mask, self.scale, self.softcap)
             context = self.score(q, k, v, mask, x)
             if rotation is not None and of_values:
-                context = rotation.inverse(context)
+                context = rotation.outputs(context)
         return self.output(context, x), aux_loss
 
     def _absorbed_context(self, x: Tensor, mask: Mask, rotation: Rotation | None, cache: Cache) -> Tensor:

@@ -26,12 +26,16 @@ that cell i receives W_V x_j rotated by the way from i to j:
 
     o_i = sum_j a_ij R_i^-1 R_j v_j                                                                         (7)
 
+`GridMatrices` trains the 2 x 2 matrices of queries, keys, values and outputs apart. They start as these rotations.
+
 Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (4) The
 Llama 3 herd of models, 2024, arXiv 2407.21783; (3), (5) Peng et al., YaRN, 2023, arXiv 2309.00071; (6) Ding et al.,
 LongRoPE, 2024, arXiv 2402.13753; (7) Miyato et al., GTA, 2023, arXiv 2310.10375.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -168,6 +172,9 @@ class Rope:
             )
 
 
+CellMap = Callable[[Tensor], Tensor]
+
+
 class Rotation:
     """RoPE at given positions. Angles are computed in fp64 and applied in fp32 or wider."""
 
@@ -178,7 +185,19 @@ class Rotation:
         self.of_values = of_values  # whether values and outputs are rotated as well, by (7)
 
     @property
-    def inverse(self) -> "Rotation":
+    def queries(self) -> "CellMap":
+        return self
+
+    @property
+    def keys(self) -> "CellMap":
+        return self
+
+    @property
+    def values(self) -> "CellMap":
+        return self
+
+    @property
+    def outputs(self) -> "CellMap":
         return Rotation(self.cos, -self.sin, self.of_values)
 
     def __call__(self, x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:
@@ -207,6 +226,69 @@ class GridRope(Rope):
         halves = ((by_row.cos, by_column.cos), (by_row.sin, by_column.sin))
         cos, sin = (torch.cat(parts, dim=-1) for parts in halves)
         return Rotation(cos, sin, of_values=True)
+
+
+class GridMatrices(nn.Module):
+    """Trained matrices for the pairs of coordinates at every cell of a board."""
+
+    def __init__(self, width: int, n_cells: int, theta: float = 10000.0) -> None:
+        super().__init__()
+        self.rope, self.width = GridRope(width, n_cells, theta), width
+        shape = n_cells, width // 2, 2, 2
+        self.query, self.key, self.value, self.output = (nn.Parameter(torch.empty(shape)) for _ in range(4))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Start as `GridRope`."""
+        turned = self.rope.at(torch.arange(self.rope.n_cells, device=self.query.device))
+        rows = torch.stack([turned.cos, -turned.sin], dim=-1), torch.stack([turned.sin, turned.cos], dim=-1)
+        matrices = torch.stack(rows, dim=-2)
+        for parameter in (self.query, self.key, self.value):
+            parameter.copy_(matrices)
+        self.output.copy_(matrices.mT)
+
+    def at(self, positions: Int[Tensor, "..."]) -> "MatricesOfCells":
+        return MatricesOfCells(*(m[positions] for m in (self.query, self.key, self.value, self.output)))
+
+    def refuse_other_rotation(self, past: int, positions: Int[Tensor, "..."]) -> None:
+        """Accept all positions, since matrices do not depend on the length."""
+
+
+class MatricesOfCells(Rotation):
+    """What `GridMatrices` does at given positions."""
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
+        self.width, self.of_values = 2 * query.shape[-3], True
+        self._matrices = query, key, value, output
+
+    @property
+    def queries(self) -> CellMap:
+        return partial(in_pairs, self._matrices[0])
+
+    @property
+    def keys(self) -> CellMap:
+        return partial(in_pairs, self._matrices[1])
+
+    @property
+    def values(self) -> CellMap:
+        return partial(in_pairs, self._matrices[2])
+
+    @property
+    def outputs(self) -> CellMap:
+        return partial(in_pairs, self._matrices[3])
+
+
+def in_pairs(matrices: Float[Tensor, "*batch T N 2 2"], x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:
+    """Multiply the pairs (j, j + w/2) of every run of w = 2 N coordinates by their matrices."""
+    matrices = matrices.unsqueeze(-5) if matrices.dim() == 5 else matrices
+    wide = torch.promote_types(x.dtype, torch.float32)
+    (a, b), (c, d) = (row.unbind(-1) for row in matrices.to(wide).unbind(-2))
+    mapped: list[Tensor] = []
+    for run in x.split(2 * matrices.shape[-3], dim=-1):
+        first, second = run.to(wide).chunk(2, dim=-1)
+        mapped += [a * first + b * second, c * first + d * second]
+    return torch.cat(mapped, dim=-1).to(x.dtype)
 
 
 def board_side(n_cells: int) -> int:

@@ -184,6 +184,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "gamma": Phrase("step size of AKOrN"),
             "coupling": Phrase("what couples AKOrN's oscillators: attention or conv"),
             "grid_width": Phrase("columns of the board that conv sees", "a square"),
+            "as_published": Phrase("AKOrN's frequencies, gamma, biases and readout as in its code"),
             "rms_norm": Phrase("learn a scale for each channel of AKOrN's state"),
             "n_inner": Phrase("updates of a recursive model's fast state for each of its answer"),
             "n_segments": Phrase("training steps that share a batch, each with its own loss"),

@@ -10,6 +10,14 @@ of y that is tangent to the sphere. (4) decreases for a symmetric linear couplin
 stimulus c is a linear map of the embedded input. With `rms_norm`, coordinates have trainable scales after (2), and the
 bracket uses x / |x|.
 
+With `as_published`, the model is that of the authors' code. All pairs of channels rotate at the same fixed frequency,
+gamma is trained, and c is the embedded input itself. All linear maps have biases, and no logit is read for a blank:
+
+    read   h = m + W3 relu(W2 relu(m)),   relu(W4 relu(h))                                                  (5)
+
+Under positions "grid-rope" its rotations are trained. The start of blanks in evaluation is stored with the weights,
+where the code has a parameter of that shape without use. At D = 512 it has 2,982,412 parameters, theirs.
+
 A convolution has 3 x 3 kernels on the board, which is a square or has `grid_width` columns. W in (3) has D N rows: 1M
 weights at D = 512 and N = 4, but 134M at N = 512.
 Miyato et al., Artificial Kuramoto oscillatory neurons, 2024, arXiv 2410.13821; written from the equations of the paper.
@@ -24,12 +32,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attractor.attention import Attention
+from attractor.attention import Attention, Rope
+from attractor.attention.acting_weight import acting_weight
+from attractor.attention.position import GridMatrices
 from attractor.errors import InputError, require, unknown
+from attractor.fields import later
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel
 
 COUPLINGS = ("attention", "conv")
+NEVER = -1e4  # a logit whose probability is 0 in fp32
 FIRST_TURN = 0.1  # about how many radians Omega rotates a group in the first step
 
 
@@ -42,6 +54,7 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
     coupling: str = "attention"  # or conv
     grid_width: int | None = None  # columns of the board under a convolution; None: the board is a square
     rms_norm: bool = False
+    as_published: bool = later(False)  # frequencies, gamma, biases and readout as in the authors' code
 
     def __post_init__(self) -> None:
         self.require_count("oscillator_width")
@@ -57,6 +70,16 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
             require(by_convolution, "grid_width", "None under coupling='attention'", self.grid_width)
             self.require_count("grid_width")
         super().__post_init__()
+        if self.as_published:
+            self._require_published()
+
+    def _require_published(self) -> None:
+        rule = "as_published, as in the code of AKOrN's authors"
+        require(self.oscillator_width % 2 == 0, "oscillator_width", f"even {rule}", self.oscillator_width)
+        needed = {"coupling": "attention", "mlp": type(self).mlp, "tied_embeddings": False, "n_classes": None}
+        for field, value in needed.items():
+            require(getattr(self, field) == value, field, f"{value!r} {rule}", getattr(self, field))
+        require(self.blank is not None, "blank", f"a token {rule}", None, "the authors' blanks start from noise")
 
     def require_length(self, seq_len: int) -> None:
         super().require_length(seq_len)
@@ -87,16 +110,22 @@ class AKOrN(RecurrentModel):
         "convolution": "couple",
         "oscillators": "couple",
         "lengths": "readout",
+        "rope": "positions",
+        "standing_start": "embedding",
     }
     config: AKOrNConfig
 
     def __init__(self, config: AKOrNConfig) -> None:
         super().__init__(config)
         self.norm = nn.Identity()  # the readout has norms of its own
+        if config.as_published:
+            self.head = nn.Linear(config.d_model, config.vocab_size - 1)
 
     def build_core(self) -> None:
         config = self.config
-        self.stimulation = nn.Linear(config.d_model, config.d_model, bias=False)
+        published = config.as_published
+        self.stimulation = nn.Identity() if published else nn.Linear(config.d_model, config.d_model, bias=False)
+        self.standing_start = StandingStart(config.max_seq_len, config.d_model) if published else None
         self.attention = (
             Attention(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
             if config.coupling == "attention"
@@ -104,7 +133,13 @@ class AKOrN(RecurrentModel):
         )
         self.convolution = None if self.attention else GridConvolution(config)
         self.oscillators = Oscillators(config)
-        self.lengths = Lengths(config)
+        self.lengths = PublishedLengths(config) if published else Lengths(config)
+
+    def rotations_of_heads(self) -> Rope | GridMatrices:
+        config = self.config
+        if config.as_published and config.positions == "grid-rope":
+            return GridMatrices(self.rope_width, config.max_seq_len, config.rope_theta)
+        return super().rotations_of_heads()
 
     def injected(self, embedded: Tensor) -> Tensor:
         return self.stimulation(embedded)
@@ -134,7 +169,23 @@ class AKOrN(RecurrentModel):
         return (self.oscillators.omega(),)
 
     def finished(self, state: Tensor) -> Tensor:
-        return self.lengths(state)
+        """Return the readout's result, as published with a coordinate of 1 for the biases of the logits."""
+        result = self.lengths(state)
+        return F.pad(result, (0, 1), value=1.0) if self.config.as_published else result
+
+    @property
+    def readout(self) -> Tensor:
+        if not self.config.as_published:
+            return super().readout
+        assert self.head is not None
+        rows, blank = torch.cat([acting_weight(self.head), self.head.bias.unsqueeze(1)], dim=1), self.config.blank
+        never = F.pad(torch.zeros_like(rows[:1, 1:]), (0, 1), value=NEVER)
+        return torch.cat([rows[:blank], never, rows[blank:]])
+
+    def _noise(self, like: Tensor, positions: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.standing_start is None or generator is not None or self.training:
+            return super()._noise(like, positions, generator)
+        return self.standing_start(positions).to(like)
 
 
 class Oscillators(nn.Module):
@@ -142,19 +193,28 @@ class Oscillators(nn.Module):
 
     def __init__(self, config: AKOrNConfig) -> None:
         super().__init__()
-        self.width, self.gamma = config.oscillator_width, config.gamma
-        n_groups = config.d_model // self.width
-        self.frequencies = nn.Parameter(torch.empty(n_groups, self.width, self.width))
+        self.width, self.n_groups = config.oscillator_width, config.d_model // config.oscillator_width
+        self.first_gamma, self.is_published = config.gamma, config.as_published
+        shape = (2,) if self.is_published else (self.n_groups, self.width, self.width)
+        self.frequencies = nn.Parameter(torch.empty(shape), requires_grad=not self.is_published)
+        self.gamma = nn.Parameter(torch.empty(1)) if self.is_published else config.gamma
         self.scale = nn.Parameter(torch.empty(config.d_model)) if config.rms_norm else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.frequencies, std=FIRST_TURN / math.sqrt(2 * (self.width - 1)))
+        if isinstance(self.gamma, nn.Parameter):
+            nn.init.constant_(self.gamma, self.first_gamma)
+            nn.init.constant_(self.frequencies, FIRST_TURN / math.sqrt(2))
+        else:
+            nn.init.normal_(self.frequencies, std=FIRST_TURN / math.sqrt(2 * (self.width - 1)))
         if self.scale is not None:
             nn.init.ones_(self.scale)
 
     def omega(self) -> Float[Tensor, "G N N"]:
-        return self.frequencies - self.frequencies.mT
+        if not self.is_published:
+            return self.frequencies - self.frequencies.mT
+        turn = torch.linalg.vector_norm(self.frequencies) * self.frequencies.new_tensor([[0.0, 1.0], [-1.0, 0.0]])
+        return torch.block_diag(*[turn] * (self.width // 2)).expand(self.n_groups, -1, -1)
 
     def forward(self, x: Tensor, y: Tensor, omega: Tensor) -> Tensor:
         x, y = self.grouped(x), self.grouped(y)
@@ -191,7 +251,7 @@ def kuramoto_step(
     x: Float[Tensor, "*batch G N"],
     y: Float[Tensor, "*batch G N"],
     omega: Float[Tensor, "G N N"],
-    gamma: float,
+    gamma: float | Tensor,
     on_sphere: bool = True,
 ) -> Float[Tensor, "*batch G N"]:
     """Take a step (2)."""
@@ -230,3 +290,36 @@ class Lengths(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         lengths = torch.linalg.vector_norm(self.mixture(x).unflatten(-1, (-1, self.width)), dim=-1) + self.bias
         return F.relu(lengths + self.mlp(lengths))
+
+
+class PublishedLengths(nn.Module):
+    """The readout (5), with biases in all of its maps."""
+
+    def __init__(self, config: AKOrNConfig) -> None:
+        super().__init__()
+        width, self.width = config.d_model, config.oscillator_width
+        self.mixture = nn.Linear(width, width * self.width)
+        self.bias = nn.Parameter(torch.empty(width))
+        self.up, self.down = nn.Linear(width, config.d_ff), nn.Linear(config.d_ff, width)
+        self.last = nn.Linear(width, width)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        lengths = torch.linalg.vector_norm(self.mixture(x).unflatten(-1, (-1, self.width)), dim=-1) + self.bias
+        hidden = lengths + self.down(F.relu(self.up(F.relu(lengths))))
+        return F.relu(self.last(F.relu(hidden)))
+
+
+class StandingStart(nn.Embedding):
+    """The noise from which blank cells start in evaluation. It is not trained."""
+
+    def __init__(self, n_cells: int, width: int) -> None:
+        super().__init__(n_cells, width)
+        self.weight.requires_grad_(False)
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            nn.init.normal_(self.weight)

@@ -61,9 +61,10 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "dense-minimind": _dense(d_model=128, mlp="swiglu"),
     "dense-gemma": _dense(d_model=96, mlp="geglu", norms_per_block=4),
     # Jacobians (arXiv 2505.19458), section 6: Sudoku, 16 iterations, 512 channels, 8 heads; oscillators of 4 channels.
+    # AKOrN is as its authors publish it (arXiv 2410.13821), of 2,982,412 parameters.
     "itrsa": ItrSAConfig(),
     "itrsa-prenorm": PreNormItrSAConfig(),
-    "akorn": AKOrNConfig(),
+    "akorn": AKOrNConfig(positions="grid-rope", d_ff=512, qkv_bias=True, out_bias=True, as_published=True),
     # TRM (arXiv 2510.04871): its model with attention. Its best model of Sudoku, of 5M parameters, has mixer='mlp'.
     "recursive": RecursiveConfig(),
 }

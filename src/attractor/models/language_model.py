@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from attractor.attention import Rope, Rotation
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.mask import lower_triangle
-from attractor.attention.position import GridPositions, GridRope, LearnedPositions
+from attractor.attention.position import GridMatrices, GridPositions, GridRope, LearnedPositions
 from attractor.errors import InputError, require
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses, soft_capped
 from attractor.models.block import NORMS, Block
@@ -239,7 +239,7 @@ class LanguageModel(nn.Module, ABC):
         """The width that RoPE rotates; 0 if attention has no queries and keys to rotate."""
         return self.layers[0].attention.rope_width
 
-    def rotations_of_heads(self) -> Rope:
+    def rotations_of_heads(self) -> Rope | GridMatrices:
         config, width = self.config, self.rope_width
         if config.positions == "grid-rope":
             return GridRope(width, config.max_seq_len, config.rope_theta)

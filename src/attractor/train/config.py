@@ -388,7 +388,7 @@ RECIPES: dict[str, TrainConfig] = {
         **PLAIN,
     ),
     "sudoku": SUDOKU,
-    "akorn": SUDOKU.replace(model=SIZES["akorn"].replace(positions="grid")),
+    "akorn": SUDOKU.replace(model=SIZES["akorn"]),
     "prenorm": SUDOKU.replace(model=SIZES["itrsa-prenorm"].replace(positions="grid"), lr=5e-4),
     # TRM (arXiv 2510.04871) as its public code trains on Sudoku, with attention: AdamW at 1e-4 with decay 1, and an
     # average of the weights. A step is a segment. The published optimizer is a variant of AdamW (atan2), and its boards

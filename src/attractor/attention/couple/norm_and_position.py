@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.norm import RMSNorm
-from attractor.attention.position import Rotation
+from attractor.attention.position import CellMap, MatricesOfCells, Rotation
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,24 @@ class NormAndPosition:
         self, q: Float[Tensor, "B H T W"], k: Float[Tensor, "B J T W"]
     ) -> tuple[Float[Tensor, "B H T W"], Float[Tensor, "B J T W"]]:
         q, k = self.query_norm(q), self.key_norm(k)
-        return self.rotated(q).to(self.dtype), self.rotated(k).to(self.dtype)
+        if self.rotation is not None:
+            width = self.rotation.width
+            q, k = self.rotated(q, self.rotation.queries, width), self.rotated(k, self.rotation.keys, width)
+        return q.to(self.dtype), k.to(self.dtype)
 
-    def rotated(self, x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:
-        if self.rotation is None or self.rotated_part == "whole":
-            return x if self.rotation is None else self.rotation(x)
-        width = self.rotation.width
+    def rotated(self, x: Float[Tensor, "B H T W"], rotation: CellMap, width: int) -> Float[Tensor, "B H T W"]:
+        if self.rotated_part == "whole":
+            return rotation(x)
         if self.rotated_part == "leading":
-            return torch.cat([self.rotation(x[..., :width]), x[..., width:]], dim=-1)
-        return torch.cat([x[..., :-width], self.rotation(x[..., -width:])], dim=-1)
+            return torch.cat([rotation(x[..., :width]), x[..., width:]], dim=-1)
+        return torch.cat([x[..., :-width], rotation(x[..., -width:])], dim=-1)
 
     def by_head(self, width: int) -> bool:
         """Whether every head of this width is normalised by itself and rotated as a whole, as kernels do it."""
         norms = {type(self.query_norm), type(self.key_norm)}
         rotated_width = width if self.rotation is None else self.rotation.width
+        if isinstance(self.rotation, MatricesOfCells):
+            return False
         return norms <= {RMSNorm, nn.Identity} and self.rotated_part == "whole" and rotated_width == width
 
 
