@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models import FastSlowConfig, ItrSAConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
@@ -20,6 +20,9 @@ from tiers import fast_alone
 
 MODEL = TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=64, max_seq_len=64)
 CONFIG = TrainConfig(MODEL, Text(), n_steps=4, batch_size=8, seq_len=64, warmup_steps=0)
+RECURSIVE = RecursiveConfig(  # six iterations in a step
+    d_model=32, n_heads=4, d_ff=64, n_layers=1, n_inner=1, n_iterations=12, n_segments=2
+)
 CASES = {
     "standard": CONFIG,
     "coupled": CONFIG.replace(attention="coupled-euler"),
@@ -37,6 +40,8 @@ CASES = {
     "recurrent": TrainConfig(
         ItrSAConfig(d_model=32, n_heads=4, d_ff=64, n_iterations=3), Sudoku(), batch_size=4, seq_len=81
     ),
+    "recursive": TrainConfig(RECURSIVE, Sudoku(), batch_size=4, seq_len=81),
+    "recursive, full gradient": TrainConfig(RECURSIVE.replace(full_gradient=True), Sudoku(), batch_size=4, seq_len=81),
 }
 
 
@@ -59,7 +64,7 @@ def counted_for_real(config: TrainConfig) -> tuple[int, int]:
     return after_forward, live.peak
 
 
-@pytest.mark.parametrize("name", fast_alone(CASES, "standard", "fast-slow"))
+@pytest.mark.parametrize("name", fast_alone(CASES, "standard", "fast-slow", "recursive"))
 def test_activations_are_those_of_real_tensors(name: str) -> None:
     """Criterion: the count without data equals that on real tensors within 1%."""
     config = CASES[name]

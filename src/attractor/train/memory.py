@@ -136,8 +136,9 @@ def _extrapolated(count: Callable[[TrainConfig], Counts], config: TrainConfig) -
     for name in REPEATED:
         differing = (getattr(config.model, field, None) for field in ("global_layers", "no_rope_every"))
         alike = name != "n_layers" or all(value is None for value in differing)
-        if alike and (number := getattr(config.model, name, 0)) > COUNTED:
-            few, more = (_extrapolated(count, config.replace(**{name: n})) for n in (COUNTED - 1, COUNTED))
+        unit = config.model.steps_of_batch if name == "n_iterations" else 1  # a step runs n_iterations / unit of them
+        if alike and (number := getattr(config.model, name, 0) // unit) > COUNTED:
+            few, more = (_extrapolated(count, config.replace(**{name: n * unit})) for n in (COUNTED - 1, COUNTED))
             return type(more)(*(b + (b - a) * (number - COUNTED) for a, b in zip(few, more, strict=True)))
     return count(config)
 
