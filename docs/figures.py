@@ -317,8 +317,8 @@ def circle() -> "Figure":
         n_tokens, norms = [int(n) for n in under["norm"]], [*under["norm"].values()]
         growth.loglog(n_tokens, norms, color=color, marker=kind, markersize=4, linewidth=1.3, base=2, label=label)
     in_factors(growth.xaxis, growth.yaxis)
-    titled(growth, "norm of an iteration's Jacobian, rows of length 1", "tokens")
-    keyed(growth)
+    titled(growth, "norm of an iteration's Jacobian", "tokens")
+    keyed(growth, loc=(0.42, 0.2))
     return figure
 
 
