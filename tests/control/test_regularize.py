@@ -312,3 +312,39 @@ def test_layers_without_the_weights_are_refused_with_the_reason(name: str, chang
 def test_a_model_without_attention_is_refused() -> None:
     with pytest.raises(InputError, match="must have attention layers for regularizer 'spectral', got Linear"):
         Spectral(nn.Linear(2, 2))
+
+
+def test_orthogonal_values_stay_orthogonal_and_the_penalty_takes_the_matrix_that_acts() -> None:
+    """Criterion: W_V is orthogonal for any free matrix; with W_O = W_V' the penalty is 0, and uniform attention
+    maps every row to the mean row."""
+    layer = layer_of(orthogonal_values=True)
+    free = random(D, D, seed=3) * 5
+    with torch.no_grad():
+        layer.project.value.weight.copy_(free)
+        unit = torch.eye(D, dtype=torch.float64)
+        matrix = layer.project.value(unit).T
+        torch.testing.assert_close(matrix @ matrix.T, unit)
+        give(layer, out=matrix.T, query=torch.zeros(D, D, dtype=torch.float64))
+        x = random(2, 5, D)
+        torch.testing.assert_close(layer(x, False)[0], x.mean(1, keepdim=True).expand_as(x))
+    penalty = REGULARIZERS["energy-multi"](layer)
+    assert penalty().item() == pytest.approx(0, abs=1e-20)
+    other = random(D, D, seed=4)
+    give(layer, out=other)
+    assert penalty().item() == pytest.approx(float((matrix - other.T).square().sum()))
+    penalty().backward()
+    assert layer.project.value.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["spectral", "energy-single"])
+def test_penalties_of_the_stored_matrix_are_refused_with_orthogonal_values(name: str) -> None:
+    with pytest.raises(InputError, match="orthogonal matrix"):
+        REGULARIZERS[name](layer_of(n_heads=1, orthogonal_values=True))
+
+
+def test_orthogonal_values_need_a_square_matrix() -> None:
+    with pytest.raises(InputError, match="orthogonal_values must be False unless heads have d_model=16 values"):
+        layer_of(n_kv_heads=2, orthogonal_values=True)
+    stored = ItrSAConfig(d_model=16, n_heads=4, orthogonal_values=True)
+    assert ItrSAConfig.from_dict({key: x for key, x in stored.to_dict().items() if key != "family"}) == stored
+    assert "orthogonal_values" not in ItrSAConfig().to_dict()

@@ -76,6 +76,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "window": Phrase("keys that a position sees, itself and those before", "the whole past"),
             "global_layers": Phrase("layers with no window: every:N, first:N or 5,11", "none"),
             "local_rope_theta": Phrase("rope_theta of layers with a window", "as the others"),
+            "orthogonal_values": Phrase("keep the matrix of values orthogonal"),
             "sigma_reparam": Phrase("divide query and key matrices by their spectral norm"),
             "z_loss": Phrase("weight of a penalty on attention's logsumexp"),
             "zero_start": Phrase("start coupling behind closed gates"),

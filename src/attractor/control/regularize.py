@@ -2,7 +2,7 @@
 
     spectral         sum_W (sigma(W)^2 - 1)^2 + sum_b |b|^4                                                 (1)
     energy-single    |W_V W_O - sym(W_Q W_K')|^2,   sym(A) = (A + A') / 2, of a layer with one head          (2)
-    energy-multi     sum_h |W_V,h - W_O,h'|^2                                                               (3)
+    energy-multi     sum_h |W_V,h - W_O,h'|^2,   at best with W_V orthogonal (`orthogonal_values`)          (3)
 
 Matrix norms are Frobenius norms, and penalties are summed over layers. Vectors are rows: q = x W_Q + b_Q and
 out = c W_O + b_O, so W is the transpose of what `nn.Linear` stores. (1) takes every linear map from x to queries, keys
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from attractor.attention import Attention
 from attractor.attention.project.decayed import DecayLogits
-from attractor.attention.project.heads import HeadProjection
+from attractor.attention.project.heads import HeadProjection, OrthogonalLinear, cayley
 from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.softmax import Softmax
 from attractor.errors import InputError
@@ -164,7 +164,7 @@ class Spectral(Regularizer):
         self.vectors: dict[str, dict[str, Tensor]] = {}  # v1 and v2 by layer and matrix, from the first call on
 
     def refusal(self, layer: Attention) -> Refusal | None:
-        return _refuse_changed_matrices(layer)
+        return _refuse_orthogonal_values(layer) or _refuse_changed_matrices(layer)
 
     def weights(self, layer: Attention) -> dict[str, nn.Parameter]:
         return {
@@ -213,7 +213,7 @@ class SingleEnergy(Regularizer):
     def refusal(self, layer: Attention) -> Refusal | None:
         if layer.layout.n_heads > 1:
             return f"there are {layer.layout.n_heads} heads", "give n_heads=1, or take energy-multi"
-        return _refuse_without_energy(layer)
+        return _refuse_orthogonal_values(layer) or _refuse_without_energy(layer)
 
     def of(self, layer: str, weights: Mapping[str, Tensor]) -> Float[Tensor, ""]:
         with without_autocast(weights["out"]):
@@ -227,6 +227,11 @@ class MultiEnergy(Regularizer):
     usual_weight = 1e-4
     matrices = ("value", "out")
 
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        modules = {name: cast(Attention, model.get_submodule(name)) for name in self.layers}
+        self.is_orthogonal = {name: is_orthogonal(layer) for name, layer in modules.items()}
+
     def refusal(self, layer: Attention) -> Refusal | None:
         n_heads, n_values = layer.layout.n_heads, layer.layout.n_kv_heads
         if n_values < n_heads:
@@ -235,7 +240,9 @@ class MultiEnergy(Regularizer):
         return _refuse_without_energy(layer)
 
     def of(self, layer: str, weights: Mapping[str, Tensor]) -> Float[Tensor, ""]:
-        return multi_energy_gap(**weights)
+        value, out = weights["value"], weights["out"]
+        with without_autocast(out):
+            return multi_energy_gap(cayley(value) if self.is_orthogonal[layer] else value, out)
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {kind.name: kind for kind in (Spectral, SingleEnergy, MultiEnergy)}
@@ -249,6 +256,16 @@ def linear_maps(layer: Attention) -> dict[str, nn.Linear]:
         if isinstance(module, nn.Linear) and not isinstance(module, DecayLogits)
     }
     return projections | {"out": cast(nn.Linear, layer.output.out)}
+
+
+def is_orthogonal(layer: Attention) -> bool:
+    return isinstance(getattr(layer.project, "value", None), OrthogonalLinear)
+
+
+def _refuse_orthogonal_values(layer: Attention) -> Refusal | None:
+    if is_orthogonal(layer):
+        return "values are made by an orthogonal matrix", "leave orthogonal_values out, or take energy-multi"
+    return None
 
 
 def _refuse_changed_matrices(layer: Attention) -> Refusal | None:

@@ -37,6 +37,7 @@ OF_ATTENTION = (  # fields that change the attention preset
     "qk_norm_eps",
     "softcap",
     "sigma_reparam",
+    "orthogonal_values",
     "z_loss",
     "window",
     "zero_start",
@@ -87,6 +88,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     qk_norm: bool = later(False)  # an intervention on attention's logits, like the next three (docs/control.md)
     softcap: float | None = later(None)
     sigma_reparam: bool = later(False)
+    orthogonal_values: bool = later(False)  # the matrix of values is orthogonal by construction
     z_loss: float = later(0.0)
     window: int | None = later(None)  # keys that a position sees, itself included; None: the whole past
     global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from attractor.attention import Cache, Rope, Rotation
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.mask import resolve_mask
-from attractor.attention.project.heads import split_heads
+from attractor.attention.project.heads import cayley, split_heads
 from attractor.attention.score.softmax import SoftmaxScore, attention_logits
 from attractor.errors import require
 from attractor.kernels.precision import without_autocast
@@ -139,13 +139,6 @@ ENERGIES: dict[str, type[EnergyAttention]] = {"single": SingleHeadEnergy, "multi
 
 def symmetric(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     return (matrix + matrix.mT) / 2
-
-
-def cayley(free: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Return the orthogonal matrix of (5). 1 + K is never singular, since K has imaginary eigenvalues."""
-    antisymmetric = (free - free.mT) / 2
-    identity = torch.eye(len(free), dtype=free.dtype, device=free.device)
-    return torch.linalg.solve(identity + antisymmetric, identity - antisymmetric)
 
 
 def pseudo_energy(
