@@ -226,6 +226,7 @@ def requested(recipe: str | None = None, size: str | None = None, **given: Any) 
 def test_the_task_chooses_the_recipe_unless_one_is_named() -> None:
     boards = Sudoku(n_boards=20, n_valid_boards=10)
     assert requested(task="sudoku") == RECIPES["sudoku"].replace(task=boards)
+    assert requested("akorn", n_boards=20, n_valid_boards=10).model == SIZES["akorn"].replace(vocab_size=10)
     assert requested("laptop", task="sudoku").lr == RECIPES["laptop"].lr
     assert requested(task="mqar").lr == RECIPES["laptop"].lr
 
@@ -233,7 +234,8 @@ def test_the_task_chooses_the_recipe_unless_one_is_named() -> None:
 @pytest.mark.parametrize("size", [None, "tiny", "itrsa-prenorm", "akorn"])
 def test_models_know_rows_columns_and_boxes_of_the_boards_unless_told_otherwise(size: str | None) -> None:
     model = requested(size=size, task="sudoku", board_size=4).model
-    assert (model.positions, model.max_seq_len, model.vocab_size) == ("grid", 16, 5)
+    positions = "grid-rope" if size == "akorn" else "grid"  # those of AKOrN's authors
+    assert (model.positions, model.max_seq_len, model.vocab_size) == (positions, 16, 5)
     assert requested(size=size, task="sudoku", board_size=4, positions="rope").model.positions == "rope"
     learned = requested(size=size, task="sudoku", positions="learned", max_seq_len=90).model
     assert (learned.positions, learned.max_seq_len) == ("learned", 90)
