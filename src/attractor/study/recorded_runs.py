@@ -42,8 +42,10 @@ def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environm
     write_json(unfinished / "environment.json", environments)  # a list of the runs' values for each field
     for line in _metrics(outcome, job.config.tokens_per_step):
         run.append(line)
-    done = [name for name in outcome.probes.get("done", []) if name not in OF_FIRST_WEIGHTS]
-    write_json(unfinished / PROBES_FILE, sealed(outcome.probes | {"done": done}))
+    probes = dict(outcome.probes)
+    if "done" in probes:
+        probes["done"] = [name for name in probes["done"] if name not in OF_FIRST_WEIGHTS]
+    write_json(unfinished / PROBES_FILE, sealed(probes))
     run.write_summary(outcome.summary)
     unfinished.rename(job.path)
 
