@@ -1,8 +1,9 @@
-"""Shared settings of the studies of recurrent attention: Sudoku at four scales, and the models of several studies.
+"""Shared settings of the studies of recurrent attention: Sudoku at five scales, and the models of several studies.
 
 smoke   4 x 4, width 32, 40 steps: too small to support any claim
 laptop  4 x 4 with 6 to 9 givens, 4 or 5 out of distribution, width 64, 800 steps of 64 boards (on 6 x 6 no board is
         solved after 1,000 steps, and steps take four times as long)
+desk    9 x 9 at width 128, 2,000 steps of 100 boards: one to two hours of a core each, with a recursive model
 bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
@@ -17,7 +18,7 @@ except that of E-single, which is half of it.
 
 from typing import Any
 
-from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
 from attractor.runs.quantity import Quantity
 from attractor.study.study import Axis, Scale
 from attractor.tasks.sudoku import Sudoku
@@ -35,9 +36,9 @@ ENTROPY = Quantity("entropy / log T", "probes.dynamics.entropy.mean")  # beside 
 PENALTY = Quantity("gradient of penalty / loss at the start", "probes.penalty.ratio")
 CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correlation")
 
-SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
-WIDTHS = {"smoke": 32, "laptop": 64, "bench": 512, "paper": 512}
-HEADS = {"smoke": 4, "laptop": 4, "bench": 8, "paper": 8}
+SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "desk": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
+WIDTHS = {"smoke": 32, "laptop": 64, "desk": 128, "bench": 512, "paper": 512}
+HEADS = {"smoke": 4, "laptop": 4, "desk": 4, "bench": 8, "paper": 8}
 
 
 def scales() -> dict[str, Scale]:
@@ -75,7 +76,15 @@ def rows(scale: str) -> Axis:
         "AKOrN one sphere": {"model": one_sphere},
         "AKOrN one sphere, RMSNorm": {"model": one_sphere.replace(rms_norm=True)},
     }
+    if scale == "desk":
+        kept = ("ItrSA", "ItrSA RMSNorm", "ItrSA energies", "ItrSA pre-norm", "AKOrN")
+        values = {name: values[name] for name in kept} | {"recursive": {"model": _recursive(scale)}}
     return Axis("model", values)
+
+
+def _recursive(scale: str) -> RecursiveConfig:
+    """Return a recursive model whose steps take about as long as those of an AKOrN."""
+    return RecursiveConfig(**_shape(scale), n_layers=1, n_inner=3, stable_softmax=True)
 
 
 def _shape(scale: str) -> dict[str, Any]:
@@ -89,12 +98,14 @@ def _shape(scale: str) -> dict[str, Any]:
 _TASKS = {
     "smoke": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
     "laptop": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
+    "desk": Sudoku(),
     "bench": Sudoku(),
     "paper": Sudoku(),
 }
 _RUNS: dict[str, dict[str, Any]] = {
-    "smoke": {"n_steps": 40, "batch_size": 16, "eval_every": 20, "ema": 0.9},
-    "laptop": {"n_steps": 800, "batch_size": 64, "eval_every": 200},
+    "smoke": {"n_steps": 40, "batch_size": 16, "eval_every": 20, "ema": 0.9, "ema_every": 1},
+    "laptop": {"n_steps": 800, "batch_size": 64, "eval_every": 200, "ema_every": 1},
+    "desk": {"n_steps": 2_000, "eval_every": 500, "ema_every": 1},
     "bench": {"n_steps": 3_000, "precision": "bf16", "eval_every": 500},
     "paper": {},
 }
