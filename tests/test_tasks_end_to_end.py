@@ -36,7 +36,7 @@ def sudoku(folder: Path, attractor: Command) -> list[str]:
     boards, solutions = generate(24, 40, seed=0)
     rows = [",".join("".join(map(str, grid.ravel())) for grid in pair) for pair in zip(boards, solutions, strict=True)]
     (folder / "boards.csv").write_text("\n".join(["puzzle,solution", *rows]))
-    return ["--puzzles=boards.csv", "--ood-puzzles=generated", "--n-boards=16", "--n-valid-boards=6"]
+    return ["--recipe=laptop", "--puzzles=boards.csv", "--ood-puzzles=generated", "--n-boards=16", "--n-valid-boards=6"]
 
 
 def glue(folder: Path, attractor: Command) -> list[str]:

@@ -310,7 +310,7 @@ def test_a_comparison_in_which_every_run_fails_is_an_error(
 
 def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: a run killed by force, as for lack of memory, is a failure, and the launcher returns."""
-    job = Job(base.replace(n_steps=100_000, attention="gated"), tmp_path / "run")
+    job = Job(base.replace(n_steps=100_000, eval_every=100_000, attention="gated"), tmp_path / "run")
 
     def kill(running: list[Job], ended: list[Job]) -> None:
         import multiprocessing
