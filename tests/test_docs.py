@@ -17,7 +17,7 @@ from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-READ_FIRST = (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "first-ten-minutes.md")
+READ_FIRST = (ROOT / "README.md", ROOT / "docs" / "index.md")
 
 
 def page_id(page: Path) -> str:

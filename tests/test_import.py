@@ -85,6 +85,7 @@ def test_runs_are_watched_without_torch_and_figures_are_drawn_only_on_request() 
     assert loaded.isdisjoint({"torch", "matplotlib", "scipy", "pandas", "transformers"})
 
 
+@pytest.mark.slow
 def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
     """The name is public, and models that use fixed points need none of its imports."""
     assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")

@@ -10,9 +10,10 @@ import pytest
 from attractor.errors import InputError
 from attractor.files import private_folder, refuse_open_folder, remove_leftovers, temporary_path
 from in_process import SHORT, TINY, command_in_process
+from tiers import fast_alone
 
 
-@pytest.fixture(params=[0o022, 0o007, 0o077], ids=oct)
+@pytest.fixture(params=fast_alone([0o022, 0o007, 0o077], 0o077), ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param

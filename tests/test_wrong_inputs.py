@@ -20,6 +20,7 @@ from attractor.cli import listing
 from attractor.runs.run_folder import RunFolder
 from attractor.study.stored_runs import compare_runs
 from in_process import Command, command_in_process
+from tiers import fast_alone
 
 ROOT = Path(__file__).parents[1]
 TINY = "--d-model=16 --n-heads=2 --n-layers=1 --d-ff=32 --max-seq-len=64 --seq-len=16 --batch-size=4 --n-steps=2"
@@ -485,7 +486,7 @@ def test_each_error_of_the_system_has_a_next_step_of_its_own(
     assert ("make room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
 
 
-@pytest.mark.parametrize("place_of_write", ["metrics", "checkpoint", "best"])
+@pytest.mark.parametrize("place_of_write", fast_alone(["metrics", "checkpoint", "best"], "checkpoint"))
 def test_a_full_disk_ends_a_run_with_the_command_that_resumes_it(
     attractor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place_of_write: str
 ) -> None:

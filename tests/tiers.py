@@ -30,6 +30,6 @@ def tiered(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 
-def fast_alone(names: Iterable[str], *fast: str) -> list[Any]:
-    """Return the names as parameters of a test; all but the given ones are marked slow."""
+def fast_alone(names: Iterable[Any], *fast: Any) -> list[Any]:
+    """Return the cases as parameters of a test; all but the given ones are marked slow."""
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]

@@ -95,7 +95,7 @@ def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
 
 
 @pytest.mark.parametrize("task", ["text", pytest.param("recall", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("attention", fast_alone(PRESETS, "coupled-euler", "differential"))
+@pytest.mark.parametrize("attention", fast_alone(PRESETS, "coupled-euler"))
 def test_stacked_runs_are_those_of_the_ordinary_loop(
     attention: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -11,6 +11,7 @@ from attractor.corpus.documents import CORPORA
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError
 from attractor.tasks.text import Text, load_corpus, split
+from tiers import fast_alone
 
 
 def texts_in(tokens: np.ndarray) -> list[str]:
@@ -93,7 +94,7 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path) -> None:
     assert len(fingerprints) == 2
 
 
-@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize("name", fast_alone(CORPORA, "stdlib-code"))
 def test_the_built_in_corpora_need_nothing_but_python(name: str) -> None:
     corpus = load_corpus(name)
     assert corpus.n_documents > 100
