@@ -44,11 +44,6 @@ TESTS = Path(__file__).parent
 CHECKED = (TESTS / "attention", TESTS / "kernels", TESTS / "test_contract.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the long files, which are those of this folder itself, first, so that no worker ends with one alone."""
-    items.sort(key=lambda item: item.path.parent != TESTS)
-
-
 def pytest_collection_finish() -> None:
     gc.freeze()  # imported modules stay alive, so later garbage collections need not visit them
 

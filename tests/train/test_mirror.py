@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import fsspec
 import pytest
+from same_runs import same
 
-from attractor.errors import InputError
+from attractor.errors import InputError, RunInterrupted
 from attractor.runs.run_folder import RunFolder
 from attractor.train import mirror as module
-from attractor.train.checkpoint import list_checkpoints, verify
+from attractor.train.checkpoint import list_checkpoints, read_checkpoint, verify
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from attractor.train.mirror import Mirror, fetch, follow, mirrored, opened, small_files
@@ -87,6 +89,21 @@ def test_a_fetched_run_goes_on_to_the_same_weights(finished, unfinished, config,
     train(config, tmp_path / "back", RUNTIME)
     ends = [(run / "checkpoints/step-00000006/model.safetensors").read_bytes() for run in (finished, tmp_path / "back")]
     assert ends[0] == ends[1]
+
+
+def test_a_sharded_run_comes_back_and_goes_on_to_the_same_weights(
+    finished, config, address, tmp_path, interrupt_during
+):
+    """Criterion: the mirror of an interrupted run holds its shards, and the fetched run ends as the plain one does."""
+    runtime = replace(RUNTIME, checkpoint_format="sharded")
+    interrupt_during([3])
+    with pytest.raises(RunInterrupted):
+        train(config, tmp_path / "here", runtime)
+    assert Mirror(address).update(tmp_path / "here") == []
+    assert fetched(address, tmp_path / "back") == []
+    train(config, tmp_path / "back", runtime)
+    ends = [read_checkpoint(list_checkpoints(run / "checkpoints")[-1])[:2] for run in (finished, tmp_path / "back")]
+    assert same(list(ends[0]), list(ends[1]))
 
 
 def test_a_pool_is_copied_listed_and_fetched(finished, unfinished, address, tmp_path):

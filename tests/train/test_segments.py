@@ -1,16 +1,20 @@
 """Deep supervision: a batch stays for its segments, each of which starts where the one before ended."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from same_runs import build_run, newest_tensors
+from same_runs import build_run, newest_tensors, same
 from torch import Tensor
 
+from attractor.errors import RunInterrupted
 from attractor.models import ItrSAConfig, RecursiveConfig
 from attractor.tasks.sudoku import Sudoku
+from attractor.train.checkpoint import is_sharded, list_checkpoints, read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
 from attractor.train.loop import train
@@ -73,6 +77,22 @@ def test_a_checkpoint_within_a_batch_holds_the_state_and_those_of_other_families
     assert [tuple(state.shape) for state in segments["states"]] == [(4, 16, 16)]
     train(CONFIG.replace(model=ItrSAConfig(**SHAPE, n_iterations=2)), tmp_path / "itrsa", RUNTIME)
     assert "segments" not in newest_tensors(tmp_path / "itrsa")
+
+
+def test_a_sharded_checkpoint_within_a_batch_is_resumed_to_the_same_weights(
+    tmp_path: Path, interrupt_during: Callable[[Iterable[int]], None]
+) -> None:
+    train(CONFIG, tmp_path / "whole", RUNTIME)
+    interrupt_during([3])  # the first of three segments of its batch
+    with pytest.raises(RunInterrupted):
+        train(CONFIG, tmp_path / "parts", replace(RUNTIME, checkpoint_format="sharded"))
+    (newest,) = list_checkpoints(tmp_path / "parts" / "checkpoints")
+    assert is_sharded(newest)
+    train(CONFIG, tmp_path / "parts", replace(RUNTIME, checkpoint_format="sharded"))
+    ends = [list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts")]
+    whole, parts = (list(read_checkpoint(path)[:2]) for path in ends)
+    assert whole[1]["segments"]["number"] == 2
+    assert same(whole, parts)
 
 
 def test_a_state_is_carried_within_its_batch_alone() -> None:

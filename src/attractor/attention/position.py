@@ -185,19 +185,19 @@ class Rotation:
         self.of_values = of_values  # whether values and outputs are rotated as well, by (7)
 
     @property
-    def queries(self) -> "CellMap":
+    def queries(self) -> CellMap:
         return self
 
     @property
-    def keys(self) -> "CellMap":
+    def keys(self) -> CellMap:
         return self
 
     @property
-    def values(self) -> "CellMap":
+    def values(self) -> CellMap:
         return self
 
     @property
-    def outputs(self) -> "CellMap":
+    def outputs(self) -> CellMap:
         return Rotation(self.cos, -self.sin, self.of_values)
 
     def __call__(self, x: Float[Tensor, "B H T W"]) -> Float[Tensor, "B H T W"]:

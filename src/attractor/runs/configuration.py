@@ -20,7 +20,7 @@ def dotted_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     leaves: dict[str, Any] = {}
 
     def add(prefix: str, value: Any) -> None:
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             for name, item in value.items():
                 add(f"{prefix}.{name}" if prefix else str(name), item)
         else:
@@ -38,10 +38,10 @@ def named(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
     names a preset and a row that spells out a changed preset differ in one field. A missing field counts as equal to
     the preset's, because older configurations have fewer fields.
     """
-    if not isinstance(config, Mapping):
+    if not isinstance(config, dict):
         return config
     if not any(len(config) == len(preset) and config.keys() == preset.keys() for preset in presets.values()):
-        return {name: named(value, presets) if isinstance(value, Mapping) else value for name, value in config.items()}
+        return {name: named(value, presets) if isinstance(value, dict) else value for name, value in config.items()}
     fields = dotted_fields(plain(config))
     departures = {}
     for name, preset in presets.items():

@@ -126,7 +126,7 @@ def advise(options: PilotRequest, runtime: Runtime, console: Console) -> Advice:
         f"pilot: {rung.name}: {rung.config.n_steps:,} steps of {rung.config.tokens_per_step:,} tokens, at most "
         f"{pilot.n_max} pairs of seeds of {', '.join(pilot.arms)} (the control: {CONTROL_SEEDS})"
     )
-    say(f"{n_workers} runs side by side, {runtime.threads} threads each, in {folder}")
+    say(f"{n_workers} runs side by side, {runtime.threads} thread{'s' * (runtime.threads != 1)} each, in {folder}")
     say(
         f"at most about {plan['estimated_seconds']:.0f} s, less where the answer is clear early; "
         f"{plan['spent_seconds']:.0f} s of {options.budget:.0f} s are spent"

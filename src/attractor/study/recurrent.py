@@ -39,8 +39,8 @@ CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correl
 
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "desk": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
 WIDTHS = {"smoke": 32, "laptop": 64, "desk": 128, "bench": 512, "paper": 512}
-FIRST_SCALES = ("smoke", "laptop")  # their runs are stored, so their models stay as they were
 HEADS = {"smoke": 4, "laptop": 4, "desk": 4, "bench": 8, "paper": 8}
+SMALL_BOARDS = ("smoke", "laptop")  # laptop runs are stored, so models of 4 x 4 boards stay as they were
 
 
 def scales() -> dict[str, Scale]:
@@ -54,7 +54,7 @@ def kinds() -> dict[str, Scale]:
 
 def rows(scale: str) -> Axis:
     spectral = {"regularizer": "spectral"}
-    oscillators, orthogonal = _oscillators(scale), {} if scale in FIRST_SCALES else {"orthogonal_values": True}
+    oscillators, orthogonal = _oscillators(scale), {} if scale in SMALL_BOARDS else {"orthogonal_values": True}
     one_sphere = oscillators.replace(oscillator_width=oscillators.d_model)
     values: dict[str, dict[str, Any]] = {
         "ItrSA": {},
@@ -86,7 +86,7 @@ def rows(scale: str) -> Axis:
 
 def _oscillators(scale: str) -> AKOrNConfig:
     shape = _shape(scale)
-    if scale in FIRST_SCALES:
+    if scale in SMALL_BOARDS:
         return AKOrNConfig(**shape)
     return AKOrNConfig(
         **shape | {"d_ff": WIDTHS[scale], "positions": "grid-rope"}, qkv_bias=True, out_bias=True, as_published=True
@@ -101,7 +101,7 @@ def _recursive(scale: str) -> RecursiveConfig:
 def _shape(scale: str) -> dict[str, Any]:
     width, size = WIDTHS[scale], _TASKS[scale].board_size
     shape: dict[str, Any] = {"d_model": width, "n_heads": HEADS[scale], "d_ff": 4 * width}
-    if size == 9:  # learned positions do not learn such boards; runs on 4 x 4 boards are stored with them
+    if scale not in SMALL_BOARDS:  # learned positions do not learn 9 x 9 boards
         shape["positions"] = "grid"
     return shape | {"vocab_size": size + 1, "max_seq_len": size * size}
 

@@ -79,9 +79,8 @@ class LiveConsole(Display):
         self.due = now_and_then()
 
     def begin(self, facts: dict[str, Any], first_step: int, n_steps: int) -> None:
-        self.note(
-            f"{facts['label']}: {facts['n_parameters']:,} parameters on {facts['device']}, {facts['threads']} threads"
-        )
+        threads = f"{facts['threads']} thread{'s' * (facts['threads'] > 1)}"
+        self.note(f"{facts['label']}: {facts['n_parameters']:,} parameters on {facts['device']}, {threads}")
         self.note(facts["data"])
         if first_step:
             self.note(f"continuing after step {first_step}")

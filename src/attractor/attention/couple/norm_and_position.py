@@ -43,10 +43,10 @@ class NormAndPosition:
 
     def by_head(self, width: int) -> bool:
         """Whether every head of this width is normalised by itself and rotated as a whole, as kernels do it."""
-        norms = {type(self.query_norm), type(self.key_norm)}
-        rotated_width = width if self.rotation is None else self.rotation.width
         if isinstance(self.rotation, MatricesOfCells):
             return False
+        norms = {type(self.query_norm), type(self.key_norm)}
+        rotated_width = width if self.rotation is None else self.rotation.width
         return norms <= {RMSNorm, nn.Identity} and self.rotated_part == "whole" and rotated_width == width
 
 

@@ -18,7 +18,6 @@ from attractor.tasks.sudoku.solver import most_guesses, search
 
 BLANKS = "0._*"
 SEPARATORS = "|-+'"
-UNDECIDED = "the search ended after"
 FILLED = "'"  # follows a digit that is not a given
 
 
@@ -27,11 +26,7 @@ class Answer(NamedTuple):
 
     solution: np.ndarray
     note: str | None
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether the search ended before it could exclude other solutions."""
-        return self.note is not None and self.note.startswith(UNDECIDED)
+    is_undecided: bool = False  # the search ended before it could exclude other solutions
 
 
 def parse_puzzle(text: str) -> np.ndarray:
@@ -62,7 +57,7 @@ def answer(board: np.ndarray) -> Answer:
     masks = candidates(boards)
     n_guesses, n_givens = most_guesses(masks), np.count_nonzero(boards)
     result = search(masks, limit=2, n_guesses=n_guesses)
-    is_undecided = result.undecided[0]
+    is_undecided = bool(result.undecided[0])
     if is_undecided and not result.n_solutions[0]:
         raise InputError(
             f"puzzle must be decided within {n_guesses:,} guesses, but the search of these {n_givens} givens found no "
@@ -75,12 +70,14 @@ def answer(board: np.ndarray) -> Answer:
         )
     note = None
     if is_undecided:
-        note = f"{UNDECIDED} {n_guesses:,} guesses, so there may be other solutions; more givens exclude them"
+        note = (
+            f"the search ended after {n_guesses:,} guesses, so there may be other solutions; more givens exclude them"
+        )
     elif result.n_solutions[0] > 1:
         note = (
             f"these {n_givens} givens leave several solutions, of which this is one; more givens make it the only one"
         )
-    return Answer(digits(result.solutions)[0], note)
+    return Answer(digits(result.solutions)[0], note, is_undecided)
 
 
 def show(board: np.ndarray, givens: np.ndarray | None = None) -> str:
