@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attractor.files import write_json
-from attractor.runs.lock import RunInUseError, hold, is_held
+from attractor.runs.lock import RunInUseError, hold, is_held, turn
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.train.process import fresh_processes
 
@@ -109,6 +109,15 @@ def test_a_second_process_is_refused_until_the_first_is_gone_even_by_kill_9(tmp_
     process.join()
     with hold(tmp_path):
         pass
+
+
+def test_an_owner_that_was_paused_while_it_wrote_a_file_keeps_nobody_waiting(tmp_path):
+    """Criterion: a second process is refused, and a reader sees a running run, although the owner's turn lasts."""
+    run = RunFolder.create(tmp_path, CONFIG)
+    with run.hold(), turn(tmp_path):
+        assert run.state == "running"
+        with pytest.raises(RunInUseError, match=f"id {os.getpid()}"), hold(tmp_path):
+            pass
 
 
 def test_a_file_system_without_locks_is_reported_and_used(tmp_path, monkeypatch):

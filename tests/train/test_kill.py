@@ -28,9 +28,9 @@ def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp
         assert first.poll() is None
         time.sleep(0.01)
     os.kill(first.pid, signal.SIGSTOP)
+    before = files(folder)
+    second = start(folder, 60)
     try:
-        before = files(folder)
-        second = start(folder, 60)
         said = second.communicate(timeout=120)[1].decode()
         assert second.returncode == 2
         (line,) = said.splitlines()
@@ -42,6 +42,8 @@ def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp
         }
         assert files(folder) == before
     finally:
+        second.kill()
+        second.communicate()
         os.kill(first.pid, signal.SIGCONT)
         first.communicate(timeout=120)
     assert first.returncode == 0
