@@ -80,7 +80,12 @@ def files(folder: str) -> Callable[[Ended, Path], Any]:
 
 def trained(run: str) -> Callable[[Ended, Path], Any]:
     def end(ended: Ended, place: Path) -> Any:
-        return kill_resume.outcome(place / run) if ended.code == 0 else None
+        if ended.code != 0:
+            return None
+        try:
+            return kill_resume.outcome(place / run)
+        except ValueError as error:  # the flip is in a line of the metrics, which then is no JSON
+            return str(error)
 
     return end
 

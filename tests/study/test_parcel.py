@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from attractor.errors import InputError
-from attractor.runs.lock import HOLD, TURN, RunInUseError, hold
+from attractor.runs.lock import HOLD, RunInUseError, hold
 from attractor.runs.run_folder import RunFolder
 from attractor.study.parcel import pack, pack_progress, unpack
-
-LOCKS = {HOLD, TURN}
 
 
 @pytest.fixture
@@ -43,8 +41,7 @@ def test_a_parcel_holds_the_run_with_its_best_and_last_checkpoint_or_every_one(
     """Criterion: the files agree byte for byte, and there is no lock, link, unfinished or other file."""
     unpack(pack(run, every), tmp_path / "copy")
     arrived = contents(tmp_path / "copy")
-    for lock in LOCKS:  # the copy has its own locks
-        arrived.pop(lock)
+    arrived.pop(HOLD)  # the copy has its own lock
     files = ["config.json", "environment.json", "metrics.jsonl", "seal.json", "summary.json", "checkpoints/best.json"]
     files += [f"checkpoints/step-{step:08d}/model.safetensors" for step in steps]
     assert arrived == {name: content for name, content in contents(run).items() if name in files}
@@ -67,7 +64,7 @@ def test_an_arriving_parcel_replaces_the_former_state(run: Path, tmp_path: Path)
         "step-00000002",
         "step-00000003",
     ]
-    assert {path.name for path in (tmp_path / "copy").glob(".*")} == LOCKS
+    assert {path.name for path in (tmp_path / "copy").glob(".*")} == {HOLD}
 
 
 def parcel(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
@@ -99,11 +96,11 @@ def test_anything_but_plain_files_inside_the_folder_is_refused_as_a_whole(sent: 
     """Criterion: the error is one line, and no file of the parcel is written, not even the valid one before it."""
     with pytest.raises(InputError, match="must be plain files inside the run's folder"):
         unpack(sent, tmp_path / "copy")
-    assert {path.name for path in tmp_path.rglob("*")} == {"copy", *LOCKS}
+    assert {path.name for path in tmp_path.rglob("*")} == {"copy", HOLD}
 
 
 def test_a_run_that_another_process_carries_out_is_left_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with hold(tmp_path / "copy"), pytest.raises(RunInUseError):
         unpack(pack(run), tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy").iterdir()} == LOCKS
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {HOLD}
