@@ -47,10 +47,12 @@ mutants: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)
 
-# Kills, signals and faults of ranks: nothing may be lost. Half an hour. ARGS="10 3": ten of each, drawn from seed 3.
+# Kills, power cuts, signals, faults of ranks and damaged files: nothing may be lost. Half an hour.
+# ARGS="10 3": ten of each, drawn from seed 3.
 stress: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/stress/kill_resume.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/kill_study.py $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/power_cut.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/signals.py $(ARGS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/rank_faults.py
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/stress/flip_bytes.py $(ARGS)

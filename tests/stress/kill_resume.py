@@ -1,6 +1,6 @@
 """Kill a run with SIGKILL again and again, and compare its end with that of an undisturbed run.
 
-`python tests/stress/kill_resume.py [n_kills] [seed]`; `make stress` does this with 25 kills.
+`python tests/stress/kill_resume.py [n_kills] [seed]`; `make stress` does this with 160 kills of four runs.
 
 The run is a real one through the command line. It saves a checkpoint after every step, so that kills hit every part of
 a step and of the writing of a checkpoint. The seed determines each kill: a number of further steps, and a few
@@ -17,9 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+N_RUNS = 4  # two of them at a time
+N_STEPS_A_KILL = 6
 MODEL = ("--d-model=16", "--n-heads=2", "--n-layers=2", "--d-ff=32", "--seq-len=16", "--batch-size=4", "--dropout=0.1")
 OFTEN = (
     "--save-every=1",
@@ -39,12 +42,16 @@ def as_at_a_terminal() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+def command_of(folder: Path, n_steps: int) -> list[str]:
     corpus = folder.parent / "corpus.txt"
     corpus.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
-    command = [sys.executable, "-c", "from attractor.cli import main; main()", "train", f"--out={folder}"]
-    options = [*MODEL, *OFTEN, f"--n-steps={n_steps}", f"--corpus={corpus}", "--attention=coupled-euler"]
-    return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    options = [f"--out={folder}", f"--n-steps={n_steps}", f"--corpus={corpus}", "--attention=coupled-euler"]
+    return ["train", *MODEL, *OFTEN, *options]
+
+
+def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", *command_of(folder, n_steps)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -88,26 +95,42 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
-    """Raise an error if the killed run and the undisturbed one differ."""
+def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> int:
+    """Raise an error if the killed run and the undisturbed one differ; return the number of kills that came in time."""
     generator = random.Random(seed)
     say(f"{n_kills} kills of a run of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))
-    n_hits = 0
+    n_hits = n_done = 0
     for number in range(1, n_kills + 1):
         steps, seconds = generator.randint(0, n_steps // n_kills), generator.uniform(0, 0.05)
         where = kill_after(start(root / "killed", n_steps), root / "killed", steps, seconds)
         n_hits += "inside" in where
+        n_done += "ended before" not in where
         say(f"kill {number:>2}: {steps:>2} steps and {1000 * seconds:4.1f} ms on: {where}")
     finish(start(root / "killed", n_steps))
     whole, killed = outcome(root / "whole"), outcome(root / "killed")
     for name, value in whole.items():
         say(f"{name}: {value} {'equal' if killed[name] == value else f'but killed: {killed[name]}'}")
     assert whole == killed, "the killed run differs from the whole one"
-    say(f"equal after {n_kills} kills, {n_hits} of them inside the writing or removing of a checkpoint")
+    say(f"equal after {n_done} kills, {n_hits} of them inside the writing or removing of a checkpoint")
+    return n_done
+
+
+def kill_a_run(seed: int, n_kills: int) -> tuple[int, list[str]]:
+    """Return the number of kills, and what is to be said of them."""
+    said: list[str] = []
+    with tempfile.TemporaryDirectory() as made:
+        n_done = kill_and_compare(Path(made), n_kills, seed, N_STEPS_A_KILL * n_kills, said.append)
+    return n_done, said
 
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
-    with tempfile.TemporaryDirectory() as made:
-        kill_and_compare(Path(made), *(given + [25, 0][len(given) :]), n_steps=150)
+    n_asked, seed = given + [160, 0][len(given) :]
+    shares = [len(range(number, n_asked, N_RUNS)) for number in range(min(N_RUNS, n_asked))]
+    n_done = 0
+    with ProcessPoolExecutor(N_RUNS // 2) as pool:
+        for done, lines in pool.map(kill_a_run, range(1000 * seed, 1000 * seed + len(shares)), shares):
+            n_done += done
+            print(*lines, sep="\n", flush=True)
+    print(f"{n_done} kills of {len(shares)} runs: nothing lost")

@@ -1,11 +1,11 @@
 """Kill a study again and again, and compare its end with that of an undisturbed study.
 
-`python tests/stress/kill_study.py [n_kills] [seed]`; `make stress` does this with 12 kills.
+`python tests/stress/kill_study.py [n_kills] [seed]`; `make stress` does this with 40 kills.
 
 The study is a real one through the command line. Two runs train at once and save a checkpoint every few steps. The seed
 determines when a kill comes, and whether it hits the launcher, a run or all of them. A run that is finished at a kill
 must not change any more. In the end every run must equal that of an undisturbed study in weights, optimizer, random
-state and every record.
+state and every record. A study that is finished before the last kill makes room for a new one.
 """
 
 import os
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,26 @@ def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
 
 
 def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
-    """Raise an error if a finished run changed, or if the killed study and the undisturbed one differ."""
+    """Raise an error if a finished run changed, or if a killed study and the undisturbed one differ."""
     generator = random.Random(seed)
-    say(f"{n_kills} kills of a study of six runs of {n_steps} steps, seed {seed}")
+    say(f"{n_kills} kills of studies of six runs of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))
-    killed = root / "killed"
+    n_done = n_studies = 0
+    while n_done < n_kills:
+        n_studies += 1
+        killed = root / f"killed-{n_studies}"
+        for where in kills_of(killed, n_steps, n_kills - n_done, generator):
+            n_done += 1
+            say(f"kill {n_done:>2}: {where}")
+        finished = finished_in(killed)
+        finish(start(killed, n_steps))
+        assert finished.items() <= finished_in(killed).items(), "a finished run was touched"
+        compare(killed, root / "whole")
+    say(f"equal after {n_done} kills of {n_studies} studies")
+
+
+def kills_of(killed: Path, n_steps: int, n_kills: int, generator: random.Random) -> Iterator[str]:
+    """Kill a study up to this many times, until it ends before the next kill; yield what each kill hit."""
     finished: dict[str, int] = {}
     for number in range(n_kills):
         victim = VICTIMS[number % len(VICTIMS)]
@@ -100,20 +116,23 @@ def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any
         while process.poll() is None and not held_by(killed) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.6))
-        where = kill(process, killed, victim) if process.poll() is None else "it had ended before"
+        if process.poll() is not None:
+            return
+        where = kill(process, killed, victim)
         wait_until_free(killed)
         now = finished_in(killed)
         assert finished.items() <= now.items(), "a finished run was touched"
         finished = now
         n_finished = sum(RunFolder.open(path).finished for path in runs_of(killed).values())
-        say(f"kill {number + 1:>2}: {victim}: {where}; {n_finished} runs are finished")
-    finish(start(killed, n_steps))
-    assert finished.items() <= finished_in(killed).items(), "a finished run was touched"
+        yield f"{victim}: {where}; {n_finished} runs are finished"
+
+
+def compare(killed: Path, whole: Path) -> None:
+    """Raise an error unless the runs of the killed study ended as those of the undisturbed one."""
     assert StudyRecord.read(killed / "runs" / RUN_NAME).finished == 6
-    assert runs_of(killed).keys() == runs_of(root / "whole").keys()
-    for name, path in runs_of(root / "whole").items():
+    assert runs_of(killed).keys() == runs_of(whole).keys()
+    for name, path in runs_of(whole).items():
         assert outcome(runs_of(killed)[name]) == outcome(path), f"the killed run {name} differs from the whole one"
-    say(f"equal after {n_kills} kills")
 
 
 def wait_until_free(folder: Path) -> None:
@@ -133,4 +152,4 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as made:
-        kill_and_compare(Path(made), *(given + [12, 0][len(given) :]), n_steps=200)
+        kill_and_compare(Path(made), *(given + [40, 0][len(given) :]), n_steps=200)

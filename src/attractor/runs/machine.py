@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache  # of the source as this process imported it
 def _commit() -> dict[str, Any]:
     """Return the commit of the source if git tracks this file; an installed package has no commit."""
     if _repository() is None:
@@ -55,6 +57,7 @@ def is_tracked(file: Path) -> bool:
     return _git("ls-files", "--error-unmatch", "--", str(file), folder=repository) is not None
 
 
+@cache
 def _repository() -> Path | None:
     """Return the repository that tracks this source; None for an installed package."""
     if _git("ls-files", "--error-unmatch", Path(__file__).name, folder=Path(__file__).parent) is None:

@@ -19,7 +19,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +66,8 @@ class RunFolder:
         if not (path / CONFIG).exists():
             _refuse_foreign_folder(path)
             path.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # not everybody may read the folder that the run lies in
+                flush_to_disk(path.parent)
             with turn(path):
                 if not (path / CONFIG).exists():  # another process may start the same run at this moment
                     write_json(path / CONFIG, asked)
@@ -161,6 +163,7 @@ class RunFolder:
         with turn(self.path):
             kept = [record for record in self.metrics() if record["step"] <= step]
             (self.path / SEAL).unlink(missing_ok=True)  # it would not match if a crash came between the two
+            flush_to_disk(self.path)
             write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
             self.seal()
 
@@ -178,13 +181,16 @@ class RunFolder:
         checksums = self._checksums((*SEALED, ENVIRONMENT))
         checksums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
         write_json(self.path / SEAL, sealed(checksums))
+        flush_to_disk(self.path)
         write_text(self.path / SUMMARY, text)
+        flush_to_disk(self.path)
 
     def seal(self) -> None:
         """Write down checksums of the unfinished run, whose metrics may grow."""
         checksums: dict[str, Any] = self._checksums(SEALED)
         if METRICS in checksums:
             flush_to_disk(self._metrics)  # after a power cut the metrics have at least what the seal covers
+            flush_to_disk(self.path)
             checksums[LENGTH] = self._metrics.stat().st_size
         write_json(self.path / SEAL, sealed(checksums))
 

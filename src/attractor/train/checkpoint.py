@@ -130,7 +130,7 @@ def finish_writing(folder: Path, temporary: Path, state: TrainState, checkpoint_
         "sha256": {path.name: sha256_of(path) for path in files},
     }
     write_json(temporary / MANIFEST, sealed(manifest))
-    for path in files:
+    for path in (*files, temporary):
         flush_to_disk(path)
     if target.exists():  # a resumed run repeats steps
         remove_checkpoint(target)

@@ -237,6 +237,7 @@ def _fetch_checkpoint(files: Any, place: str, names: list[str], path: Path) -> N
             with files.open(f"{place}/{name}", "rb") as source, (temporary / name).open("wb") as target:
                 shutil.copyfileobj(source, target, BLOCK)
             flush_to_disk(temporary / name)
+        flush_to_disk(temporary)
         verify(temporary)
         if path.exists():
             remove_checkpoint(path)
