@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "train",
         "models",
         "attention",
+        "solving",
         "tasks",
         "claims",
         "runs",

@@ -35,6 +35,7 @@ PROBES = {  # the module of this room and its function that measures a finished 
     "iteration-maps": "iteration_maps.iteration_maps_of_run",
     "penalty": "penalty.penalty_of_run",
     "rotation": "rotation.rotation_of_run",
+    "votes": "votes.votes_of_run",
 }
 # Most probes measure the best weights of a run. These measure its last weights, or those that it starts from, which
 # follow from the configuration.

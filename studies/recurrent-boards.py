@@ -1,0 +1,58 @@
+"""Do models that learn from sparse boards solve harder ones, and what do votes add?
+
+The paper trains on 31 to 42 givens and judges on 24 to 30 (Jacobians, section 6, as AKOrN). Recurrent relational
+networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 givens. Boards of 17 givens and the
+hardest boards that people have collected are read from files: `sudoku17.csv` and `forum_hardest_1905_11plus.csv`.
+"""
+
+from attractor.study import Axis, Quantity, Scale, Study
+from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, CELLS_ELSEWHERE, LONGER, rows, scales
+from attractor.tasks.sudoku import Sudoku
+
+SPARSE, HARDEST = "sudoku17.csv", "forum_hardest_1905_11plus.csv"
+SETS = {
+    "smoke": {
+        "dense": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
+        "sparse": Sudoku(board_size=4, n_boards=512, n_valid_boards=64, givens=(4, 7)),
+    },
+    "laptop": {
+        "dense": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
+        "sparse": Sudoku(board_size=4, givens=(4, 7), ood_givens=(4, 5), n_valid_boards=512),
+    },
+    "desk": {
+        "dense": Sudoku(),
+        "sparse": Sudoku(puzzles=SPARSE, givens=(17, 34)),
+        "dense, hardest boards": Sudoku(ood_puzzles=HARDEST),
+        "sparse, hardest boards": Sudoku(puzzles=SPARSE, givens=(17, 34), ood_puzzles=HARDEST),
+    },
+}
+
+
+def scale(name: str) -> Scale:
+    usual, models = scales()[name], rows(name)
+    kept = models.only({"ItrSA RMSNorm", "AKOrN", "recursive"})
+    boards = Axis("boards", {label: {"task": task} for label, task in SETS[name].items()})
+    return Scale(usual.base, usual.seeds, rows=kept, columns=boards)
+
+
+STUDY = Study(
+    title="Sparse boards in training",
+    question="Do models that learn from boards of 17 to 34 givens solve harder ones, and what do votes add?",
+    source="Jacobians, section 6",
+    rows=rows("paper").only({"ItrSA RMSNorm", "AKOrN"}),
+    columns=Axis("boards", {label: {"task": task} for label, task in SETS["desk"].items()}),
+    baseline="ItrSA RMSNorm",
+    control=False,  # what guessing reaches is known here
+    quantities=(
+        BOARDS,
+        BOARDS_ELSEWHERE,
+        CELLS_ELSEWHERE,
+        LONGER,
+        *(
+            Quantity(f"boards out of distribution, {n} votes", f"probes.votes.boards.ood.{n}", "higher")
+            for n in (1, 4, 16, 64)
+        ),
+    ),
+    probes=("dynamics", "votes"),
+    scales={name: scale(name) for name in SETS},
+)
