@@ -10,6 +10,12 @@ from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, CELLS_ELSEWHERE,
 from attractor.tasks.sudoku import Sudoku
 
 SPARSE, HARDEST = "sudoku17.csv", "forum_hardest_1905_11plus.csv"
+BOARDS_OF_9 = {
+    "dense": Sudoku(),
+    "sparse": Sudoku(puzzles=SPARSE, givens=(17, 34)),
+    "dense, hardest boards": Sudoku(ood_puzzles=HARDEST),
+    "sparse, hardest boards": Sudoku(puzzles=SPARSE, givens=(17, 34), ood_puzzles=HARDEST),
+}
 SETS = {
     "smoke": {
         "dense": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
@@ -19,28 +25,30 @@ SETS = {
         "dense": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
         "sparse": Sudoku(board_size=4, givens=(4, 7), ood_givens=(4, 5), n_valid_boards=512),
     },
-    "desk": {
-        "dense": Sudoku(),
-        "sparse": Sudoku(puzzles=SPARSE, givens=(17, 34)),
-        "dense, hardest boards": Sudoku(ood_puzzles=HARDEST),
-        "sparse, hardest boards": Sudoku(puzzles=SPARSE, givens=(17, 34), ood_puzzles=HARDEST),
-    },
+    "desk": BOARDS_OF_9,
+    "bench": BOARDS_OF_9,
+    "paper": BOARDS_OF_9,
 }
 
 
+MODELS = {"ItrSA RMSNorm", "AKOrN", "recursive"}
+
+
+def boards(sets: dict[str, Sudoku]) -> Axis:
+    return Axis("boards", {label: {"task": task} for label, task in sets.items()})
+
+
 def scale(name: str) -> Scale:
-    usual, models = scales()[name], rows(name)
-    kept = models.only({"ItrSA RMSNorm", "AKOrN", "recursive"})
-    boards = Axis("boards", {label: {"task": task} for label, task in SETS[name].items()})
-    return Scale(usual.base, usual.seeds, rows=kept, columns=boards)
+    usual = scales()[name]
+    return Scale(usual.base, usual.seeds, rows=rows(name).only(MODELS), columns=boards(SETS[name]))
 
 
 STUDY = Study(
     title="Sparse boards in training",
     question="Do models that learn from boards of 17 to 34 givens solve harder ones, and what do votes add?",
     source="Jacobians, section 6",
-    rows=rows("paper").only({"ItrSA RMSNorm", "AKOrN"}),
-    columns=Axis("boards", {label: {"task": task} for label, task in SETS["desk"].items()}),
+    rows=rows("paper").only(MODELS),
+    columns=boards(BOARDS_OF_9),
     baseline="ItrSA RMSNorm",
     control=False,  # what guessing reaches is known here
     quantities=(

@@ -6,6 +6,7 @@ kernels and of the contract alone, because the checks take four fifths of the ti
 
 import gc
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,8 @@ os.environ["ATTRACTOR_CACHE"] = CACHE.name  # the folder is removed when the wor
 # A slow machine must not fail a test. With CI set, as in .ci/run, the same code draws the same examples.
 hypothesis.settings.register_profile("attractor", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("attractor")
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored, also by the processes that tests start
 
 torch.set_num_threads(1)  # workers run side by side: more threads would only wait for one another
 
