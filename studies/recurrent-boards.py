@@ -1,21 +1,15 @@
 """Do models that learn from sparse boards solve harder ones, and what do votes add?
 
 The paper trains on 31 to 42 givens and judges on 24 to 30 (Jacobians, section 6, as AKOrN). Recurrent relational
-networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 givens. Boards of 17 givens and the
-hardest boards that people have collected are read from files: `sudoku17.csv` and `forum_hardest_1905_11plus.csv`.
+networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 givens. Boards of 17 givens are read from
+the file `sudoku17.csv`, and digits of their solutions are added.
 """
 
 from attractor.study import Axis, Quantity, Scale, Study
 from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, CELLS_ELSEWHERE, LONGER, rows, scales
 from attractor.tasks.sudoku import Sudoku
 
-SPARSE, HARDEST = "sudoku17.csv", "forum_hardest_1905_11plus.csv"
-BOARDS_OF_9 = {
-    "dense": Sudoku(),
-    "sparse": Sudoku(puzzles=SPARSE, givens=(17, 34)),
-    "dense, hardest boards": Sudoku(ood_puzzles=HARDEST),
-    "sparse, hardest boards": Sudoku(puzzles=SPARSE, givens=(17, 34), ood_puzzles=HARDEST),
-}
+BOARDS_OF_9 = {"dense": Sudoku(), "sparse": Sudoku(puzzles="sudoku17.csv", givens=(17, 34))}
 SETS = {
     "smoke": {
         "dense": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),

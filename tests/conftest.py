@@ -26,7 +26,9 @@ os.environ["ATTRACTOR_CACHE"] = CACHE.name  # the folder is removed when the wor
 hypothesis.settings.register_profile("attractor", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("attractor")
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored, also by the processes that tests start
+# A shell ignores SIGINT for what it starts in the background, and nohup ignores SIGHUP, for processes of tests as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)  # workers run side by side: more threads would only wait for one another
 

@@ -116,12 +116,12 @@ def kills_of(killed: Path, n_steps: int, n_kills: int, generator: random.Random)
         while process.poll() is None and not held_by(killed) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.6))
-        if process.poll() is not None:
-            return
-        where = kill(process, killed, victim)
+        where = kill(process, killed, victim) if process.poll() is None else None
         wait_until_free(killed)
         now = finished_in(killed)
         assert finished.items() <= now.items(), "a finished run was touched"
+        if where is None:
+            return
         finished = now
         n_finished = sum(RunFolder.open(path).finished for path in runs_of(killed).values())
         yield f"{victim}: {where}; {n_finished} runs are finished"

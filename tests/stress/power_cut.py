@@ -33,7 +33,6 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.contents: dict[int, bytes] = {}
         self.names: dict[int, dict[str, int]] = {}
-        self._kept: dict[int, int] = {}
         for path in (folder, *folder.rglob("*")) if folder.exists() else ():
             descriptor = os.open(path, os.O_RDONLY)
             self.flush(descriptor)
@@ -42,8 +41,8 @@ class Disk:
 
     def flush(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
-        if status.st_ino not in self._kept:
-            self._kept[status.st_ino] = os.dup(descriptor)
+        if status.st_ino not in self.contents | self.names:
+            os.dup(descriptor)
         path = Path(f"/proc/self/fd/{descriptor}")
         if stat.S_ISDIR(status.st_mode):
             self.names[status.st_ino] = {entry.name: entry.inode() for entry in os.scandir(path.resolve())}

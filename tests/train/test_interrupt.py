@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,18 +11,6 @@ import pytest
 
 from attractor.errors import RunInterrupted
 from attractor.train.interrupt import SIGNALS, StopRequest
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_at_a_terminal() -> Iterator[None]:
-    """Restore the default handlers, since a shell starts background processes with SIGINT ignored, and nohup starts
-    them with SIGHUP ignored."""
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGHUP)]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 def test_signals_that_end_jobs_are_handled() -> None:

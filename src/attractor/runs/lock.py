@@ -1,6 +1,6 @@
 """Lock runs between processes. The kernel releases a lock however its owner ends, so no stale lock remains.
 
-    with hold(folder):      # one process carries out a run; a second process is refused within a second
+    with hold(folder):      # one process carries out a run; a second process is refused after a second
     with turn(folder):      # several processes write a file; a process waits for its turn of a few microseconds
 
 The lock files stay, because a lock on a file that may be removed protects nothing.

@@ -188,9 +188,9 @@ class RunFolder:
     def seal(self) -> None:
         """Write down checksums of the unfinished run, whose metrics may grow."""
         checksums: dict[str, Any] = self._checksums(SEALED)
+        flush_to_disk(self.path)
         if METRICS in checksums:
             flush_to_disk(self._metrics)  # after a power cut the metrics have at least what the seal covers
-            flush_to_disk(self.path)
             checksums[LENGTH] = self._metrics.stat().st_size
         write_json(self.path / SEAL, sealed(checksums))
 

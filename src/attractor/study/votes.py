@@ -12,6 +12,7 @@ from noise has one answer to a board, and is not measured. The answers take 85 o
 
 from typing import Any
 
+from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from attractor.solving import accuracy_over_time
@@ -32,7 +33,8 @@ def votes_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     for part, boards in task.sets.valid.items():
         asked, solutions = boards.boards[:N_BOARDS], boards.solutions[:N_BOARDS]
         for n_votes in VOTES:
-            (point,) = accuracy_over_time(model, asked, solutions, (N_ITERATIONS,), n_votes, config.seed)
+            with autocast(model.device, config.precision):  # in which the run was validated
+                (point,) = accuracy_over_time(model, asked, solutions, (N_ITERATIONS,), n_votes, config.seed)
             for name, measure in MEASURES.items():
                 measured[name].setdefault(part, {})[str(n_votes)] = getattr(point, measure)
     n_boards = {part: min(N_BOARDS, len(boards)) for part, boards in task.sets.valid.items()}
