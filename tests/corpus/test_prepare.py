@@ -142,7 +142,7 @@ print(n_events)
 
 @pytest.mark.slow
 def test_a_preparation_killed_at_any_moment_ends_bit_for_bit_the_same(source: Path, tmp_path: Path) -> None:
-    """The process kills itself at a drawn call or return: counted events, unlike time, are the same on a busy machine."""
+    """The process kills itself at a drawn call or return: their count, unlike time, is the same on a busy machine."""
 
     def prepare_and_die(name: str, last_event: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", PREPARE_AND_DIE, str(source), str(tmp_path / name), str(last_event)]

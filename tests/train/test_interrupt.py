@@ -158,17 +158,17 @@ def test_a_deadline_that_is_met_ends_no_process() -> None:
     script = (
         "import signal, time\n"
         "from attractor.train import interrupt\n"
-        "interrupt.GRACE_SECONDS = 0.2\n"
+        "interrupt.GRACE_SECONDS = 1\n"
         "for meet in (True, False):\n"
         "    with interrupt.StopRequest(lambda: 'overdue') as stop:\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "        if meet:\n"
         "            stop.saving()\n"
-        "            time.sleep(0.6)\n"
-        "    time.sleep(0.4)\n"
+        "            time.sleep(1.2)\n"
+        "    time.sleep(1.2)\n"
         "with interrupt.Deadline(lambda: 'overdue'), interrupt.StopRequest():\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
-        "    time.sleep(0.6)\n"
+        "    time.sleep(1.2)\n"
         "assert signal.set_wakeup_fd(-1) == -1\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=dict(os.environ))
