@@ -18,16 +18,17 @@ from attractor.tasks.recall import LEVELS, N_VALID, NOT_SCORED, PLACES_APART, Re
 def arguments(draw: st.DrawFn) -> dict[str, object]:
     """Draw arguments down to the shortest sequences and smallest vocabularies that the number of pairs allows."""
     n_pairs, gap = draw(st.integers(1, 12)), draw(st.sampled_from(sorted(PLACES_APART)))
-    length = (2 + PLACES_APART[gap]) * n_pairs + draw(st.integers(0, 30))
+    distance = {"least_gap": draw(st.integers(0, 9)), "delay": draw(st.integers(0, 5))}
+    length = (2 + PLACES_APART[gap]) * n_pairs + sum(distance.values()) + draw(st.integers(0, 30))
     vocab_size = 2 * n_pairs + draw(st.integers(0, 40))
     own = {"seed": draw(st.integers(0, 2**64 - 1)), "power_a": draw(st.floats(-5, 5))}
-    return own | {"length": length, "n_pairs": n_pairs, "vocab_size": vocab_size, "gap": gap}
+    return own | distance | {"length": length, "n_pairs": n_pairs, "vocab_size": vocab_size, "gap": gap}
 
 
 @given(arguments())
 def test_a_sequence_is_pairs_then_queries_among_fillers(given_arguments: dict) -> None:
     tokens, labels = mqar(5, **given_arguments)
-    n, half = given_arguments["n_pairs"], given_arguments["vocab_size"] // 2
+    n, half, delay = given_arguments["n_pairs"], given_arguments["vocab_size"] // 2, given_arguments["delay"]
     assert tokens.shape == labels.shape == (5, given_arguments["length"])
     assert tokens.dtype == labels.dtype == np.int64
     assert tokens.min() >= 0
@@ -38,14 +39,18 @@ def test_a_sequence_is_pairs_then_queries_among_fillers(given_arguments: dict) -
         assert len(set(values)) == n
         assert keys.max() < half <= values.min()
         assert sorted(rest[np.isin(rest, keys)]) == sorted(keys), "a key stands behind the pairs as its query alone"
+        assert not np.isin(rest[: given_arguments["least_gap"]], keys).any(), "the gap holds no query"
         answer = dict(zip(keys, values, strict=True))
-        assert label.tolist() == [NOT_SCORED] * (2 * n) + [answer.get(token, NOT_SCORED) for token in rest]
+        asked = [answer.get(token, NOT_SCORED) for token in rest]
+        assert label.tolist() == [NOT_SCORED] * (2 * n + delay) + asked[: len(asked) - delay]
+        assert asked[len(asked) - delay :] == [NOT_SCORED] * delay, "every query has its answer within the sequence"
 
 
 @given(arguments())
 def test_power_gaps_are_even_numbers_as_in_the_literature(given_arguments: dict) -> None:
-    _, labels = mqar(5, **given_arguments | {"gap": "power", "length": 4 * given_arguments["n_pairs"] + 9})
-    assert not ((np.nonzero(labels != NOT_SCORED)[1] - 2 * given_arguments["n_pairs"]) % 2).any()
+    first = 2 * given_arguments["n_pairs"] + given_arguments["least_gap"] + given_arguments["delay"]
+    _, labels = mqar(5, **given_arguments | {"gap": "power", "length": first + 2 * given_arguments["n_pairs"] + 9})
+    assert not ((np.nonzero(labels != NOT_SCORED)[1] - first) % 2).any()
 
 
 @pytest.mark.parametrize(("n_symbols", "n_taken", "n_after"), [(5, 3, 1), (4, 4, 0), (6, 2, 2)])
@@ -204,6 +209,20 @@ def test_fields_override_the_level() -> None:
     assert Recall.from_dict({k: v for k, v in config.to_dict().items() if k != "kind"}) == config
 
 
+def test_distance_changes_the_data_and_what_identifies_them() -> None:
+    """Without distance, the stored configuration and the fingerprint are those of versions that did not know it."""
+    plain, far = Recall(), Recall(least_gap=20, delay=2)
+    assert not {"least_gap", "delay"} & plain.to_dict().keys()
+    assert Recall.from_dict({k: v for k, v in far.to_dict().items() if k != "kind"}) == far
+    assert plain.build(64, 0).fingerprint.startswith("da66c742")
+    assert far.build(64, 0).fingerprint != plain.build(64, 0).fingerprint
+    assert "from 20 tokens behind the pairs on, answers 2 later" in far.build(64, 0).describe()
+    batch = far.build(64, seed=9).train_batch(step=0, batch_size=8)
+    tokens, labels = mqar(8, 64, 4, 64, seed=9, least_gap=20, delay=2)
+    assert np.array_equal(batch.inputs, tokens)
+    assert np.array_equal(batch.targets, labels)
+
+
 def test_training_draws_the_examples_of_its_seed() -> None:
     batch = Recall().build(64, seed=9).train_batch(step=5, batch_size=8)
     tokens, labels = mqar(8, 64, 4, 64, seed=9, first=40)
@@ -270,6 +289,9 @@ def test_measures_are_exact_answers_and_whole_sequences(seed: int, n_rows: int, 
         ({"n_pairs": 17, "gap": "power"}, "length must be at least 68 for 17 pairs and gap 'power', got 64"),
         ({"symbols": 7}, "symbols must be at least 8 for 4 pairs, got 7; give more symbols or fewer pairs"),
         ({"power_a": math.inf}, "power_a must be a finite number, got inf"),
+        ({"least_gap": -1}, "least_gap must be at least 0, got -1; count tokens"),
+        ({"delay": -2}, "delay must be at least 0, got -2; count tokens"),
+        ({"least_gap": 50, "delay": 3}, "length must be at least 65 for 4 pairs and gap 'uniform' at this least_gap and"),
         ({"n_examples": -1}, "n_examples must be at least 0, got -1; 0 draws examples without end"),
     ],
 )

@@ -206,6 +206,8 @@ GROUPS: dict[str, PhraseGroup] = {
             "gap": Phrase("places of the queries: uniform or power", "the level's"),
             "power_a": Phrase("exponent of the power gap; smaller is earlier"),
             "n_examples": Phrase("training examples; 0 draws without end", "the level's"),
+            "least_gap": Phrase("tokens behind the pairs that hold no query"),
+            "delay": Phrase("tokens from a queried key to its answer"),
         },
     ),
     "task sudoku": PhraseGroup(

@@ -10,7 +10,8 @@ With n pairs in T tokens of a vocabulary V (symbols 0 .. V - 1):
     (g + 1)^(a - 1), so that most queries come soon
 (3) fillers everywhere else: drawn evenly from all symbols but the n keys of that sequence, so that a filler is never
     taken for a query; a filler may be any value, also a value of the sequence
-(4) labels: the value at its key's query; -100, which is not scored, elsewhere
+(4) labels: the value, `delay` tokens behind its key's query; -100, which is not scored, elsewhere
+(5) distance: no query stands on the first `least_gap` tokens behind the pairs, so that an answer takes a longer memory
 
 Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927, with a = 0.01,
 which is `gap="power"`; there fillers may be keys, and symbol 0 is no key. Example i depends on (seed, i) alone.
@@ -25,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attractor.errors import require, unknown
+from attractor.fields import later
 from attractor.tasks.epochs import Epochs, philox_key
 from attractor.tasks.task import Batch, TaskConfig, numbered_batches
 
@@ -67,6 +69,8 @@ class Recall(TaskConfig):
     gap: str | None = None  # where queries stand: "uniform" or "power"
     power_a: float = 0.01
     n_examples: int | None = None  # size of the training set; 0: drawn without end
+    least_gap: int = later(0)  # tokens behind the pairs that hold no query
+    delay: int = later(0)  # tokens from a queried key to the place where its value is asked for
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -87,7 +91,7 @@ class Recall(TaskConfig):
 
     def source(self, stream: int, seed: int) -> "RecallExamples":
         length, n_pairs, symbols, gap, _ = self.resolved
-        return RecallExamples(length, n_pairs, symbols, seed, gap, self.power_a, stream)
+        return RecallExamples(length, n_pairs, symbols, seed, gap, self.power_a, stream, self.least_gap, self.delay)
 
     def build(self, seq_len: int, seed: int) -> "RecallTask":
         rule = f"{self.seq_len}, the length of this mqar"
@@ -105,12 +109,14 @@ class RecallTask:
         self.level = level = config.resolved
         known = level == LEVELS[config.level]
         self.name = f"mqar:{config.level if known else f'{level.length}x{level.n_pairs}x{level.symbols}'}"
+        self.distance = (config.least_gap, config.delay)
         self.demands = {"vocab_size": level.symbols, "n_classes": None}
         self.n_tokens = level.n_examples * level.length or None
         self._epochs = Epochs(level.n_examples, seed) if level.n_examples else None
         self._train = config.source(FIXED, 0) if level.n_examples else config.source(ENDLESS, seed)
         self._valid = config.source(VALID, 0)
-        digest = hashlib.sha256(repr((level, config.power_a)).encode())
+        settings = (level, config.power_a, *(self.distance if any(self.distance) else ()))
+        digest = hashlib.sha256(repr(settings).encode())
         for array in self._valid.examples(np.arange(8)):
             digest.update(array.astype("<i8").tobytes())
         self.fingerprint = digest.hexdigest()
@@ -135,9 +141,11 @@ class RecallTask:
 
     def describe(self) -> str:
         length, n_pairs, symbols, gap, n_examples = self.level
+        least_gap, delay = self.distance
+        distance = f" from {least_gap} tokens behind the pairs on, answers {delay} later" if any(self.distance) else ""
         return (
             f"{self.name}: {n_pairs} pairs of {symbols // 2:,} keys and {symbols - symbols // 2:,} values in {length} "
-            f"tokens, {gap} gaps; {f'{n_examples:,} training sequences' if n_examples else 'drawn without end'}, "
+            f"tokens, {gap} gaps{distance}; {f'{n_examples:,} training sequences' if n_examples else 'drawn without end'}, "
             f"{N_VALID:,} for validation"
         )
 
@@ -151,13 +159,15 @@ def mqar(
     *,
     gap: str = "uniform",
     power_a: float = 0.01,
+    least_gap: int = 0,
+    delay: int = 0,
     first: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens and labels of examples first, first + 1, .. of a seed, int64 of shape n_examples x length.
 
     `Recall` trains on the same examples where it draws without end.
     """
-    source = RecallExamples(length, n_pairs, vocab_size, seed, gap, power_a)
+    source = RecallExamples(length, n_pairs, vocab_size, seed, gap, power_a, least_gap=least_gap, delay=delay)
     tokens, labels = (np.empty((n_examples, length), dtype=np.int64) for _ in range(2))
     rows = max(1, RAW_AT_ONCE // source.n_raw)
     for start in range(0, n_examples, rows):
@@ -177,13 +187,19 @@ class RecallExamples:
     gap: str = "uniform"
     power_a: float = 0.01
     stream: int = ENDLESS
+    least_gap: int = 0
+    delay: int = 0
 
     def __post_init__(self) -> None:
         if self.gap not in PLACES_APART:
             raise unknown("gap", self.gap, PLACES_APART)
         n, length, symbols = self.n_pairs, self.length, self.vocab_size
         require(n >= 1, "n_pairs", "at least 1", n, "give a positive number")
-        rule = f"at least {(2 + PLACES_APART[self.gap]) * n} for {n} pairs and gap '{self.gap}'"
+        for name in ("least_gap", "delay"):
+            require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name), "count tokens")
+        least, distance = (2 + PLACES_APART[self.gap]) * n, self.least_gap + self.delay
+        rule = f"at least {least + distance} for {n} pairs and gap '{self.gap}'"
+        rule += f" at this least_gap and delay of {distance} together" if distance else ""
         require(self.n_places >= n, "length", rule, length, "give longer sequences or fewer pairs")
         rule = f"at least {2 * n} for {n} pairs"
         require(symbols >= 2 * n, "symbols", rule, symbols, "give more symbols or fewer pairs")
@@ -193,7 +209,7 @@ class RecallExamples:
     @property
     def n_places(self) -> int:
         """The number of places where a query may stand."""
-        return (self.length - 2 * self.n_pairs) // PLACES_APART[self.gap]
+        return (self.length - 2 * self.n_pairs - self.least_gap - self.delay) // PLACES_APART[self.gap]
 
     @property
     def n_raw(self) -> int:
@@ -209,13 +225,13 @@ class RecallExamples:
         ranks = np.hstack([_below(n_keys - np.arange(n), for_keys), _below(self.vocab_size - n, for_fillers)])
         keys, fillers = np.split(_unrank(ranks, n), [n], axis=1)  # (1), (3)
         values = n_keys + _unrank(_below(self.vocab_size - n_keys - np.arange(n), for_values), n)  # (1)
-        places = 2 * n + PLACES_APART[self.gap] * self._first_places(for_places)  # (2)
+        places = 2 * n + self.least_gap + PLACES_APART[self.gap] * self._first_places(for_places)  # (2)
 
         tokens = np.empty((len(numbers), self.length), dtype=np.int64)
         tokens[:, 0 : 2 * n : 2], tokens[:, 1 : 2 * n : 2], tokens[:, 2 * n :] = keys, values, fillers
         np.put_along_axis(tokens, places, keys, axis=1)
         labels = np.full_like(tokens, NOT_SCORED)
-        np.put_along_axis(labels, places, values, axis=1)  # (4)
+        np.put_along_axis(labels, places + self.delay, values, axis=1)  # (4)
         return tokens, labels
 
     def _raw(self, numbers: np.ndarray) -> np.ndarray:
