@@ -29,5 +29,5 @@ STUDY = Study(
     probes=("coupling",),
     scales=scales(),
     published=published({row: (*figure, None, 1) for row, figure in fast_slow.TWO_TIMESCALES.items()}),
-    claims=("F5", "F6"),
+    claims=("F6",),
 )

@@ -18,5 +18,4 @@ STUDY = Study(
     quantities=(LOSS, WORTH, CONSTRAINED),
     probes=("coupling",),
     scales=open_scales(),
-    claims=("F9",),
 )

@@ -15,5 +15,4 @@ STUDY = Study(
     quantities=(LOSS, WORTH),
     probes=("coupling",),
     scales=open_scales(),
-    claims=("F8",),
 )

@@ -33,5 +33,4 @@ STUDY = Study(
     quantities=(LOSS, GATE, LARGEST_GATE, WORTH),
     probes=("coupling",),
     scales=SCALES | {"desk": replace(SCALES["desk"], rows=gates("desk"))},
-    claims=("F12",),
 )

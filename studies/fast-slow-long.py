@@ -26,5 +26,4 @@ STUDY = Study(
         "bench": Scale(base("laptop", **LONG, n_steps=2_441, eval_every=244), (0, 1, 2)),
         "paper": Scale(base("laptop", **LONG, n_steps=2_441, eval_every=244), (0, 1, 2, 3)),
     },
-    claims=("F11",),
 )

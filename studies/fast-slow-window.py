@@ -18,11 +18,18 @@ from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.study import ACCURACY, Axis, Scale, Study
 from attractor.study.fast_slow import CONSTRAINTS, GATE, PROJECTOR, UNINFORMATIVE, WORTH, base
 from attractor.tasks.recall import Recall
+from attractor.train.config import TrainConfig
 
 WINDOW, LENGTH, GAP = 4, 48, 28
 FAR = Recall(length=LENGTH, n_pairs=1, symbols=32, least_gap=GAP)
-SETTING = {"task": FAR, "seq_len": LENGTH, "batch_size": 32, "window": WINDOW, "warmup_steps": 65}
 WIDE_RATE = 1e-1
+
+
+def setting(n_steps: int, **changes: Any) -> TrainConfig:
+    """Return the base of a scale; at desk it is the paper's budget of 500k tokens."""
+    shape = {"task": FAR, "seq_len": LENGTH, "batch_size": 32, "window": WINDOW}
+    steps = {"n_steps": n_steps, "warmup_steps": n_steps // 5, "eval_every": n_steps // 5}
+    return base("desk", **shape, **steps, **changes)
 
 
 def opened(**changes: Any) -> dict[str, Any]:
@@ -32,9 +39,7 @@ def opened(**changes: Any) -> dict[str, Any]:
 ROWS: dict[str, dict[str, Any]] = {
     "dense": {"frozen": True, "window": None},
     "windowed": {"frozen": True},
-    "local and global": {
-        "model": SIZES["dense-minimind"].replace(mlp="gelu", window=WINDOW, global_layers="every:4")
-    },
+    "local and global": {"model": SIZES["dense-minimind"].replace(mlp="gelu", window=WINDOW, global_layers="every:4")},
     "gate 1e-4": {"gate_lr": 1e-4},
     "gate 1e-3": {},
     "gate 1e-2": {"gate_lr": 1e-2},
@@ -63,9 +68,9 @@ STUDY = Study(
     quantities=(LOSS_OF_VALIDATION, ACCURACY, GATE, WORTH, CONSTRAINED),
     probes=("coupling",),
     scales={
-        "smoke": Scale(base("smoke", **SETTING | {"warmup_steps": 5}), (1, 2)),
-        "desk": Scale(base("desk", **SETTING, n_steps=325, eval_every=65), tuple(range(1, 9))),
-        "bench": Scale(base("desk", **SETTING, n_steps=3_250, eval_every=325), (1, 2, 3, 4)),
+        "smoke": Scale(setting(50, eval_batches=8), (1, 2)),
+        "desk": Scale(setting(325), tuple(range(1, 9))),
+        "bench": Scale(setting(3_250), (1, 2, 3, 4)),
     },
     claims=("F5", "F8", "F9", "F11", "F12"),
 )
