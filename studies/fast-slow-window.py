@@ -1,4 +1,4 @@
-"""Does a slow path carry what a windowed fast path cannot see? (FastSlow, sections 5, 9, 11 and 12, in a setting of ours)
+"""Does a slow path carry what a windowed fast path cannot see? (FastSlow, sections 5, 9, 11 and 12; a setting of ours)
 
 In the paper the fast path attends to the whole text, so the slow path has nothing to add. Here each layer of the fast
 path sees four tokens, and the task is to recall a value from a pair that stands at least 28 tokens back. The fast path

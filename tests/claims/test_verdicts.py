@@ -532,9 +532,9 @@ PLACES = {
     "": """standard gqa differential mlp-only coupled-euler coupled-hamiltonian coupled-linear coupled-differential
         psiqrh psiqrh_without_phase psiqrh_without_shared_latent standard,_1.22x standard,_2.4x
         leapfrog,_n_=_1 leapfrog,_n_=_3 leapfrog,_n_=_5 leapfrog,_n_=_7 1 0.1 0.01 QK-norm QuacK QK-clip,_no_head
-        QK-clip,_every_head fast-slow dense frozen coupled dense-minimind dense-gemma gate_1e-4 gate_1e-2 linear
-        projector projector_and_unit_slow_state single_pass 2_passes 4_passes Anderson_4 fixed-point_loss DEQ_8
-        none 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16
+        QK-clip,_every_head fast-slow dense frozen coupled dense-minimind dense-gemma gate_1e-4 gate_1e-3 gate_1e-2
+        windowed DEQ_4 projector projector_and_unit_slow_state single_pass 2_passes 4_passes Anderson_4 fixed-point_loss
+        DEQ_8 4_streams unit_slow_state both decay decay_without_pooling decay_without_pooling_from_16
         ItrSA ItrSA_spectral ItrSA_RMSNorm ItrSA_RMSNorm_spectral ItrSA_E-single ItrSA_E-multi ItrSA_one_energy
         ItrSA_energies ItrSA_pre-norm AKOrN AKOrN_spectral AKOrN_one_sphere AKOrN_one_sphere,_RMSNorm 8
         ItrSA_spectral_1e-4 AKOrN_spectral_1e-2 ItrSA_E-multi_1e-2

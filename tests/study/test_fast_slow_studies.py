@@ -206,6 +206,24 @@ def test_studies_of_table_2_and_of_its_gate_share_their_runs(scale: str) -> None
     assert configs("equilibrium", scale)[0] == gate["gate 1e-2"]
 
 
+def test_only_a_slow_path_that_reads_text_or_a_layer_without_window_sees_the_pair() -> None:
+    """Criterion: in the window's study, the output at the first query has exactly no gradient at the pair, whatever the
+    number of evaluations, if the slow path sees no text. With text, or with a layer without a window, it has one."""
+    first_query, pair = 2 + configs("window", "desk")[0].task.least_gap, slice(0, 2)  # type: ignore[attr-defined]
+    for (row, _), config in load("window").configs("desk", 1):
+        model = config.model.build(seed=3).eval()
+        if isinstance(model, FastSlow):
+            torch.nn.init.constant_(model.injection.gate, 1.0)
+        vectors = model.embedding(torch.arange(config.seq_len) % 32).detach().unsqueeze(0).requires_grad_()
+        (gradient,) = torch.autograd.grad(model.hidden(vectors)[0][0, first_query].sum(), vectors)
+        sees = row not in ("windowed", "uninformative slow path")
+        assert bool(gradient[0, pair].any()) == sees, row
+        if sees and isinstance(model, FastSlow) and row != "dense":
+            with gate_at(model, 0.0):
+                (gradient,) = torch.autograd.grad(model.hidden(vectors)[0][0, first_query].sum(), vectors)
+            assert not gradient[0, pair].any(), f"the fast path of {row} reaches the pair by itself"
+
+
 @pytest.mark.usefixtures("without_data")
 def test_the_papers_runs_have_its_recipe() -> None:
     for scale in ("laptop", "paper"):

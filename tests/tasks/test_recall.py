@@ -291,7 +291,10 @@ def test_measures_are_exact_answers_and_whole_sequences(seed: int, n_rows: int, 
         ({"power_a": math.inf}, "power_a must be a finite number, got inf"),
         ({"least_gap": -1}, "least_gap must be at least 0, got -1; count tokens"),
         ({"delay": -2}, "delay must be at least 0, got -2; count tokens"),
-        ({"least_gap": 50, "delay": 3}, "length must be at least 65 for 4 pairs and gap 'uniform' at this least_gap and"),
+        (
+            {"least_gap": 50, "delay": 3},
+            "length must be at least 65 for 4 pairs and gap 'uniform' at this least_gap and",
+        ),
         ({"n_examples": -1}, "n_examples must be at least 0, got -1; 0 draws examples without end"),
     ],
 )

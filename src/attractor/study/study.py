@@ -31,6 +31,7 @@ PROBES = {  # the module of this room and its function that measures a finished 
     "structure": "structure.structure_of_run",
     "equations": "equations.equations_of_run",
     "timescales": "timescales.timescales_of_run",
+    "positions": "positions.positions_of_run",
     "dynamics": "dynamics.dynamics_of_run",
     "iteration-maps": "iteration_maps.iteration_maps_of_run",
     "penalty": "penalty.penalty_of_run",

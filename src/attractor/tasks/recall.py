@@ -145,8 +145,8 @@ class RecallTask:
         distance = f" from {least_gap} tokens behind the pairs on, answers {delay} later" if any(self.distance) else ""
         return (
             f"{self.name}: {n_pairs} pairs of {symbols // 2:,} keys and {symbols - symbols // 2:,} values in {length} "
-            f"tokens, {gap} gaps{distance}; {f'{n_examples:,} training sequences' if n_examples else 'drawn without end'}, "
-            f"{N_VALID:,} for validation"
+            f"tokens, {gap} gaps{distance}; "
+            f"{f'{n_examples:,} training sequences' if n_examples else 'drawn without end'}, {N_VALID:,} for validation"
         )
 
 

@@ -30,6 +30,7 @@ class Evaluation:
     accuracy: float
     context_gain: float | None  # None where either stretch of positions holds nothing that is scored
     measures: dict[str, float] = field(default_factory=dict)  # the task's own
+    by_position: tuple[float, ...] = ()  # the mean loss at each position; NaN where nothing is scored
 
     def metric(self, name: str) -> dict[str, object]:
         """The task's own metric, as a run's summary states it."""
@@ -90,4 +91,5 @@ def evaluate(
         accuracy=int(n_hits) / float(counts.sum()),
         context_gain=float(gain) if comparable else None,
         measures=measures,
+        by_position=tuple((losses / counts).tolist()),
     )

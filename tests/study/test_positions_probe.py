@@ -1,0 +1,37 @@
+"""The probe of positions: octaves cover every position once, and a model that sees no further gains nothing further."""
+
+import math
+
+import pytest
+
+from attractor.study import positions
+from attractor.study.positions import octaves, positions_of_run
+from attractor.train.config import TrainConfig
+from attractor.train.evaluate import Evaluation, validate
+
+
+@pytest.mark.parametrize(
+    ("length", "starts"), [(1, [0]), (16, [0]), (17, [0, 16]), (64, [0, 16, 32]), (100, [0, 16, 32, 64])]
+)
+def test_octaves_begin_at_powers_of_two(length: int, starts: list[int]) -> None:
+    assert octaves(length) == starts
+
+
+def test_losses_by_octave_average_to_the_loss(base: TrainConfig) -> None:
+    """Every position of text is scored, so the octaves' losses, weighted by their lengths, are the loss of the run."""
+    model = base.model.build(0)
+    measured = positions_of_run(model, base)["positions"]
+    ends = [*measured["starts"][1:], base.seq_len]
+    lengths = [end - start for start, end in zip(measured["starts"], ends, strict=True)]
+    total = sum(n * loss for n, loss in zip(lengths, measured["loss"], strict=True))
+    assert total / base.seq_len == pytest.approx(validate(model, base.build_task(), base).loss, rel=1e-6)
+    assert measured["gain"] == pytest.approx([loss - measured["loss"][-1] for loss in measured["loss"]])
+
+
+def test_an_octave_without_a_scored_position_has_no_loss(base: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_position = (*[math.nan] * 16, *[2.0] * 8, *[math.nan] * 8, *[1.5] * 32)
+    monkeypatch.setattr(
+        positions, "validate", lambda *given: Evaluation(1.7, 0.5, None, by_position=tuple(by_position))
+    )
+    measured = positions_of_run(base.model.build(0), base)["positions"]
+    assert measured == {"starts": [0, 16, 32], "loss": [None, 2.0, 1.5], "gain": [None, 0.5, 0.0]}
