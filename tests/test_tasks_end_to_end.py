@@ -32,6 +32,11 @@ def mqar(folder: Path, attractor: Command) -> list[str]:
     return ["--level=easy"]
 
 
+def needle(folder: Path, attractor: Command) -> list[str]:
+    (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n<|endoftext|>\n" for i in range(400)))
+    return ["--corpus=squares.txt", "--seq-len=48", "--least-gap=20"]
+
+
 def sudoku(folder: Path, attractor: Command) -> list[str]:
     boards, solutions = generate(24, 40, seed=0)
     rows = [",".join("".join(map(str, grid.ravel())) for grid in pair) for pair in zip(boards, solutions, strict=True)]
@@ -48,10 +53,11 @@ def glue(folder: Path, attractor: Command) -> list[str]:
     return ["--glue-task=mnli", "--glue-data=.", "--seq-len=32"]
 
 
-MAKERS = {"text": text, "mqar": mqar, "sudoku": sudoku, "glue": glue}
+MAKERS = {"text": text, "mqar": mqar, "needle": needle, "sudoku": sudoku, "glue": glue}
 MEASURES = {
     "text": {"perplexity"},
     "mqar": {"accuracy", "sequence_accuracy"},
+    "needle": {"accuracy"},
     "sudoku": {"board_accuracy", "cell_accuracy", "ood_board_accuracy", "ood_cell_accuracy", "ood_loss"},
     "glue": {"accuracy", "mismatched_accuracy", "mismatched_loss"},
 }

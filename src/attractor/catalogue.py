@@ -80,6 +80,7 @@ SETTINGS = {
 LEARNED = {
     "text": "predict the next token of a corpus; measured by perplexity",
     "mqar": "recall the values of keys seen before; measured by accuracy",
+    "needle": "recall a value from a line in real text; measured by accuracy",
     "sudoku": "fill in boards; measured by the share of boards solved",
     "glue": "classify sentences and pairs of them, nine data sets",
 }

@@ -206,8 +206,14 @@ GROUPS: dict[str, PhraseGroup] = {
             "gap": Phrase("places of the queries: uniform or power", "the level's"),
             "power_a": Phrase("exponent of the power gap; smaller is earlier"),
             "n_examples": Phrase("training examples; 0 draws without end", "the level's"),
-            "least_gap": Phrase("tokens behind the pairs that hold no query"),
+            "least_gap": Phrase("tokens between pairs or needles and a question, at least"),
             "delay": Phrase("tokens from a queried key to its answer"),
+        },
+    ),
+    "task needle": PhraseGroup(
+        common={},
+        further={
+            "n_needles": Phrase("lines with a key and a value; one of them is asked for"),
         },
     ),
     "task sudoku": PhraseGroup(

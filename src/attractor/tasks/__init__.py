@@ -4,12 +4,13 @@ A new task is one file, with a config and the task that it builds (`task.py` def
 """
 
 from attractor.tasks.glue.task import Glue
+from attractor.tasks.needle import Needle
 from attractor.tasks.recall import Recall
 from attractor.tasks.sudoku.task import Sudoku
 from attractor.tasks.task import Batch, Task, TaskConfig
 from attractor.tasks.text import Text
 
-KINDS: tuple[type[TaskConfig], ...] = (Text, Recall, Sudoku, Glue)
+KINDS: tuple[type[TaskConfig], ...] = (Text, Recall, Needle, Sudoku, Glue)
 TASKS = {kind.kind: kind for kind in KINDS}
 
 __all__ = ["TASKS", "Batch", "Task", "TaskConfig"]

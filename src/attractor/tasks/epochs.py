@@ -52,6 +52,14 @@ def philox_key(seed: int, number: int) -> np.ndarray:
     return np.array([seed, number], dtype=np.uint64)
 
 
+def philox_draws(seed: int, stream: int, numbers: np.ndarray, n_raw: int) -> np.ndarray:
+    """Return n_raw random numbers for each of these examples. Philox's counter holds the example's number, so no two
+    examples share a draw."""
+    key = philox_key(seed, stream)
+    raws = [np.random.Philox(key=key, counter=int(number) << 64).random_raw(n_raw) for number in numbers]
+    return np.stack(raws) if raws else np.empty((0, n_raw), dtype=np.uint64)
+
+
 def permuted(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
     """Return where a permutation of 0 .. n - 1 that the keys determine sends these places, in memory for these alone.
 

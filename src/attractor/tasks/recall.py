@@ -27,7 +27,7 @@ import numpy as np
 
 from attractor.errors import require, unknown
 from attractor.fields import later
-from attractor.tasks.epochs import Epochs, philox_key
+from attractor.tasks.epochs import Epochs, philox_draws, philox_key
 from attractor.tasks.task import Batch, TaskConfig, numbered_batches
 
 NOT_SCORED = -100
@@ -219,12 +219,12 @@ class RecallExamples:
     def examples(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return tokens and labels of the examples with these numbers, int64 of shape B T."""
         n, n_keys = self.n_pairs, self.vocab_size // 2
-        raw = self._raw(numbers)
+        raw = philox_draws(self.seed, self.stream, numbers, self.n_raw)
         for_keys, for_values, for_places, for_fillers = np.split(raw, np.cumsum([n, n, self.n_places]), axis=1)
         # Keys are the first half of the symbols, so ranks among the remaining keys are ranks among remaining symbols.
-        ranks = np.hstack([_below(n_keys - np.arange(n), for_keys), _below(self.vocab_size - n, for_fillers)])
+        ranks = np.hstack([below(n_keys - np.arange(n), for_keys), below(self.vocab_size - n, for_fillers)])
         keys, fillers = np.split(_unrank(ranks, n), [n], axis=1)  # (1), (3)
-        values = n_keys + _unrank(_below(self.vocab_size - n_keys - np.arange(n), for_values), n)  # (1)
+        values = n_keys + _unrank(below(self.vocab_size - n_keys - np.arange(n), for_values), n)  # (1)
         places = 2 * n + self.least_gap + PLACES_APART[self.gap] * self._first_places(for_places)  # (2)
 
         tokens = np.empty((len(numbers), self.length), dtype=np.int64)
@@ -233,12 +233,6 @@ class RecallExamples:
         labels = np.full_like(tokens, NOT_SCORED)
         np.put_along_axis(labels, places + self.delay, values, axis=1)  # (4)
         return tokens, labels
-
-    def _raw(self, numbers: np.ndarray) -> np.ndarray:
-        """Draw the random numbers of examples. Philox's counter holds the example's number, so no two share a draw."""
-        key = philox_key(self.seed, self.stream)
-        raws = [np.random.Philox(key=key, counter=int(number) << 64).random_raw(self.n_raw) for number in numbers]
-        return np.stack(raws) if raws else np.empty((0, self.n_raw), dtype=np.uint64)
 
     def _first_places(self, raw: np.ndarray) -> np.ndarray:
         """Draw n_pairs places without replacement: the first arrivals of a race, in order.
@@ -253,7 +247,7 @@ class RecallExamples:
         return np.argsort(np.log(-np.log(evenly)) - log_weights, axis=1)[:, : self.n_pairs]
 
 
-def _below(bound: int | np.ndarray, raw: np.ndarray) -> np.ndarray:
+def below(bound: int | np.ndarray, raw: np.ndarray) -> np.ndarray:
     """Convert raw draws to integers from 0 to bound - 1, uniform up to bound / 2^32."""
     word = np.uint64(32)
     return (((raw >> word) * np.asarray(bound, dtype=np.uint64)) >> word).astype(np.int64)
