@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from scaling import Observe, holds
+from subjects import small, tokens
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.optim import AdamW, Muon, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from attractor.control import QKClip, QuacK, layouts, observe, query_key_heads, register_view
@@ -372,10 +374,33 @@ def test_masks_of_torchtitan() -> None:
         torch.testing.assert_close(now, logits.masked_fill(~allowed, float("-inf")).amax((0, 2, 3)))
 
 
-@THEIR_WARNINGS
-def test_two_lines_in_a_loop_of_torchtitan() -> None:
-    """Criterion: QuacK and QK-clip attach to torchtitan's Llama 3 in one line each, and control every layer."""
+class Container(Optimizer):
+    """The structure of torchtitan's container: its own step takes those of the optimizers inside."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.optimizers = list(optimizers)
+        super().__init__([parameter for one in optimizers for of in one.param_groups for parameter in of["params"]], {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+
+def alike() -> tuple[nn.Module, Optimizer]:
+    model = small(qkv_bias=True)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
+    return model, Container(Muon(matrices, lr=1e-2), AdamW(others, lr=1e-2))
+
+
+def of_torchtitan() -> tuple[nn.Module, Optimizer]:
+    """Return torchtitan's Llama 3 and its container, with an optimizer for matrices and another for the rest."""
     pytest.importorskip("torchtitan", reason=TITAN)
+    from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.llama3 import llama3_configs
 
@@ -385,18 +410,35 @@ def test_two_lines_in_a_loop_of_torchtitan() -> None:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()  # flex attention trains on a GPU only
     model = config.build()
     model.init_states()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    groups = [("norm", "Adam"), (".*", "AdamW")]
+    settings = OptimizersContainer.Config(
+        param_groups=[ParamGroupConfig(pattern=p, optimizer_name=o, optimizer_kwargs={"lr": 1e-2}) for p, o in groups],
+        implementation="for-loop",
+    )
+    return model, settings.build(model_parts=[model])
 
-    quack = QuacK(model, optimizer)
-    clip = QKClip(model, optimizer, threshold=0.05)
 
-    tokens = torch.randint(2048, (2, 16), generator=torch.Generator().manual_seed(0))
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
-        optimizer.step()
+@THEIR_WARNINGS
+@pytest.mark.parametrize("made_of", [alike, of_torchtitan])
+def test_two_lines_in_a_loop_of_torchtitan(made_of: Callable[[], tuple[nn.Module, Optimizer]]) -> None:
+    """Criterion: QuacK and QK-clip attach in one line each to a container of two optimizers, control every layer, and
+    act once a step: clipped alone, without rates, no largest logit of the first layer passes the threshold again."""
+    model, optimizers = made_of()
+
+    quack = QuacK(model, optimizers)
+    clip = QKClip(model, optimizers, threshold=0.05)
+
+    assert len(quack.optimizers) == len(clip.optimizers) == 2
+    for step in range(4):
+        for group in (group for optimizer in clip.optimizers for group in optimizer.param_groups if step > 1):
+            group["lr"] = 0.0
+        optimizers.zero_grad()
+        out = model(tokens(0))
+        (out[0] if isinstance(out, tuple) else out).square().mean().backward()
+        optimizers.step()
     assert len(clip.last) == len(quack.rates) == 2
     assert clip.n_clipped > 0
+    assert (next(iter(clip.last.values())).logits <= 0.05 * BOUND).all()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 import gc
 import io
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,7 +253,7 @@ def test_a_model_may_be_converted_after_attaching(to: torch.dtype, before_a_step
 
 
 class Adam8bit(AdamW):
-    """An optimizer whose state has 8 bits, as bitsandbytes has them; the weights stay whole."""
+    """An optimizer whose state is rounded to 8 bits, as others store it; the weights stay whole."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         super().step(closure)
@@ -262,12 +263,39 @@ class Adam8bit(AdamW):
                 state[name].copy_((state[name] / step).round() * step)
 
 
-def test_optimizers_with_states_of_8_bits_are_supported() -> None:
-    """Criterion: the rows of heads move by their rate times the optimizer's own step, though the step calls that of
-    its parent class, around which torch calls all hooks a second time."""
-    model, bare = small(), small()
-    optimizer, own = Adam8bit(model.parameters(), lr=0.01), Adam8bit(bare.parameters(), lr=0.01)
-    FixedRates(model, optimizer, 0.25)
+# Neither bitsandbytes nor torchao is a dependency of the tests.
+LOW_PRECISION = {
+    "ours": "AdamW8bit",
+    "bitsandbytes": "AdamW8bit PagedAdamW8bit Lion8bit",
+    "torchao": "AdamW8bit AdamW4bit AdamWFp8",
+}
+
+
+def of_low_precision(library: str, kind: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    if library == "ours":
+        return Adam8bit(parameters, lr=0.01)
+    version = {"bitsandbytes": "0.50.2", "torchao": "0.18.0"}[library]
+    package = pytest.importorskip(f"{library}.optim", reason=f"install {library}=={version} to test its optimizers")
+    options = {"min_8bit_size": 1} if library == "bitsandbytes" else {}
+    return getattr(package, kind)(parameters, lr=0.01, **options)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("library", "kind"),
+    [
+        pytest.param(library, kind, marks=() if library == "ours" else pytest.mark.slow)
+        for library, kinds in LOW_PRECISION.items()
+        for kind in kinds.split()
+    ],
+)
+@torch.compiler.set_stance("force_eager")  # torchao compiles its steps
+def test_optimizers_with_states_of_low_precision_are_supported(library: str, kind: str) -> None:
+    """Criterion: the rows of heads move by their rate times the optimizer's own step, though the step of one calls that
+    of its parent class, around which torch calls all hooks a second time; and the clip acts."""
+    model, bare = small(d_model=128), small(d_model=128)  # torchao packs tensors of 4096 numbers or more
+    optimizer, own = (of_low_precision(library, kind, of.parameters()) for of in (model, bare))
+    fixed = FixedRates(model, optimizer, 0.25)
     start = weights(model)
     for one, its in ((model, optimizer), (bare, own)):
         give_gradients(one, 0)
@@ -275,6 +303,12 @@ def test_optimizers_with_states_of_8_bits_are_supported() -> None:
     for name, weight in weights(model).items():
         rate = 0.25 if ".query." in name or ".key." in name else 1.0
         torch.testing.assert_close(weight, start[name] + rate * (weights(bare)[name] - start[name]))
+    fixed.remove()
+    QuacK(model, optimizer)
+    clip = QKClip(model, optimizer, 0.01)
+    backward(model, 0)
+    optimizer.step()
+    assert clip.n_clipped > 0
 
 
 @pytest.mark.parametrize("control", [QuacK, QKClip])
@@ -294,13 +328,16 @@ def test_adapters_on_queries_and_keys_are_refused(case: str, control: Any) -> No
         control(adapted, SGD(adapted.parameters(), lr=0.1))
 
 
-def test_flattened_weights_are_refused() -> None:
-    class FullyShardedDataParallel(nn.Module):  # a stand-in, since the real one needs a process group
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self._fsdp_wrapped_module = module
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_flattened_weights_are_refused(use_orig_params: bool, tmp_path: Path) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = FullyShardedDataParallel(small())
-    for control in (QuacK, QKClip):
-        with pytest.raises(InputError, match=r"FSDP1\) flattens them.*FSDP2"):
-            control(model, SGD(model.parameters(), lr=0.1))
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = FullyShardedDataParallel(small(), use_orig_params=use_orig_params, device_id=torch.device("cpu"))
+        for control in (QuacK, QKClip):
+            with pytest.raises(InputError, match=r"FSDP1\) flattens them.*FSDP2"):
+                control(model, SGD(model.parameters(), lr=0.1))
+    finally:
+        torch.distributed.destroy_process_group()

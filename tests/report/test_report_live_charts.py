@@ -95,6 +95,27 @@ def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
     assert [point[0] for point in curve] == [50, 150]
 
 
+def test_logits_are_drawn_over_the_heads_of_the_first_seed() -> None:
+    """Criterion: at each step the mean, the lowest and the highest of all heads; a step at which a head's number is not
+    finite has no point, and a row without such numbers no line."""
+    record = looked_at({})
+    by_head = {"max_logit": [[50, [1.0, 2.0, 6.0]], [100, [1.0, None, 6.0]], [150, [4.0, 4.0, 10.0]]]}
+    cells = [
+        replace(
+            cell,
+            outcomes=tuple(
+                replace(o, summary=o.summary | {"trajectories_by_head": by_head if n == 0 else {"max_logit": []}})
+                for n, o in enumerate(cell.outcomes)
+            ),
+        )
+        if cell.row == "slow"
+        else cell
+        for cell in record.cells
+    ]
+    (drawn,) = (c for c in charts(JudgedStudy(replace(record, cells=tuple(cells)))) if c.name == "heads-max-logit")
+    assert drawn.panels[""] == {"slow": [(50, 3.0, 1.0, 6.0), (150, 6.0, 4.0, 10.0)]}
+
+
 @pytest.mark.parametrize(("largest", "in_factors"), [(9.0, False), (900.0, True)])
 def test_logits_that_differ_by_large_factors_have_a_logarithmic_axis(largest: float, in_factors: bool) -> None:
     logits = {"standard": {"max_logit": [[3.0, 4.0, largest]] * 3}, "slow": {"max_logit": [[3.0, 3.0, 3.0]] * 3}}

@@ -1,6 +1,7 @@
 """The probe of QuacK's lemma measures changes of logits on data: QuacK keeps its bound, a common rate does not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from attractor.attention.presets import preset
 from attractor.control.heads import known_heads
 from attractor.models import TransformerConfig
 from attractor.models.language_model import LanguageModel
-from attractor.study import load_study
+from attractor.study import load_study, probe
 from attractor.study.lemma import Step, lemma_of_run
 from attractor.study.logit_control import RATES, base, latent
 from attractor.train.config import TrainConfig
@@ -47,6 +48,21 @@ def test_quack_alone_keeps_the_bound_when_weights_grow(config: TrainConfig, atte
     assert 0 < shares["quack"]["share"] < min(1.0, 2 * shares["quack"]["at_start"])
     ratio = shares["plain"]["share"] / shares["plain"]["at_start"]
     assert ratio > (100 if attention == "mla" else 5)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("lemma", "last"), ("attention maps", "best")])
+def test_the_lemma_is_measured_at_the_last_weights(
+    config: TrainConfig, name: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the weights of the end are loaded, where logits are largest, and not those of the lowest loss."""
+    loaded: list[str] = []
+    monkeypatch.setattr(probe.RunFolder, "open", lambda path: path)
+    monkeypatch.setattr(probe, "last_weights", lambda run: "last")
+    monkeypatch.setattr(probe, "best_weights", lambda run: "best")
+    monkeypatch.setattr(probe.checkpoint, "load_weights", lambda path, model: loaded.append(path))
+    job: Any = SimpleNamespace(name="run", path=tmp_path, config=config)
+    probe._probe_run(job, name, lambda model, config: {}, torch.device("cpu"))
+    assert loaded == [weights]
 
 
 def test_the_share_is_that_of_the_product_rule(config: TrainConfig) -> None:
