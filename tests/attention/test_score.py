@@ -10,7 +10,14 @@ from torch import Tensor
 from attractor.attention import PRESETS, Attention, build
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score.differential import FORMS, Differential
-from attractor.attention.score.softmax import Softmax, attend, attention_logits, attention_weights, weigh
+from attractor.attention.score.softmax import (
+    Softmax,
+    attend,
+    attention_logits,
+    attention_weights,
+    fused_attention,
+    weigh,
+)
 from attractor.attention.score.uniform import Uniform
 from attractor.attention.stage import Scoring
 from attractor.taps import capture
@@ -261,3 +268,23 @@ def test_uniform_continues_its_mean_from_the_cache() -> None:
     chunks = [layer(x[:, :2], hidden[:2, :2], cache=cache)[0], layer(x[:, 2:], hidden[2:], cache=cache)[0]]
     context = mean_by_hand(layer.project(x)[2], hidden.expand(2, T, T))
     torch.testing.assert_close(torch.cat(chunks, dim=1), through_output(layer, context))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mixed", [False, True], ids=["plain", "autocast"])
+def test_training_in_half_precision_on_a_cpu_attends_in_fp32(dtype: torch.dtype, mixed: bool) -> None:
+    """Criterion: output and gradients are those of fp32 attention, rounded once, inside and outside autocast."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 9, 8, generator=generator).to(dtype).requires_grad_() for _ in range(3))
+    wide = [x.detach().float().requires_grad_() for x in (q, k, v)]
+    mask = Mask(causal=True)
+    with torch.autocast("cpu", dtype, enabled=mixed):
+        out = fused_attention(q, k, v, mask, 0.3, 0.0)
+    expected = fused_attention(*wide, mask, 0.3, 0.0)
+    assert out.dtype == dtype
+    assert torch.equal(out, expected.to(dtype))
+    weight = torch.randn(out.shape, generator=generator).to(dtype)
+    found = torch.autograd.grad(out, (q, k, v), weight)
+    wanted = torch.autograd.grad(expected, wide, weight.float())
+    for gradient, in_fp32 in zip(found, wanted, strict=True):
+        assert torch.equal(gradient, in_fp32.to(dtype))
