@@ -462,6 +462,8 @@ def test_a_config_survives_storage() -> None:
         ({"streams": 2, "stream_mixing": "learned"}, "stream_mixing must be static or dynamic, got 'learned'"),
         ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
         ({"causal": False}, "causal must be True"),
+        ({"pool_factor": 2.5}, "pool_factor must be an integer of at least 1, got 2.5"),
+        ({"window": 0}, "window must be an integer of at least 1, or None, got 0; 1 is the position alone"),
         ({"window": 65}, "window must be at most max_seq_len=64, got 65; leave window out to see the whole past"),
         ({"window": 4, "global_layers": "0"}, "global_layers must be None for a model of family 'fast-slow', got '0'"),
         ({"attention": "uniform", "window": 4}, "window must be left out under score Uniform, got 4"),
@@ -472,6 +474,23 @@ def test_a_config_survives_storage() -> None:
 def test_bad_input_names_field_rule_and_value(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         SMALL.replace(**changes)
+
+
+def test_the_slow_path_is_shorter_than_the_sequence_whether_or_not_blocks_divide_it() -> None:
+    """Criterion: P need not divide the length, since no token reads the last block. The slow path always has fewer
+    positions than the model. A sequence beyond learned positions is refused, and so is one without a block to read."""
+    for period in (1, 3, 5, 64):
+        config = SMALL.replace(pool_factor=period)
+        for length in (1, 11, 12, 64):
+            assert config.slow_length(length) == -(-length // period) - 1 < config.max_seq_len
+    model = built(SMALL.replace(positions="learned", pool_factor=1), gate=1.0)
+    assert logits(model, tokens(1, 64)).isfinite().all()
+    with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 64 for 65 tokens"):
+        model(tokens(1, 65))
+    with pytest.raises(InputError, match="pool_factor must be below seq_len=8, got 8; no block would be read"):
+        SMALL.replace(pool_factor=8).require_length(8)
+    with pytest.raises(InputError, match="seq_len must be at most max_seq_len=64, got 65"):
+        model.config.require_length(65)
 
 
 def test_a_slow_path_with_a_constant_input_has_all_parameters_and_reads_no_text() -> None:
