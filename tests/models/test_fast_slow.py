@@ -62,6 +62,9 @@ def test_the_models_of_table_2_have_their_sizes() -> None:
     assert n_parameters("dense-minimind") == 1_025_408
     assert n_parameters("dense-gemma") == 585_504
     assert SIZES["fast-slow"] == FastSlowConfig()
+    assert n_parameters("fast-slow-long") == 3_755_649
+    assert n_parameters("fast-slow-small") == 48_024_065
+    assert n_parameters("fast-slow-medium") == 112_346_881
     assert FastSlowConfig().layer_equivalents == 3.25
     assert FastSlowConfig(frozen=True).layer_equivalents == 3.0
     assert FastSlowConfig(equilibrium="passes", n_iterations=3).layer_equivalents == 7.25
