@@ -85,7 +85,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
         if shape.size is not None and args.layers is not None:
             rule = f"left out with size '{args.size}', which has several stacks"
             require(False, "layers", rule, args.layers, "change a stack in a name, such as standard:n_slow=3")
-    given = {
+    given: dict[str, Any] = {
         "d_model": args.d_model,
         "n_heads": args.heads,
         "n_layers": args.layers,
