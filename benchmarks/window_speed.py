@@ -1,14 +1,16 @@
 """Measure what a window on the fast path of FastSlow saves in long sequences: the time and memory of a training step.
 
 The baseline is the dense model of as many parameters: four layers of the same block. A dense model with the window
-shows what the window alone saves. The gate is open. Models take turns on one thread; ratios are taken within a round.
+shows what the window alone saves, and a hybrid, whose last layer alone has no window, what local and global layers
+save. (Gemma 3 has five local layers to a global one, which four layers cannot have; OLMo 3 has three.) The gate is
+open. Models take turns on one thread; ratios are taken within a round.
 
     python benchmarks/window_speed.py [LENGTH ...]
 """
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -24,14 +26,16 @@ from attractor.train.parts import without_data
 
 WINDOW, WIDTH, LENGTHS = 256, 128, (4096, 16_384)
 BASELINE = "dense"
-CLOCKS = {"wall clock": time.perf_counter, "processor time": time.process_time}
+Clock = Callable[[], float]
+CLOCKS: dict[str, Clock] = {"wall clock": time.perf_counter, "processor time": time.process_time}
 
 
 def configs(seq_len: int, window: int = WINDOW, width: int = WIDTH) -> dict[str, ModelConfig[LanguageModel]]:
     shape = {"max_seq_len": seq_len, "d_model": width, "d_ff": 4 * width}
     dense, coupled = DENSE.replace(**shape), COUPLED.replace(**shape)
     windowed = {"dense, window": dense.replace(window=window), "fast-slow, window": coupled.replace(window=window)}
-    return {BASELINE: dense, "fast-slow": coupled, **windowed}
+    hybrid = dense.replace(window=window, global_layers=f"every:{dense.n_layers}")
+    return {BASELINE: dense, "fast-slow": coupled, **windowed, "hybrid": hybrid}
 
 
 def training_step(config: ModelConfig[LanguageModel], seq_len: int) -> Callable[[], None]:
@@ -46,11 +50,11 @@ def training_step(config: ModelConfig[LanguageModel], seq_len: int) -> Callable[
     return step
 
 
-def main(lengths: Sequence[int], n_rounds: int = 3) -> None:
+def main(lengths: Sequence[int], n_rounds: int = 3, clocks: Mapping[str, Clock] = CLOCKS) -> None:
     torch.set_num_threads(1)
     for seq_len in lengths:
         models = configs(seq_len)
-        for clock_name, clock in CLOCKS.items():
+        for clock_name, clock in clocks.items():
             steps = {name: training_step(config, seq_len) for name, config in models.items()}
             timings = alternate(steps, BASELINE, n_rounds, warm_up=1, clock=clock)
             for name, timing in timings.items():

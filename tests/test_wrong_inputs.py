@@ -172,7 +172,9 @@ advise --corpus=text.txt --rivals mla mla
 advise --corpus=text.txt --workers=0
 bench nope
 bench standard --size=nope
-bench standard --size=fast-slow
+bench standard --size=itrsa
+bench standard --size=fast-slow --layers=2
+bench standard --size=fast-slow --lengths=3
 bench standard --d-model=17
 bench standard --heads=0
 bench standard --layers=0
@@ -198,6 +200,8 @@ bench standard --figure=x.gif
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
 bench --two-timescales --rounds=0
+bench --two-timescales --lengths=4
+bench --two-timescales --figure=bench.svg
 measure run => --on
 measure --on=text.txt
 measure nope --on=text.txt

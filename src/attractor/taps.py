@@ -25,6 +25,7 @@ TAPS = {
     "log_decay": "log of what is kept of a key head's state at each position, B J T",
     "slow": "FastSlow's slow state as it leaves the slow path, once a round, B K D",
     "residual": "distance to Post's equilibrium, |F(z) - z| / |z| on average, by evaluation, once a round",
+    "token_residual": "the same for each token's result, as the equilibrium's tolerance judges it, once a round, B T",
 }
 
 Seen = dict[str, list[Tensor]]

@@ -1,11 +1,13 @@
 """A sliding window is defined by a mask; computation in blocks and the rolling cache must equal that mask."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attractor.attention import PRESETS, Attention, AttentionConfig, Cache, Rope, build
 from attractor.attention.couple.euler import Euler
@@ -245,6 +247,38 @@ def test_unsupported_uses_of_a_window_are_refused_in_one_line(attempt: Callable[
     with pytest.raises(InputError, match=message) as error:
         attempt()
     assert "\n" not in str(error.value)
+
+
+def test_a_mask_is_checked_once_and_again_after_a_change_in_place() -> None:
+    """Criterion: layers read the values of a mask once, and a mask that is changed to contradict the window is refused.
+    The mask has 2 or 3 dimensions, and is made in inference mode or not."""
+    layer, x = layer_of("standard", window=4), inputs(6)
+    for shape in ((6, 6), (2, 6, 6)):
+        mask = lower_triangle(6, 6, x.device).expand(shape).clone()
+        with counted_reads() as reads:
+            for _ in range(3):
+                layer(x, mask)
+        assert len(reads) == 1
+        mask[..., 2, 5] = True
+        with pytest.raises(InputError, match="causal_mask must allow no later key under window=4"):
+            layer(x, mask)
+    with torch.inference_mode(), pytest.raises(InputError, match="causal_mask must allow no later key under window=4"):
+        layer(x, torch.ones(6, 6, dtype=torch.bool))
+
+
+@contextmanager
+def counted_reads() -> Iterator[list[str]]:
+    """Record the operations that make the host wait for a value."""
+    reads: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if operation.name() in ("aten::_local_scalar_dense", "aten::is_nonzero"):
+                reads.append(str(operation))
+            return operation(*args, **(kwargs or {}))
+
+    with Watch():
+        yield reads
 
 
 def test_a_config_with_a_window_survives_storage_and_one_without_is_stored_as_before() -> None:

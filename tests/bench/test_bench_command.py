@@ -1,7 +1,7 @@
 """`attractor bench` runs from its options to tables, JSON and a figure on a tiny model."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from attractor.bench import cost_curves
+from attractor.bench import cost_curves, two_timescales
 from attractor.bench.peers import PEERS
 from attractor.bench.profile import PartSeconds, Profile
 from attractor.bench.run import telling
 from attractor.bench.tables import tables
 from attractor.bench.trial import BenchSetting, Trial
+from attractor.bench.two_timescales import SpeedComparison
 from attractor.cli.bench import MAIN, BenchArguments, bench, request_of
 from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
@@ -163,6 +164,13 @@ def test_a_profile_is_of_a_training_run_of_the_same_shape(monkeypatch: pytest.Mo
         (("--size=smal",), "unknown size 'smal'; did you mean 'small'"),
         (("--tokens=0",), "n_tokens must be at least 1, got 0"),
         (("--two-timescales", "--rounds=0"), "rounds must be at least 1 with two_timescales"),
+        (("--two-timescales", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
+        (("--two-timescales", "--figure=a.svg"), "figure must be left out with two_timescales, got 'a.svg'"),
+        (
+            ("--size=fast-slow", "--layers=2"),
+            "layers must be left out with size 'fast-slow', .*, got 2; change a stack",
+        ),
+        (("--size=fast-slow", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
         (("--figure=bench.txt",), "figure must end in .png, .pdf, .svg, got 'bench.txt'"),
     ],
 )
@@ -170,6 +178,44 @@ def test_a_wrong_option_is_refused_in_one_line(options: tuple[str, ...], said: s
     with pytest.raises(InputError, match=said) as refused:
         bench(parsed(*options, "--device=cpu"), Console())
     assert "\n" not in str(refused.value)
+
+
+def test_two_timescales_honour_their_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: device, lengths, rounds and file are those of the command line, and lengths have another default than
+    elsewhere. The record has every comparison by both clocks."""
+    asked: list[tuple[Any, ...]] = []
+
+    def compared(
+        n_rounds: int, lengths: tuple[int, ...], clock: object, device: torch.device
+    ) -> Iterator[SpeedComparison]:
+        asked.append((n_rounds, tuple(lengths), device))
+        yield SpeedComparison("speed", 1.5, 1.0, 2.0, 1.4)
+
+    monkeypatch.setattr(two_timescales, "comparisons", compared)
+    out = tmp_path / "record.json"
+    bench(parsed("--two-timescales", "--device=cpu", "--lengths", "8", "16", "--rounds=2", f"--out={out}"), Console())
+    bench(parsed("--two-timescales", "--device=cpu"), Console())
+    cpu = torch.device("cpu")
+    assert asked == [(2, (8, 16), cpu)] * 2 + [(7, two_timescales.LENGTHS, cpu)] * 2
+    record = json.loads(out.read_text())
+    assert record["kind"] == "two timescales"
+    assert (record["lengths"], record["n_rounds"], record["machine"]["device"]) == ([8, 16], 2, "cpu")
+    assert [row["clock"] for row in record["comparisons"]] == ["wall clock", "processor time"]
+    assert all((row["measured"], row["forecast"]) == (1.5, 1.4) for row in record["comparisons"])
+
+
+@pytest.mark.slow
+def test_a_fast_slow_is_timed_as_transformers_are(small_bench: None, tmp_path: Path) -> None:
+    """Criterion: with a size of its family, both names have times and FLOPs of a FastSlow, and no peer is timed."""
+    out = tmp_path / "bench.json"
+    options = ("standard:pool_factor=8", "--size=fast-slow", "--lengths=32", "--tokens=64", "--rounds=2", "--decode=3")
+    bench(parsed(*options, "--vocab=40", "--device=cpu", f"--out={out}"), Console(file=StringIO()))
+    record = json.loads(out.read_text())
+    assert [row["name"] for row in record["training"]] == ["standard", "standard:pool_factor=8"]
+    plain, pooled = record["training"]
+    assert plain["n_parameters"] == pooled["n_parameters"] == 779_777 - (320 - 40) * 128
+    assert plain["step_flops"] > pooled["step_flops"]
+    assert {row["name"] for row in record["decoding"]} >= {"standard", "standard:pool_factor=8"}
 
 
 def test_defaults_follow_size_and_device() -> None:

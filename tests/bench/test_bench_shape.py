@@ -5,7 +5,7 @@ import pytest
 from attractor.attention.couple.euler import Euler
 from attractor.bench.shape import ON_CPU, ON_CUDA, BenchShape, config_of, shape_of_size, varied
 from attractor.errors import InputError
-from attractor.models import SIZES
+from attractor.models import SIZES, FastSlowConfig
 
 
 def test_a_name_changes_the_attention_or_the_model() -> None:
@@ -49,9 +49,21 @@ def test_a_named_size_is_that_model(size: str) -> None:
     assert config == SIZES[size].replace(**own)
 
 
-def test_a_size_that_is_not_a_transformer_is_refused() -> None:
-    with pytest.raises(InputError, match="size must be that of a Transformer, got 'fast-slow'"):
-        shape_of_size("fast-slow", ON_CPU)
+def test_names_at_the_shape_of_a_fast_slow_are_fast_slows() -> None:
+    """Criterion: only the vocabulary, length and mechanism differ from the named size, and names change its fields. A
+    window may be longer than the sequences."""
+    for size in ("fast-slow", "fast-slow-small"):
+        shape = shape_of_size(size, ON_CPU)
+        own = {"vocab_size": ON_CPU.vocab_size, "max_seq_len": ON_CPU.seq_len, "attention": "gated"}
+        assert config_of("gated", shape) == SIZES[size].replace(**own)
+    changed = config_of("coupled-euler:pool_factor=8,n_steps=3,window=1000", shape_of_size("fast-slow", ON_CPU))
+    assert isinstance(changed, FastSlowConfig)
+    assert (changed.pool_factor, changed.attention_config.window, changed.max_seq_len) == (8, 1000, 1000)
+
+
+def test_a_size_of_another_family_is_refused() -> None:
+    with pytest.raises(InputError, match="size must be that of a Transformer or a FastSlow, got 'itrsa'"):
+        shape_of_size("itrsa", ON_CPU)
 
 
 def test_sequences_fill_a_step_and_there_is_at_least_one() -> None:

@@ -59,6 +59,9 @@ def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, m
     for name in DIFFERENTIATED:
         assert found.parts[name].forward > 0, name
         assert found.parts[name].backward > 0, name
+    two_timescales = {"slow path", "injection"} if "model" in changes else set()
+    assert {name for name in ("slow path", "injection") if name in found.parts} == two_timescales
+    assert all(min(found.parts[name].forward, found.parts[name].backward) > 0 for name in two_timescales)
     for name in ("data", "clip", "optimizer"):
         assert found.parts[name].backward == 0, name
     assert found.unwatched_seconds > 0

@@ -28,6 +28,7 @@ SOLVERS = {
     "anderson": Solver("anderson", 5),
     "anderson, depth 3": Solver("anderson", 6, depth=3),
     "deq": Solver("deq", 5),
+    "forced": Solver("forced", 5),
     "deq, depth 3": Solver("deq", 7, depth=3, backward_iterations=4),
 }
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
@@ -201,6 +202,33 @@ def test_the_limit_of_passes_forgets_the_input_and_that_of_deq_does_not() -> Non
     assert apart[1].abs().max() < 1e-10 * apart[0].abs().max()
     kept = Solver("deq", 64).solve(step, u).state - Solver("deq", 64).solve(step, v).state
     assert kept.abs().mean() > 0.1
+
+
+def contracting(z: Tensor, index: int) -> Tensor:
+    """A contraction over the past of a sequence."""
+    return 0.3 * z + 0.2 * (z.cumsum(1) / torch.arange(1, z.shape[1] + 1, dtype=z.dtype).unsqueeze(-1)).tanh()
+
+
+def test_the_limit_of_forced_depends_on_the_forcing_alone() -> None:
+    """Criterion: from two starts with the same forcing, the states agree within 1e-8; with two forcings they do not.
+    The state solves z = F(z) + c, and its residual says so."""
+    solver, u, v, c, d = Solver("forced", 64), *(inputs(seed=seed) for seed in range(4))
+    one, other = (solver.solve(contracting, start, c) for start in (u, v))
+    assert (one.state - other.state).abs().max() < 1e-8
+    assert (one.state - solver.solve(contracting, u, d).state).abs().max() > 1e-2
+    torch.testing.assert_close(one.state, contracting(one.state, 0) + c)
+    assert one.n_unsolved == 0
+    assert torch.equal(solver.solve(contracting, u).state, Solver("passes", 64).solve(contracting, u).state)
+
+
+def test_forced_has_exact_gradients_and_reads_no_future() -> None:
+    """Criterion: gradients by start and forcing agree with finite differences, and are zero at later tokens."""
+    solver, u, c = Solver("forced", 3), inputs().requires_grad_(), inputs(seed=5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda u, c: solver.solve(contracting, u, c).state, (u, c))
+    for t in range(7):
+        for gradient in torch.autograd.grad(solver.solve(contracting, u, c).state[:, t].sum(), (u, c)):
+            assert gradient[:, : t + 1].any()
+            assert not gradient[:, t + 1 :].any()
 
 
 @pytest.mark.slow

@@ -189,7 +189,13 @@ def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "gpt_oss": ({"model_type": "gpt_oss"}, ["model_type must be one of attractor, llama", "(MoE), or sinks"]),
+    "gpt_oss": (
+        {"model_type": "gpt_oss"},
+        [
+            "model_type must be one of attractor, llama",
+            "attractor has no mixtures of experts (MoE), or attention sinks",
+        ],
+    ),
     "moe": ({"model_type": "qwen3_moe"}, ["'qwen3_moe'", "mixtures of experts (MoE)", "attractor measure"]),
     "nobody": ({"model_type": "nobodys"}, ["got 'nobodys'; "]),
     "experts": (

@@ -9,10 +9,12 @@ from torch.nn import functional as F
 
 from attractor.attention import Rope
 from attractor.attention.presets import PRESETS
+from attractor.equilibrium.fixed_point import Solver
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlow, FastSlowConfig, TransformerConfig
 from attractor.models.block_pooling import AlignedBlocks, causal_pool, causal_upsample
 from attractor.models.families import model_config
+from attractor.models.residual_streams import Mixing
 from tiers import fast_alone, tiered
 
 SMALL = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24, pool_factor=3, max_seq_len=64)
@@ -21,9 +23,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "passes": {"equilibrium": "passes", "n_iterations": 3},
     "anderson": {"equilibrium": "anderson", "n_iterations": 4},
     "deq": {"equilibrium": "deq", "n_iterations": 5},
+    "deq, depth 3": {"equilibrium": "deq", "n_iterations": 5, "solver_depth": 3, "backward_iterations": 2},
+    "forced": {"equilibrium": "forced", "n_iterations": 3},
     "projector": {"projector_width": 8},
     "streams": {"streams": 4},
+    "dynamic streams": {"streams": 4, "stream_mixing": "dynamic"},
     "sphere": {"unit_slow_state": True, "projector_width": 8},
+    "pooled sphere": {"unit_pooled_state": True},
     "decay": {"slow_attention": "decay"},
     "window": {"window": 4},
 }
@@ -56,6 +62,9 @@ def test_the_models_of_table_2_have_their_sizes() -> None:
     assert n_parameters("dense-minimind") == 1_025_408
     assert n_parameters("dense-gemma") == 585_504
     assert SIZES["fast-slow"] == FastSlowConfig()
+    assert n_parameters("fast-slow-long") == 3_755_649
+    assert n_parameters("fast-slow-small") == 48_024_065
+    assert n_parameters("fast-slow-medium") == 112_346_881
     assert FastSlowConfig().layer_equivalents == 3.25
     assert FastSlowConfig(frozen=True).layer_equivalents == 3.0
     assert FastSlowConfig(equilibrium="passes", n_iterations=3).layer_equivalents == 7.25
@@ -280,6 +289,37 @@ def test_several_streams_start_as_the_model_with_one_stream() -> None:
     assert (logits(one, tokens()) - logits(four, tokens())).abs().max() > 1e-3
 
 
+def test_dynamic_mixing_starts_as_static_mixing_and_then_differs_between_tokens() -> None:
+    """Criterion: with the weights of a model with static mixing, logits agree while W is 0. W gets
+    a gradient. With W drawn at random, the weights that mix differ between tokens, and stay doubly stochastic."""
+    static, dynamic = (
+        built(SMALL.replace(streams=4, stream_mixing=mixing), gate=1.0).train() for mixing in ("static", "dynamic")
+    )
+    with torch.no_grad():
+        for name in static.config.mixing:
+            parameter = static.get_parameter(name)
+            parameter += torch.linspace(-1, 1, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
+    missing = dynamic.load_state_dict(static.state_dict(), strict=False)
+    assert not missing.unexpected_keys
+    assert {name.rpartition("_mixing.")[2] for name in missing.missing_keys} == {"of_input.weight"}
+    assert torch.allclose(logits(static, tokens()), logits(dynamic, tokens()), atol=1e-12)
+    dynamic.loss(tokens(), tokens(seed=1))[0].backward()
+    learned = [module for module in dynamic.modules() if isinstance(module, Mixing)]
+    assert len(learned) == 2 * 4
+    for number, mixing in enumerate(learned):
+        assert mixing.of_input is not None
+        assert mixing.of_input.weight.grad is not None
+        assert mixing.of_input.weight.grad.abs().max() > 1e-9, number
+        torch.nn.init.normal_(mixing.of_input.weight, std=0.1)
+    x = torch.randn(2, 5, 4, SMALL.d_model, dtype=torch.float64)
+    _, _, write = learned[0](x)
+    assert write.shape == (2, 5, 4, 1)
+    assert write.std(1).min() > 1e-3
+    torch.testing.assert_close(learned[0](x)[1].mean(2), x.mean(2))  # columns sum to 1
+    copies = x[:, :, :1].expand_as(x)
+    torch.testing.assert_close(learned[0](copies)[1], copies, rtol=0, atol=1e-4)  # rows tend to 1
+
+
 def test_streams_diverge_in_training() -> None:
     model = built(SMALL.replace(streams=3), gate=0.5).train()
     for _ in range(3):
@@ -324,6 +364,63 @@ def test_the_state_on_the_sphere_does_not_depend_on_the_size_of_the_slow_state()
     assert scaled(SMALL.replace(projector_width=8)) > 1e-3
 
 
+def test_the_pooled_state_on_the_sphere_does_not_depend_on_the_size_of_the_tokens() -> None:
+    """Criterion: the slow path of tokens seven times as large is the same with unit pooled states, and another without.
+    The slow layers are pre-norm, but add to what they read."""
+    x = torch.randn(2, 11, SMALL.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for config, same in ((SMALL.replace(unit_pooled_state=True), True), (SMALL, False)):
+        model = built(config, gate=1.0)
+        with torch.no_grad():
+            one, other = (
+                model.injected(scale * x, AlignedBlocks(SMALL.pool_factor, 11, x.device), None, None)[0]
+                for scale in (1.0, 7.0)
+            )
+        assert ((one - other).abs().max() < 1e-12) == same
+
+
+@pytest.mark.parametrize(("slow_input", "same"), [("constant", True), ("text", False)])
+def test_the_limit_of_equation_2_depends_on_the_slow_state_alone(slow_input: str, same: bool) -> None:
+    """Criterion: with a Post that is a contraction, two texts with the same slow state have the same logits, within
+    1e-8, and two texts with different slow states do not. Under deq both differ, since its equation keeps the text."""
+    config = SMALL.replace(slow_input=slow_input, n_iterations=200)
+    ids, others = tokens(), tokens(seed=1)
+    distances = {}
+    for method in ("forced", "deq"):
+        model = built(config.replace(equilibrium=method), gate=1.0)
+        model.post[0] = Contraction(model.post[0])
+        distances[method] = (logits(model, ids) - logits(model, others))[:, SMALL.pool_factor + 1 :].abs().amax()
+    assert (distances["forced"] < 1e-8) == same
+    assert distances["deq"] > 1e-3
+    if not same:
+        assert distances["forced"] > 1e-3
+
+
+class Contraction(torch.nn.Module):
+    """Compute z / 2 + a small part of what a block adds, where the block reads z + 1 so that its norms are smooth."""
+
+    def __init__(self, block: torch.nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, z: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+        moved, aux_loss = self.block(z + 1, *how)
+        return 0.5 * z + 0.05 * (moved - z - 1), aux_loss
+
+
+def test_equation_2_as_printed_is_one_evaluation_of_forced() -> None:
+    """Criterion: with one iteration and one round, the state is Post(x) + injection; a closed gate gives the frozen
+    model's passes."""
+    model = built(SMALL.replace(equilibrium="forced", n_iterations=1, n_rounds=1), gate=0.7)
+    x, injection = torch.randn(2, 2, 11, SMALL.d_model, dtype=torch.float64).unbind()
+    placement = model.placement(tokens(), None, None)
+    with torch.no_grad():
+        found, _ = model.relaxed(x, injection, placement, None)
+        image, _ = model.post[0](x, placement.mask, placement.rotation)
+    torch.testing.assert_close(found, image + injection)
+    forced, passes = (built(SMALL.replace(**METHODS[method])) for method in ("forced", "passes"))
+    assert torch.equal(logits(forced, tokens()), logits(passes, tokens()))
+
+
 def test_a_config_survives_storage() -> None:
     config = FastSlowConfig(slow_attention=PRESETS["decay"], streams=2, projector_width=64, equilibrium="deq")
     assert config.to_dict()["family"] == "fast-slow"
@@ -347,8 +444,29 @@ def test_a_config_survives_storage() -> None:
         ({"equilibrium": "aderson"}, "anderson"),
         ({"equilibrium": "passes", "n_iterations": 0}, "n_iterations must be"),
         ({"equilibrium": "deq", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under deq"),
+        ({"equilibrium": "forced", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under forced"),
+        (
+            {"solver_depth": 2},
+            "solver_depth must be 1 under equilibrium 'single', got 2; choose .* 'anderson' or 'deq'",
+        ),
+        ({"equilibrium": "forced", "solver_depth": 2}, "solver_depth must be 1 under equilibrium 'forced', got 2"),
+        ({"equilibrium": "deq", "solver_depth": 0}, "solver_depth must be an integer of at least 1, got 0"),
+        ({"solver_tolerance": 0.1}, "solver_tolerance must be 0.001 under equilibrium 'single', got 0.1"),
+        ({"equilibrium": "deq", "solver_tolerance": 0.0}, "solver_tolerance must be positive, got 0.0"),
+        (
+            {"equilibrium": "passes", "backward_iterations": 2},
+            "backward_iterations must be None under .*'passes', got 2",
+        ),
+        (
+            {"equilibrium": "deq", "backward_iterations": -1},
+            "backward_iterations must be an integer of at least 0, got -1",
+        ),
+        ({"stream_mixing": "dynamic"}, "stream_mixing must be static with a single stream, got 'dynamic'"),
+        ({"streams": 2, "stream_mixing": "learned"}, "stream_mixing must be static or dynamic, got 'learned'"),
         ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
         ({"causal": False}, "causal must be True"),
+        ({"pool_factor": 2.5}, "pool_factor must be an integer of at least 1, got 2.5"),
+        ({"window": 0}, "window must be an integer of at least 1, or None, got 0; 1 is the position alone"),
         ({"window": 65}, "window must be at most max_seq_len=64, got 65; leave window out to see the whole past"),
         ({"window": 4, "global_layers": "0"}, "global_layers must be None for a model of family 'fast-slow', got '0'"),
         ({"attention": "uniform", "window": 4}, "window must be left out under score Uniform, got 4"),
@@ -359,6 +477,23 @@ def test_a_config_survives_storage() -> None:
 def test_bad_input_names_field_rule_and_value(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         SMALL.replace(**changes)
+
+
+def test_the_slow_path_is_shorter_than_the_sequence_whether_or_not_blocks_divide_it() -> None:
+    """Criterion: P need not divide the length, since no token reads the last block. The slow path always has fewer
+    positions than the model. A sequence beyond learned positions is refused, and so is one without a block to read."""
+    for period in (1, 3, 5, 64):
+        config = SMALL.replace(pool_factor=period)
+        for length in (1, 11, 12, 64):
+            assert config.slow_length(length) == -(-length // period) - 1 < config.max_seq_len
+    model = built(SMALL.replace(positions="learned", pool_factor=1), gate=1.0)
+    assert logits(model, tokens(1, 64)).isfinite().all()
+    with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 64 for 65 tokens"):
+        model(tokens(1, 65))
+    with pytest.raises(InputError, match="pool_factor must be below seq_len=8, got 8; no block would be read"):
+        SMALL.replace(pool_factor=8).require_length(8)
+    with pytest.raises(InputError, match="seq_len must be at most max_seq_len=64, got 65"):
+        model.config.require_length(65)
 
 
 def test_a_slow_path_with_a_constant_input_has_all_parameters_and_reads_no_text() -> None:
@@ -387,7 +522,17 @@ def test_the_control_decodes_with_a_cache_as_it_is_trained() -> None:
     torch.testing.assert_close(torch.cat(steps, dim=1), logits(model, text))
 
 
-def test_a_config_without_the_control_is_stored_as_before() -> None:
-    assert "slow_input" not in SMALL.to_dict()
-    blind = SMALL.replace(slow_input="constant")
-    assert model_config(blind.to_dict()) == blind
+def test_a_config_without_later_choices_is_stored_as_before() -> None:
+    choices: dict[str, Any] = {
+        "slow_input": "constant",
+        "solver_depth": 2,
+        "solver_tolerance": 1e-2,
+        "backward_iterations": 3,
+        "stream_mixing": "dynamic",
+        "unit_pooled_state": True,
+    }
+    assert not choices.keys() & SMALL.to_dict().keys()
+    chosen = SMALL.replace(equilibrium="deq", streams=2, **choices)
+    assert choices.items() <= chosen.to_dict().items()
+    assert model_config(chosen.to_dict()) == chosen
+    assert chosen.solver == Solver("deq", 4, depth=2, tolerance=1e-2, backward_iterations=3)

@@ -35,6 +35,7 @@ LAYERED = {
     "rope": TransformerConfig(**SIZES, n_layers=3, positions="rope", attention="gqa", n_kv_heads=1),
     "fast-slow": FastSlowConfig(**SIZES, n_post=2),
     "streams": FastSlowConfig(**SIZES, streams=2),
+    "forced": FastSlowConfig(**SIZES, equilibrium="forced", n_iterations=2),
     "anderson": FastSlowConfig(**SIZES, equilibrium="anderson"),
     "frozen": FastSlowConfig(**SIZES, frozen=True),
 }

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from attractor.models import SIZES, FastSlow, FastSlowConfig
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, causal_upsample
 from attractor.papers.fast_slow import BUILT
 from attractor.study import load_study, structure
-from attractor.study.coupling import constrained, coupling_of_run, gate_at
+from attractor.study.coupling import constrained, coupling_of_run, gate_at, spheres
 from attractor.study.equations import equations_of_run
 from attractor.study.fast_slow import CONSTRAINTS, EQUILIBRIA, SLOW_PATHS
 from attractor.study.structure import structure_of_run
@@ -140,14 +141,23 @@ def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: Train
     assert found["projector"] < 0.05
 
 
-@pytest.mark.parametrize("kind", ["4 streams", "unit slow state", "both", "projector and unit slow state"])
+CONSTRAINED: dict[str, dict[str, Any]] = {
+    **{kind: KINDS[kind] for kind in ("4 streams", "unit slow state", "both", "projector and unit slow state")},
+    "dynamic streams": {"streams": 4, "stream_mixing": "dynamic"},
+    "unit pooled state": {"unit_pooled_state": True},
+}
+
+
+@pytest.mark.parametrize("kind", CONSTRAINED)
 def test_removing_a_constraint_temporarily_leaves_the_model_unchanged(small: TrainConfig, kind: str) -> None:
-    config = small.replace(**KINDS[kind])
+    config = small.replace(**CONSTRAINED[kind])
     model = grown(config)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert "constrained" in coupling_of_run(model, config)["coupling"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.injection.on_sphere == config.model.unit_slow_state  # type: ignore[attr-defined]
+    model_config = config.model
+    assert isinstance(model_config, FastSlowConfig)
+    assert spheres(model) == (model_config.unit_slow_state, model_config.unit_pooled_state)
 
 
 def test_taking_the_constraint_away_changes_only_streams_with_unequal_weights(small: TrainConfig) -> None:

@@ -75,8 +75,8 @@ def test_lumpability_is_that_of_the_fast_paths_maps_over_blocks(fast_slow: Train
 def test_under_deq_the_unsolved_tokens_are_recorded_as_a_share(fast_slow: TrainConfig) -> None:
     config = fast_slow.replace(equilibrium="deq", n_iterations=2)
     found = timescales_of_run(built(config), config)["timescales"]
-    assert 0 < found["deq_unsolved"] <= 1
-    assert (found["deq_unsolved"] * 2 * N_SEQUENCES * config.seq_len) % 1 == pytest.approx(0, abs=1e-6)
+    assert 0 < found["unsolved"] <= 1
+    assert (found["unsolved"] * 2 * N_SEQUENCES * config.seq_len) % 1 == pytest.approx(0, abs=1e-6)
 
 
 def test_other_models_have_one_timescale(base: TrainConfig) -> None:

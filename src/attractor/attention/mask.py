@@ -1,9 +1,11 @@
 """The attention mask, resolved once per call from the caller's True, False or boolean tensor."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from attractor.errors import InputError
 from attractor.kernels.fallback import functorch_active
@@ -60,7 +62,7 @@ def resolve_mask(
     if isinstance(causal_mask, Tensor):
         allowed = _checked(causal_mask, batch, n_queries, n_keys)
         if window is not None:
-            _refuse_later_keys(allowed, window)
+            _refuse_later_keys(causal_mask, window)
             allowed = allowed[..., n_keys - n_held :]
         if is_narrow:
             allowed = allowed & lower_triangle(n_queries, n_held, device, window)
@@ -97,9 +99,20 @@ def _checked(mask: Tensor, batch: int, n_queries: int, n_keys: int) -> Tensor:
     return mask.unsqueeze(1) if mask.dim() == 3 else mask
 
 
-def _refuse_later_keys(allowed: Tensor, window: int) -> None:
-    """Refuse a mask that contradicts the window. On a GPU, reading values would make the host wait."""
-    if allowed.device.type != "cpu" or torch.compiler.is_compiling() or functorch_active():
+_causal: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # masks without later keys, and their versions
+
+
+def _refuse_later_keys(mask: Tensor, window: int) -> None:
+    """Refuse a mask that contradicts the window, where values can be read.
+
+    On a GPU, reading a value makes the host wait, so only the first layer that gets a mask checks it."""
+    if mask.is_meta or torch.compiler.is_compiling() or functorch_active():
         return
-    if allowed.triu(allowed.shape[-1] - allowed.shape[-2] + 1).any():
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    version = -1 if mask.is_inference() else mask._version  # grows with every change in place
+    if _causal.get(mask) == version:
+        return
+    if mask.triu(mask.shape[-1] - mask.shape[-2] + 1).any():
         raise InputError(f"causal_mask must allow no later key under window={window}, got one that does; {NO_WINDOW}")
+    _causal[mask] = version

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attractor.bench.peers import PEERS
 from attractor.bench.shape import BenchShape, config_of
 from attractor.kernels.precision import autocast
-from attractor.models import TransformerConfig
+from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -17,7 +17,7 @@ N_PROMPT = 16
 Loss = Callable[[Tensor], Tensor]
 
 
-def our_config(name: str, shape: BenchShape) -> TransformerConfig:
+def our_config(name: str, shape: BenchShape) -> TransformerConfig | FastSlowConfig:
     """Return our config of that name; for a peer, the config of ours that computes the same as the peer."""
     return config_of(PEERS[name].like if name in PEERS else name, shape)
 

@@ -4,7 +4,8 @@
 
 A part is what its modules compute, without the modules inside them that are another part. `couple` is everything
 between projection and score: coupling, norms of queries and keys, position. `loss` includes the readout. `gradients` is
-their accumulation. `rest` belongs to no part: residual sums, masks, the loop itself. A backward operation belongs to
+their accumulation. `slow path` is all of FastSlow's slow path, its pooled blocks included, but for `injection`, the way
+back. `rest` belongs to no part: residual sums, masks, the loop itself. A backward operation belongs to
 the part of its forward operation, since autograd gives both the same number. Recomputation counts as backward.
 
 On a CPU the times are those of the processor's work, and nothing is idle. On a GPU they are the times of kernels, and
@@ -31,12 +32,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from attractor.attention import Attention
 from attractor.console_table import console_table
 from attractor.errors import require
+from attractor.models.fast_slow import FastSlow
 from attractor.models.mlp import GatedMLP, PlainMLP
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.learner import Learner
+from attractor.train.parts import OF_TWO_TIMESCALES
 
 COMPILED, REST, GRADIENTS = "compiled model", "rest", "gradients"
-OF_MODEL = ("embedding", "norms", "project", "couple", "score", "output", "mlp", "loss", COMPILED)
+SLOW_PATH, INJECTION = OF_TWO_TIMESCALES
+OF_MODEL = ("embedding", "norms", "project", "couple", "score", "output", "mlp", SLOW_PATH, INJECTION, "loss", COMPILED)
 PARTS = ("data", *OF_MODEL, GRADIENTS, "clip", "optimizer", REST)
 MARK = "part of a step: "  # prefix of the names of ranges
 STEP = f"{MARK}step"
@@ -132,6 +136,8 @@ def marked(run: Learner) -> Iterator[None]:
             marks.enter_context(marked_method(owner, name, part))
         if not run.config.compile:
             marks.enter_context(marked_method(run.model, "hidden", REST))
+            if isinstance(run.model, FastSlow):
+                marks.enter_context(marked_method(run.model, "injected", SLOW_PATH))
             for module, part in parts_of(run.model):
                 marks.enter_context(marked_module(module, part))
         yield
@@ -141,7 +147,10 @@ def parts_of(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Yield each module that is marked, with the name of its part."""
     inside = {id(child) for layer in model.modules() if isinstance(layer, Attention) for child in layer.modules()}
     for name, module in model.named_modules():
-        if isinstance(module, Attention):
+        if isinstance(model, FastSlow) and name.startswith(("slow.", "injection")):
+            if name == "injection":
+                yield module, INJECTION
+        elif isinstance(module, Attention):
             yield module, "couple"
             for stage in ("project", "score", "output"):
                 yield getattr(module, stage), stage

@@ -54,7 +54,8 @@ class Request:
 
     @property
     def everyone(self) -> tuple[str, ...]:
-        return (*self.ours, *(installed_peers() if self.peers else ()))
+        """Our names and those of peers, which are Transformers."""
+        return (*self.ours, *(installed_peers() if self.peers and self.shape.size is None else ()))
 
     def setting(self, precision: str, seq_len: int, device: torch.device) -> BenchSetting:
         return BenchSetting(replace(self.shape, seq_len=seq_len), precision, self.compiled, device)

@@ -2,6 +2,7 @@
 
 A name is that of a mechanism, and may change fields of the attention or of the model: `coupled-euler:n_steps=3,dt=0.2`,
 `standard:d_ff=768`. So a mechanism can be compared with a variant of it, or with a baseline of as many parameters.
+At the shape of a FastSlow, every name is that of a FastSlow: `standard:pool_factor=8`.
 """
 
 from ast import literal_eval
@@ -11,7 +12,7 @@ from typing import Any
 
 from attractor.attention.presets import preset
 from attractor.errors import InputError, require, unknown
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import SIZES, FastSlowConfig, TransformerConfig
 
 HEAD_WIDTH = 64  # in sweeps over widths
 SIZED = ("d_model", "n_heads", "n_layers", "d_ff")  # fields that a named size has as well
@@ -26,11 +27,12 @@ class BenchShape:
     d_ff: int = 2048
     seq_len: int = 512
     n_tokens: int = 1024  # per step; a longer sequence makes a step by itself
+    size: str | None = None  # a FastSlow by name, whose stacks replace `n_layers`; None: a Transformer
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            require(value >= 1, field.name, "at least 1", value)
+            require(field.name == "size" or value >= 1, field.name, "at least 1", value)
 
     @property
     def batch_size(self) -> int:
@@ -51,12 +53,16 @@ def shape_of_size(size: str, start: BenchShape) -> BenchShape:
     if size not in SIZES:
         raise unknown("size", size, SIZES, see="'attractor list' shows all")
     config = SIZES[size]
+    if isinstance(config, FastSlowConfig):
+        return replace(start, size=size, **{field: getattr(config, field) for field in SIZED if field != "n_layers"})
     if not isinstance(config, TransformerConfig):
-        raise InputError(f"size must be that of a Transformer, got '{size}'; 'attractor list' shows the families")
+        raise InputError(
+            f"size must be that of a Transformer or a FastSlow, got '{size}'; 'attractor list' shows the families"
+        )
     return replace(start, **{field: getattr(config, field) for field in SIZED})
 
 
-def config_of(name: str, shape: BenchShape) -> TransformerConfig:
+def config_of(name: str, shape: BenchShape) -> TransformerConfig | FastSlowConfig:
     """Return the config of the model that a name stands for at this shape."""
     mechanism, _, fields_changed = name.partition(":")
     changes = dict(_change(text, name) for text in fields_changed.split(",") if ":" in name)
@@ -69,14 +75,16 @@ def config_of(name: str, shape: BenchShape) -> TransformerConfig:
         ) from error
 
 
-def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) -> TransformerConfig:
-    of_model = {f.name for f in fields(TransformerConfig)} - {"attention"}
+def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) -> TransformerConfig | FastSlowConfig:
+    base = TransformerConfig(n_layers=shape.n_layers) if shape.size is None else SIZES[shape.size]
+    assert isinstance(base, TransformerConfig | FastSlowConfig)
+    of_model = {f.name for f in fields(base)} - {"attention"}
     attention = {field: value for field, value in changes.items() if field not in of_model}
-    window = changes.get("window")  # it may be longer than the sequences, which RoPE leaves without a limit
-    return TransformerConfig(
+    window = changes.get("window", base.window)  # it may be longer than sequences, which RoPE leaves without a limit
+    return base.replace(
         vocab_size=shape.vocab_size,
         max_seq_len=max(shape.seq_len, window) if isinstance(window, int) else shape.seq_len,
-        **{field: getattr(shape, field) for field in SIZED},
+        **{field: getattr(shape, field) for field in SIZED if field != "n_layers"},
         positions="rope",
         attention=preset(mechanism).replace(**attention) if attention else mechanism,
     ).replace(**{field: value for field, value in changes.items() if field in of_model})

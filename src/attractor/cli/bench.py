@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TRACES = Path("runs") / "profiles"
 ALL = "all"
 MAIN = ("gqa", "mla", "coupled-euler", "coupled-hamiltonian", "differential", "gated", "psiqrh")
+LENGTHS = (512,)
 PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 
@@ -37,7 +39,7 @@ class BenchArguments:
     baseline: Annotated[str, arg(help="the mechanism that speeds are relative to")] = "standard"
     size: Annotated[
         str | None,
-        arg(help="a named model whose width, heads, layers and MLP are used; by default as suits the device"),
+        arg(help="a named Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits"),
     ] = None
     d_model: Annotated[int | None, arg(help="width of the model; by default the size's")] = None
     heads: Annotated[int | None, arg(help="attention heads per layer; by default the size's")] = None
@@ -46,7 +48,9 @@ class BenchArguments:
         int | None, arg(help="hidden width of the MLP; by default the size's, or four times a given d_model")
     ] = None
     vocab: Annotated[int | None, arg(help="tokens in the vocabulary; by default the size's")] = None
-    lengths: Annotated[tuple[int, ...], arg(help="sequence lengths to measure")] = (512,)
+    lengths: Annotated[
+        tuple[int, ...], arg(help="sequence lengths to measure; by default 512, or those of two_timescales")
+    ] = ()
     tokens: Annotated[
         int | None, arg(help="tokens per step, in as many sequences as fit; by default as suits the device")
     ] = None
@@ -63,7 +67,7 @@ class BenchArguments:
     curves: Annotated[bool, arg(help="fit how costs grow with length, width and steps of coupling")] = False
     patience: Annotated[float, arg(help="seconds that one case may take at one length")] = 120.0
     profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
-    two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, on a CPU")] = False
+    two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, in a fixed shape")] = False
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[Path | None, arg(help="JSON file that receives every measurement")] = None
     figure: Annotated[Path | None, arg(help="SVG, PNG or PDF file to draw")] = None
@@ -78,7 +82,10 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     shape = ON_CUDA if device.type == "cuda" else ON_CPU
     if args.size is not None:
         shape = shape_of_size(args.size, shape)
-    given = {
+        if shape.size is not None and args.layers is not None:
+            rule = f"left out with size '{args.size}', which has several stacks"
+            require(False, "layers", rule, args.layers, "change a stack in a name, such as standard:n_slow=3")
+    given: dict[str, Any] = {
         "d_model": args.d_model,
         "n_heads": args.heads,
         "n_layers": args.layers,
@@ -90,7 +97,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     for precision in args.precision:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
-    require(len(args.lengths) > 0 and min(args.lengths) >= 1, "lengths", "one or more of at least 1", args.lengths)
+    lengths = args.lengths or LENGTHS
     require(args.rounds >= 0, "rounds", "at least 0", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)
     require(args.patience > 0, "patience", "positive", args.patience)
@@ -100,7 +107,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     request = Request(
         names,
         shape,
-        args.lengths,
+        lengths,
         args.precision or PRECISION[device.type],
         args.baseline,
         args.compile,
@@ -111,8 +118,8 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
         args.curves,
         args.patience,
     )
-    for name in request.ours:
-        our_config(name, shape)
+    for name, seq_len in product(request.ours, lengths):
+        our_config(name, replace(shape, seq_len=seq_len)).require_length(seq_len)
     return request
 
 
@@ -123,17 +130,21 @@ def bench(args: BenchArguments, console: Console) -> None:
     from attractor.files import prepare_place
     from attractor.train.hardware import resolve_device
 
-    if args.two_timescales:
-        from attractor.bench import two_timescales
-
-        require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
-        two_timescales.main(args.rounds)
-        return
+    require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
     if args.figure is not None:
         kind_of(args.figure)
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
+    if args.two_timescales:
+        from attractor.bench import two_timescales
+
+        require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
+        require(
+            args.figure is None, "figure", "left out with two_timescales", str(args.figure), "--out keeps the record"
+        )
+        two_timescales.main(args.rounds, args.lengths or two_timescales.LENGTHS, device, args.out)
+        return
     request = request_of(args, device)
     if args.profile:
         for profile in profiles(request, device, TRACES if args.out is None else args.out.parent):

@@ -5,6 +5,7 @@
     anderson    z <- F(z) - sum_j a_j dF_j,  a = argmin |r - sum_j a_j dr_j|,  r = F(z) - z                 (3)
     deq         z = G(z) = u + F(z) - z, by (3) for G                its root keeps u                       (4)
     deq's gradient    v = g + J' v  by (3),  J = dG/dz;  u and the weights of F receive v in place of g      (5)
+    forced      z <- F(z) + c, k times from u                        its limit forgets u and keeps c        (6)
 
 dF_j and dr_j are the changes of F(z) and r over the last `depth` evaluations. With depth 1, a = <dr, r> / |dr|^2 and
 dF = dz + dr, which is the paper's rule. Each token has its own coefficients a, and the number of evaluations is fixed.
@@ -12,12 +13,13 @@ A coefficient or stopping rule for the whole sequence would depend on future tok
 its sequences. Therefore decoding with a cache for each evaluation gives the same result as a solve of the whole
 sequence.
 
-Limits: with one evaluation, all four have the value and gradient of (1). Under (4), a token's result is G of its
-iterate with the smallest residual, and J is taken at the last iterate; the two agree if the solve has converged. It
-need not converge if G is expansive, which `Equilibrium` reports. (3) and (4) never continue from or return a non-finite
-iterate; (1) and (2) do not check.
+Limits: with one evaluation, (2), (3) and (4) have the value and gradient of (1). With c = 0, (6) is (2). Under (4), a
+token's result is G of its iterate with the smallest residual, and J is taken at the last iterate; the two agree if the
+solve has converged. It need not converge if G is expansive, which `Equilibrium` reports. (3) and (4) never continue
+from or return a non-finite iterate; (1), (2) and (6) do not check.
 (1), (2) and (3) with depth 1: FastSlow, section 11 (Gao, Attention is just another name for coupling?, 2026,
-arXiv 2606.16730). (4) is ours. (5): Bai, Kolter and Koltun, Deep equilibrium models, 2019, arXiv 1909.01377.
+arXiv 2606.16730). (6) is its equation (2), where c is the injection. (4) is ours. (5): Bai, Kolter and Koltun, Deep
+equilibrium models, 2019, arXiv 1909.01377.
 """
 
 from collections.abc import Callable
@@ -31,7 +33,7 @@ from torch.autograd.function import once_differentiable
 
 from attractor.errors import require, unknown
 
-METHODS = ("single", "passes", "anderson", "deq")
+METHODS = ("single", "passes", "anderson", "deq", "forced")
 MIXED = ("anderson", "deq")
 
 # (state B T ..., number of the evaluation from 0) -> F(state). Each evaluation may have its own cache.
@@ -40,7 +42,10 @@ Step = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """The result of a solve. Residuals are |F(z) - z| / |z|, with G in place of F under "deq", without gradients."""
+    """The result of a solve.
+
+    Residuals are |F(z) - z| / |z| without gradients, with G in place of F under "deq" and F + c under "forced".
+    """
 
     state: Float[Tensor, "B T *token"]
     trace: Float[Tensor, " k"]  # mean residual over tokens, for each evaluation
@@ -87,12 +92,17 @@ class Solver:
         """The number of calls of `step`. Under "deq" only the last call has a graph."""
         return self.n_iterations
 
-    def solve(self, step: Step, u: Float[Tensor, "B T *token"]) -> Equilibrium:
+    def solve(
+        self, step: Step, u: Float[Tensor, "B T *token"], forcing: Float[Tensor, "B T *token"] | None = None
+    ) -> Equilibrium:
+        """Solve for F = `step` from u; `forcing` is c of (6), and None is c = 0."""
+        assert forcing is None or self.method == "forced"
         if self.method == "deq" and self.n_iterations > 1:
             return self._implicit(step, u)
         orbit = _Orbit(u, self.depth if self.method in MIXED else 0)
         for index in range(self.n_iterations):
-            orbit.take(step(orbit.next(), index))  # (1), (2), (3)
+            image = step(orbit.next(), index)
+            orbit.take(image if forcing is None else image + forcing)  # (1), (2), (3), (6)
         return self._equilibrium(orbit.next(), orbit, _unknown(u))
 
     def _implicit(self, step: Step, u: Tensor) -> Equilibrium:

@@ -446,7 +446,7 @@ LACKING = {
     "qwen3_moe": "mixtures of experts (MoE)",
     "olmoe": "mixtures of experts (MoE)",
     "deepseek_v2": "mixtures of experts (MoE)",
-    "gpt_oss": "mixtures of experts (MoE), or sinks",
+    "gpt_oss": "mixtures of experts (MoE), or attention sinks",
     "mamba": "state-space layers",
     "mamba2": "state-space layers",
 }

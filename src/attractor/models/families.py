@@ -43,6 +43,10 @@ def _dense(d_model: int, **kind: Any) -> TransformerConfig:
     return TransformerConfig(d_model=d_model, d_ff=4 * d_model, positions="rope", qk_norm=True, **shape, **kind)
 
 
+def _fast_slow(d_model: int, **shape: Any) -> FastSlowConfig:
+    return FastSlowConfig(d_model=d_model, d_ff=4 * d_model, max_seq_len=16_384, window=256, **shape)
+
+
 # CoupledQK (arXiv 2604.01683), table 8. `large` is as specified there; the stated ~350M need the MLP of `large-354m`.
 SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "tiny": TransformerConfig(vocab_size=64, d_model=256, n_heads=4, n_layers=6, d_ff=1024, max_seq_len=512),
@@ -58,6 +62,11 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "1b-2m": _qwen(vocab_size=4_096, d_model=128, n_heads=4, n_layers=6, max_seq_len=256),
     # FastSlow (arXiv 2606.16730), table 2: 779,777 parameters, and its dense baselines of 1,025,408 and 585,504.
     "fast-slow": FastSlowConfig(),
+    # Ours: the widths of `small` and `medium` for tokens of BPE, and a model of bytes. The fast path has a window and
+    # leaves the range to the slow path, so sequences may be long.
+    "fast-slow-small": _fast_slow(d_model=512, n_heads=8, n_pre=2, n_slow=4, n_post=2, vocab_size=50_257),
+    "fast-slow-medium": _fast_slow(d_model=768, n_heads=12, n_pre=3, n_slow=6, n_post=3, vocab_size=50_257),
+    "fast-slow-long": _fast_slow(d_model=256, n_heads=4, n_pre=2, n_slow=2, n_post=1, vocab_size=320, pool_factor=8),
     "dense-minimind": _dense(d_model=128, mlp="swiglu"),
     "dense-gemma": _dense(d_model=96, mlp="geglu", norms_per_block=4),
     # Jacobians (arXiv 2505.19458), section 6: Sudoku, 16 iterations, 512 channels, 8 heads; oscillators of 4 channels.

@@ -7,7 +7,8 @@ pool and up are in `timescales.py`; Slow is causal over the pooled positions; ph
 biases, so that 0, which the first block reads, stays 0. Both act on each block once: Norm(phi(up(y))) is
 up(Norm(phi(y))). gamma starts at 0: the coupled model starts as the one without coupling, and its slow path gets no
 gradient until the gate has moved. `relax` is a single pass of Post, or a method that comes closer to its equilibrium
-(`equilibrium/fixed_point.py`). FastSlow: arXiv 2606.16730.
+(`equilibrium/fixed_point.py`). Under "forced", the injection enters at every evaluation: x <- Post(x) + injection, from
+x instead of u. FastSlow: arXiv 2606.16730.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ from torch import Tensor, nn
 from attractor.attention import AttentionConfig, Cache, Rope, Rotation
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
-from attractor.equilibrium.fixed_point import Solver
+from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
 from attractor.equilibrium.manifold import unit_sphere
-from attractor.errors import require
+from attractor.errors import require, unknown
 from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
@@ -34,6 +35,7 @@ from attractor.models.residual_streams import StreamedBlock
 from attractor.taps import listening, tap
 
 KV_HEADS = 2  # the paper's, of four
+MIXINGS = ("static", "dynamic")  # of residual streams
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,16 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     slow_attention: str | AttentionConfig | None = None  # None: that of the fast path
     frozen: bool = False  # the gate stays at 0: the slow path exists, but neither runs nor learns
     projector_width: int | None = None  # phi: None is a linear map, else an MLP with so many hidden units
-    equilibrium: str = "single"  # or passes, anderson, deq
+    equilibrium: str = "single"  # or passes, anderson, deq, forced
     n_iterations: int = 4  # of the methods other than a single pass
+    solver_depth: int = later(1)  # earlier evaluations from which anderson and deq extrapolate
+    solver_tolerance: float = later(1e-3)  # residual below which a token counts as solved; it stops nothing
+    backward_iterations: int | None = later(None)  # of deq's gradient; None: n_iterations
     fixed_point_loss: float = 0.0  # weight of the mean square of Post(u) - u in the loss
     streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
-    unit_slow_state: bool = False  # the slow state lies on the unit sphere (M2)
+    stream_mixing: str = later("static")  # or "dynamic": the weights that mix streams depend on the input
+    unit_slow_state: bool = False  # the output of the slow path lies on the unit sphere (M2)
+    unit_pooled_state: bool = later(False)  # so does its input, the pooled tokens
     slow_input: str = later("text")  # or "constant", a control whose slow path receives no information
 
     def __post_init__(self) -> None:
@@ -79,12 +86,35 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         require(self.slow_input in ("text", "constant"), "slow_input", "text or constant", self.slow_input)
         require(self.fixed_point_loss >= 0, "fixed_point_loss", "at least 0", self.fixed_point_loss)
         require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
-        solver = self.solver
-        rule = "0 under deq, which solves what the loss asks for"
-        require(solver.method != "deq" or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
-        rule = "0 under deq, since each evaluation would be of another map"
-        require(solver.method != "deq" or not self.dropout, "dropout", rule, self.dropout)
+        require(self.stream_mixing in MIXINGS, "stream_mixing", " or ".join(MIXINGS), self.stream_mixing)
+        rule = "static with a single stream"
+        require(self.streams > 1 or self.stream_mixing == "static", "stream_mixing", rule, self.stream_mixing)
+        self._require_solver()
         super().__post_init__()
+
+    def _require_solver(self) -> None:
+        method = self.equilibrium
+        if method not in METHODS:
+            raise unknown("equilibrium", method, METHODS)
+        self.require_count("solver_depth")
+        if self.backward_iterations is not None:
+            self.require_count("backward_iterations", least=0)
+        require(self.solver_tolerance > 0, "solver_tolerance", "positive", self.solver_tolerance, "1e-3 suits training")
+        for field, methods in (
+            ("solver_depth", MIXED),
+            ("solver_tolerance", METHODS[1:]),
+            ("backward_iterations", ("deq",)),
+        ):
+            default, value = getattr(FastSlowConfig, field), getattr(self, field)
+            next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
+            rule = f"{default} under equilibrium '{method}'"
+            require(method in methods or value == default, field, rule, value, next_step)
+        rule = f"0 under {method}, which solves another equation"
+        free = method not in ("deq", "forced")
+        require(free or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
+        rule = "0 under deq, since each evaluation would be of another map"
+        require(method != "deq" or not self.dropout, "dropout", rule, self.dropout)
+        assert self.solver  # which refuses a wrong n_iterations
 
     @property
     def label(self) -> str:
@@ -92,7 +122,9 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
     @property
     def solver(self) -> Solver:
-        return Solver(self.equilibrium, 1 if self.equilibrium == "single" else self.n_iterations)
+        n_iterations = 1 if self.equilibrium == "single" else self.n_iterations
+        depth, tolerance = self.solver_depth, self.solver_tolerance
+        return Solver(self.equilibrium, n_iterations, depth, tolerance, self.backward_iterations)
 
     @property
     def slow_attention_config(self) -> AttentionConfig:
@@ -186,7 +218,8 @@ class FastSlow(LanguageModel):
             indices = range(first, first + n)
             if config.streams == 1:
                 return nn.ModuleList(Block(config, attention, index) for index in indices)
-            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams) for index in indices)
+            dynamic = config.stream_mixing == "dynamic"
+            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams, dynamic) for index in indices)
 
         self.pre = stack(fast, 0, config.n_pre)
         self.slow = stack(slow, config.n_pre, config.n_slow)
@@ -196,6 +229,7 @@ class FastSlow(LanguageModel):
         turned = config.positions == "rope" and width
         self.slow_rope = Rope(width, config.rope_theta, config.rope_scaling) if turned else None
         self.solver = config.solver
+        self.pooled_on_sphere = config.unit_pooled_state
         if config.frozen:
             self.slow.requires_grad_(False)
             self.injection.requires_grad_(False)
@@ -224,10 +258,11 @@ class FastSlow(LanguageModel):
         slow_placement = None if self.config.frozen else self.slow_placement(x, placement, past)
         for index in range(self.config.n_rounds):
             its_past = None if past is None else past.rounds[index]
+            injection = None
             if slow_placement is not None:
                 injected, of_slow = self.injected(self.joined(x), *slow_placement, its_past)
-                x, losses = x + self.spread(injected), losses + of_slow
-            x, of_post = self.relaxed(x, placement, its_past)
+                injection, losses = self.spread(injected), losses + of_slow
+            x, of_post = self.relaxed(x, injection, placement, its_past)
             losses = losses + of_post
         return self.joined(x), torch.stack(losses).sum()
 
@@ -261,14 +296,18 @@ class FastSlow(LanguageModel):
         y = blocks.pool(x, memory)
         if self.config.slow_input == "constant":
             y = torch.ones_like(y)
+        if self.pooled_on_sphere:
+            y = unit_sphere(y)
         losses: list[Tensor] = []
         if blocks.n_blocks:
             y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)
             y = self.injection(tap("slow", self.joined(y)))
         return blocks.upsample(y, memory), losses
 
-    def relaxed(self, u: Tensor, placement: TokenPlacement, past: RoundCache | None) -> tuple[Tensor, list[Tensor]]:
-        """Return the result of relax(Post, u), and the auxiliary losses of Post."""
+    def relaxed(
+        self, x: Tensor, injection: Tensor | None, placement: TokenPlacement, past: RoundCache | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the result of relax(Post, x + injection), and the auxiliary losses of Post."""
         losses: list[list[Tensor]] = []  # of every evaluation
 
         def step(z: Tensor, evaluation: int) -> Tensor:
@@ -279,12 +318,15 @@ class FastSlow(LanguageModel):
             losses.append(aux_losses)
             return image
 
+        forcing = injection if self.solver.method == "forced" and self.config.n_post else None
+        u = x if injection is None or forcing is not None else x + injection
         if not self.config.n_post:
             return u, []
         if self.solver.method == "single" and not listening("residual"):
             return step(u, 0), losses[0]
-        solution = self.solver.solve(step, u)
+        solution = self.solver.solve(step, u, forcing)
         tap("residual", solution.trace)
+        tap("token_residual", solution.residual)
         with_graph = losses[-1:] if self.solver.method == "deq" else losses
         return solution.state, [loss for aux_losses in with_graph for loss in aux_losses]
 

@@ -195,15 +195,18 @@ def _through(block: Block, mask: bool | Tensor, rotation: Rotation | None, h: Te
 def _fast_path(model: FastSlow, h: Tensor, placement: TokenPlacement) -> list[Step]:
     post: list[Step] = _blocks(model.blocks_of(model.post), placement.mask, placement.rotation)
     if model.solver.method != "single":
-        post = [lambda u: model.relaxed(u, placement, None)[0]]
+        post = [lambda u: model.relaxed(u, None, placement, None)[0]]
     rounds = post
     if not model.config.frozen:
         slow_placement = model.slow_placement(h, placement, None)
 
         def injection(x: Tensor) -> Tensor:
-            return x + model.spread(model.injected(model.joined(x), *slow_placement, None)[0])
+            return model.spread(model.injected(model.joined(x), *slow_placement, None)[0])
 
-        rounds = [injection, *post]
+        if model.solver.method == "forced":  # the injection enters every evaluation, so a round is one map
+            rounds = [lambda x: model.relaxed(x, injection(x), placement, None)[0]]
+        else:
+            rounds = [lambda x: x + injection(x), *post]
     return _blocks(model.blocks_of(model.pre), placement.mask, placement.rotation) + rounds * model.config.n_rounds
 
 

@@ -2,15 +2,18 @@
 
     h = sum_i r_i X_i,   X_i <- sum_j H_ij X_j + w_i branch(h)                                              (1)
     r = softmax,   H = sinkhorn,   w = 2 sigmoid   of what is learned                                       (2)
+    what is learned: a weight, or under dynamic mixing the weight + W norm(X), for each token                (3)
 
 H does not increase the norm of the streams and keeps their mean. All streams start as copies and w as 1, so initially
 the block equals one with a single stream, whatever r and H are. r initially prefers another stream in every branch;
 otherwise the streams would remain copies.
+W starts at 0, so that dynamic mixing starts as static mixing. norm has no weight and spans all streams of a token.
 FastSlow, M1 (Gao, Attention is just another name for coupling?, 2026, arXiv 2606.16730), after Xie et al., 2025 (mHC),
-whose weights also depend on the input.
+whose mixing is dynamic.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -23,12 +26,13 @@ from attractor.models.config import ModelConfig
 class Mixing(nn.Module):
     """The weights by which one branch reads from the streams, mixes them, and writes to them."""
 
-    def __init__(self, n_streams: int, favourite: int) -> None:
+    def __init__(self, n_streams: int, favourite: int, of_input: nn.Module | None = None) -> None:
         super().__init__()
         self.favourite = favourite % n_streams
         self.read_weights = nn.Parameter(torch.empty(n_streams))
         self.write_weights = nn.Parameter(torch.empty(n_streams))
         self.mix_weights = nn.Parameter(torch.empty(n_streams, n_streams))
+        self.of_input = of_input  # B T N D -> B T N (N + 2), the W of (3)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -40,20 +44,45 @@ class Mixing(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "B T N D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T N D"], Float[Tensor, "N 1"]]:
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T N D"], Float[Tensor, "*token N 1"]]:
         """Return what the branch reads, the mixed streams, and the weights by which the branch is added to them."""
-        read = torch.einsum("n,btnd->btd", self.read_weights.softmax(0).to(x.dtype), x)
-        mixed = torch.einsum("nm,btmd->btnd", sinkhorn(self.mix_weights).to(x.dtype), x)
-        return read, mixed, 2 * self.write_weights.sigmoid().to(x.dtype).unsqueeze(-1)
+        read, write, mix, token = self.read_weights, self.write_weights, self.mix_weights, ""
+        if self.of_input is not None:
+            n = len(read)
+            of_input = self.of_input(x).split((n, n, n * n), dim=-1)
+            read, write, mix = read + of_input[0], write + of_input[1], mix + of_input[2].unflatten(-1, (n, n))  # (3)
+            token = "bt"
+        streams = torch.einsum(f"{token}n,btnd->btd", read.softmax(-1).to(x.dtype), x)
+        mixed = torch.einsum(f"{token}nm,btmd->btnd", sinkhorn(mix).to(x.dtype), x)
+        return streams, mixed, 2 * write.sigmoid().to(x.dtype).unsqueeze(-1)
+
+
+class OfInput(nn.Linear):
+    """The map W norm(X) of (3)."""
+
+    def __init__(self, n_streams: int, d_model: int) -> None:
+        super().__init__(n_streams * d_model, n_streams * (n_streams + 2), bias=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T W"]:
+        flat = x.flatten(2)
+        return super().forward(F.rms_norm(flat, flat.shape[-1:]))
 
 
 class StreamedBlock(Block):
     """A block with N residual streams: B T N D in and out."""
 
-    def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int, n_streams: int) -> None:
+    def __init__(
+        self, config: ModelConfig, attention: AttentionConfig, layer_index: int, n_streams: int, dynamic: bool = False
+    ) -> None:
         super().__init__(config, attention, layer_index)
-        self.attention_mixing = Mixing(n_streams, 2 * layer_index)
-        self.mlp_mixing = Mixing(n_streams, 2 * layer_index + 1)
+
+        def mixing(favourite: int) -> Mixing:
+            return Mixing(n_streams, favourite, OfInput(n_streams, config.d_model) if dynamic else None)
+
+        self.attention_mixing, self.mlp_mixing = mixing(2 * layer_index), mixing(2 * layer_index + 1)
 
     def forward(
         self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None

@@ -6,16 +6,17 @@
     slow memory     P (1 + mean distance); where the state decays by a, P / (1 - a). In tokens              (4)
     by head         P m, m the effective memory of a head (`analysis/memory.py`); of a map, 1 + mean distance (4')
     residual        |F(z) - z| / |z|, mean over tokens, for each round and each evaluation of F             (5)
-    contraction     the growth rate of z -> F(z) - z at u, the largest of all rounds                        (6)
-    deq_unsolved    share of tokens, over all rounds, whose equilibrium was not reached                     (7)
+    contraction     the growth rate of z -> F(z) - z at u, under "forced" of F, the largest of all rounds   (6)
+    unsolved        share of tokens, over all rounds, whose residual is above the solver's tolerance        (7)
 
-F is Post; under "deq" it is the map that the method iterates. P is the pool factor. (2), (3) and (4) are lists over the
-calls of blocks in order, so a Post that is evaluated several times a round appears several times. The mean in (4) can
-be large although most heads remember next to nothing; (4') shows that. The two sides of (4) agree where attention falls
-by a constant factor. Without any memory, both are P, the block itself. (6) is `growth_rate` of
-`equilibrium/fixed_point.py`: below 1, plain iteration converges.
+F is Post; in (5) and (7), under "deq" and "forced", it is the map that the method iterates. (7) is of methods other
+than "single". P is the pool factor. (2), (3) and (4) are lists over the calls of blocks in order, so a Post that is
+evaluated several times a round appears several times. The mean in (4) can be large although most heads remember next to
+nothing; (4') shows that. The two sides of (4) agree where attention falls by a constant factor. Without any memory,
+both are P, the block itself. (6) is `growth_rate` of `equilibrium/fixed_point.py`: below 1, plain iteration of (4) and
+(6) there converges.
 
-(6) and (7) need a few backward passes through Post, so they are measured at evaluations; the rest is measured at every
+(6) needs a few backward passes through Post, so (6) and (7) are measured at evaluations; the rest is measured at every
 look at the probe. Measuring draws no random numbers of the run and keeps no state.
 """
 
@@ -42,28 +43,33 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well Post converges to its equilibrium on the probe. Tokens and residual are counted under "deq" alone."""
+    """How well Post converges to its equilibrium on the probe. A single pass has no tokens to count."""
 
+    method: str
     growth: float
+    tolerance: float
     n_tokens: int = 0
     n_unsolved: int = 0
     largest_residual: float = 0.0
 
     @property
     def record(self) -> Record:
-        unsolved = {"deq_unsolved": self.n_unsolved / self.n_tokens} if self.n_tokens else {}
+        unsolved = {"unsolved": self.n_unsolved / self.n_tokens} if self.n_tokens else {}
         return {"contraction": self.growth} | unsolved
 
     @property
     def warning(self) -> str | None:
-        """A line for the user where "deq" does not, or may not, converge."""
-        if not self.n_tokens or (self.growth < 1 and not self.n_unsolved):
+        """A line for the user where the method does not, or may not, reach its equilibrium."""
+        has_growth = self.method in ("deq", "forced")  # methods that (6) says something about
+        if not self.n_tokens or not (self.n_unsolved or (has_growth and self.growth >= 1)):
             return None
+        growth = f", and plain iteration grows by {self.growth:.2f} a step, where it should be below 1"
+        of_deq = "; training goes on with each token's best iterate" if self.method == "deq" else ""
         return (
-            f"deq {'does' if self.n_unsolved else 'may'} not converge: {self.n_unsolved} of {self.n_tokens} tokens of "
-            f"the probe are not solved (largest residual {self.largest_residual:.2g}), and plain iteration grows by "
-            f"{self.growth:.2f} a step, where it should be below 1; training goes on with each token's best iterate. "
-            "More n_iterations may help"
+            f"{self.method} {'does' if self.n_unsolved else 'may'} not reach its equilibrium: {self.n_unsolved} of "
+            f"{self.n_tokens} tokens of the probe have a residual above {self.tolerance:g} (largest "
+            f"{self.largest_residual:.2g}){growth if has_growth else ''}{of_deq}. More n_iterations may help, or a "
+            "larger solver_tolerance if this residual is small enough for you"
         )
 
 
@@ -123,17 +129,16 @@ class Vitals:
             return None
         # The same signs at each evaluation, so that a difference between two evaluations comes from training alone.
         signs = torch.Generator().manual_seed(0)
-        growth = max(float(growth_rate(partial(_moved, step), u, generator=signs).max()) for step, u in posts)
         solver = self.model.solver
-        if solver.method != "deq":
-            return Convergence(growth)
-        solutions = [solver.solve(step, u) for step, u in posts]
-        return Convergence(
-            growth,
-            sum(solution.residual.numel() for solution in solutions),
-            sum(int(solution.n_unsolved) for solution in solutions),
-            max(float(solution.largest_residual) for solution in solutions),
-        )
+        iterated = _once if solver.method == "forced" else _moved
+        growth = max(float(growth_rate(partial(iterated, step), u, generator=signs).max()) for step, u in posts)
+        if solver.method == "single":
+            return Convergence(solver.method, growth, solver.tolerance)
+        with capture("token_residual") as seen, _evaluating(self.model):
+            self.forward()
+        residuals = torch.cat([residual.flatten() for residual in seen["token_residual"]])
+        n_unsolved, largest = int((residuals > solver.tolerance).sum()), float(residuals.max())
+        return Convergence(solver.method, growth, solver.tolerance, len(residuals), n_unsolved, largest)
 
     def posts(self) -> list[tuple[Step, Tensor]]:
         """Return F and u of each round."""
@@ -167,7 +172,7 @@ def summary_of_vitals(records: Sequence[Mapping[str, Any]]) -> Record:
     means = {"slow_memory": last.get("slow_memory"), "residual": [trace[-1] for trace in last.get("residual", [])]}
     summary |= {name: fmean(values) for name, values in means.items() if values and None not in values}
     converged: Mapping[str, Any] = next((record for record in reversed(records) if "contraction" in record), {})
-    return summary | {name: converged[name] for name in ("contraction", "deq_unsolved") if name in converged}
+    return summary | {name: converged[name] for name in ("contraction", "unsolved") if name in converged}
 
 
 def _measure_block(
@@ -187,6 +192,10 @@ def _measure_block(
     calls.by_head += [effective_memory(decay).mean((0, -1)) for decay in decays] or [  # (4')
         1 + mean_distance(weights).mean((0, -1)) for weights in maps
     ]
+
+
+def _once(step: Step, z: Tensor) -> Tensor:
+    return step(z, 0)
 
 
 def _moved(step: Step, z: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ It measures the weights that a run ended with, and those that it started from:
     lumpability     of each fast attention map by blocks of P, over batch and heads (`analysis/lumpability.py`)
     column sums     1' dF/du for Post at u, on one sequence: all 1 where Post is a step of a generator
     contraction     growth rate of z -> F(z) - z at u: below 1 plain iteration finds Post's equilibrium
-    slow memory     in tokens, call by call; residuals and, under "deq", the share of tokens not solved
+    slow memory     in tokens, call by call; residuals and the share of tokens not solved by an equilibrium method
 
 All but the column sums are measured on the first sequences of the validation set. See FastSlow, section 8 and remarks
 25 and 30; `models/vitals.py` defines each quantity exactly.

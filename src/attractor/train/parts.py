@@ -28,6 +28,7 @@ from attractor.models.recurrent import RecurrentModel
 
 # Patterns of the names of blocks in a model. A recurrent model has a single block, or attention outside any block.
 FAST, SLOW = r"(?:(?:blocks|pre|post)\.\d+\.|block\.|)", r"slow\.\d+\."
+MIXING = "(?:attention|mlp)_mixing"  # of residual streams
 OF_ENERGY = ("query", "key", "turn", "strength")  # weights of attention that is the gradient of an energy
 PARTS = ("embedding", "positions", *STAGES, "mlp", "norms", "slow path", "injection", "readout")
 OF_TWO_TIMESCALES = ("slow path", "injection")  # parts that FastSlow alone has
@@ -102,9 +103,10 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     flops["project"] += inside(FAST, "attention") - sum(flops.values())  # attention without stages
     flops["couple"] += inside("", "convolution") + inside(FAST, "mixing")
     flops["mlp"] = inside(FAST, "mlp")
+    flops["norms"] = inside(FAST, MIXING)
     n_slow = config.slow_length(seq_len)
     if n_slow:
-        flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp")
+        flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp") + inside(SLOW, MIXING)
         flops["injection"] = sum(n for name, n in counted.items() if re.fullmatch(r"\w+\.injection", name))
     flops["readout"] = counted["Global"] - sum(flops.values())
     flops["score"] = scores(FAST, seq_len, config.mechanisms[0].score)
