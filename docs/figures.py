@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 import torch
@@ -377,6 +378,19 @@ def control() -> "Figure":
     low, high = (end(axes.get_ylim()[side] for axes in panels) for side, end in enumerate((min, max)))
     for axes in panels:
         axes.set_ylim(low, high)
+    return figure
+
+
+def beyond_window() -> "Figure":
+    """The share of right answers of each model, where the answer stands beyond the window of the fast path."""
+    record = read_record(RESULTS / "study-fast-slow-window-desk.json")
+    figure, (axes,) = side_by_side(1, 4.2, WIDTH)
+    for place, row in enumerate(reversed(record.design.rows)):
+        answered = [outcome.summary["metric"]["value"] for outcome in record.cell(row, "").outcomes]
+        axes.barh(place, fmean(answered), xerr=stdev(answered), color=PALETTE[0], height=0.7, ecolor=INK)
+    axes.set_yticks(range(len(record.design.rows)), list(reversed(record.design.rows)))
+    axes.axvline(1 / 16, color=GREY, linewidth=0.8)
+    titled(axes, "", "share of right answers", "")
     return figure
 
 
