@@ -30,7 +30,8 @@ REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
 compare: $(VENV)/.installed
 	@$(BIN)/attractor compare $(ARGS)
 
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Tests start many interpreters, which should not compile the sources again, whatever the environment says.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The tests that are not marked slow.
 test: $(VENV)/.installed-dev

@@ -2,6 +2,9 @@
 
 Tests check the shapes in attention's signatures at run time. `make test` does so in the tests of attention, of its
 kernels and of the contract alone, because the checks take four fifths of the time of a small attention layer.
+
+The page of a run has eight charts, which take longer than a short run. `make test` draws every chart in the tests of
+reports alone. In other tests a chart is drawn once for each process, and later pages show it again.
 """
 
 import gc
@@ -9,6 +12,7 @@ import os
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault(
     "TRITON_INTERPRET", "1"
@@ -32,6 +36,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)  # workers run side by side: more threads would only wait for one another
 
+# Imports and tests make many objects and few cycles. At Python's thresholds (700, 10, 10) the garbage collector takes a
+# tenth of the time of all tests.
+gc.set_threshold(50_000, 20, 50)
+
 # Each `torch.manual_seed` queues a call for every kind of accelerator, with a stack trace: a hundred times the cost.
 if not torch.accelerator.is_available():
     for accelerator in (torch.cuda, torch.mtia, torch.xpu):
@@ -42,11 +50,21 @@ jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
 
 # On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
 from attractor.corpus import sign_of_life  # noqa: E402
+from attractor.report import run_page  # noqa: E402
 
 sign_of_life.FIRST_SECONDS = 600.0
 
 TESTS = Path(__file__).parent
 CHECKED = (TESTS / "attention", TESTS / "kernels", TESTS / "test_contract.py")
+
+draw_chart = run_page._chart
+charts: dict[str, dict[str, Any]] = {}  # by name
+
+
+def chart_of_this_process(name: str, *arguments: Any) -> dict[str, Any]:
+    if name not in charts:
+        charts[name] = draw_chart(name, *arguments)
+    return charts[name]
 
 
 def pytest_collection_finish() -> None:
@@ -58,3 +76,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     is_fast_tier = item.config.option.markexpr == "not slow"
     is_checked = not is_fast_tier or any(item.path.is_relative_to(path) for path in CHECKED)
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
+    is_drawn = not is_fast_tier or item.path.is_relative_to(TESTS / "report")
+    run_page._chart = draw_chart if is_drawn else chart_of_this_process

@@ -15,17 +15,41 @@ from attractor.former_names import PRESENT_NAMES
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
 
 
-def modules_after(statement: str) -> set[str]:
-    """Return the top-level names of all modules that a fresh interpreter has loaded after this statement."""
-    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+LOADED = "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+
+
+def modules_after_each(*statements: str) -> list[set[str]]:
+    """Return the top-level names of all modules that a fresh interpreter has loaded after each of the statements."""
+    code = "\n".join(["import json, sys", *(f"{statement}\n{LOADED}" for statement in statements)])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    return set(json.loads(done.stdout))
+    return [set(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_the_package_alone_loads_nothing_heavy_and_shows_its_public_names() -> None:
-    """Criterion: `import attractor` loads no torch, and `dir(attractor)` is exactly the list of public names."""
-    assert modules_after("import attractor; dir(attractor)").isdisjoint({"torch", "numpy", *HEAVY})
+def modules_after(statement: str) -> set[str]:
+    return modules_after_each(statement)[0]
+
+
+def test_the_package_alone_shows_exactly_its_public_names() -> None:
     assert set(dir(attractor)) == {*attractor.__all__, "__version__"}
+
+
+def test_each_use_of_the_package_loads_only_what_it_needs() -> None:
+    """Criterion: `import attractor` loads no torch; a layer and the training loop load neither the console, nor
+    reports, nor statistics, nor Hugging Face; and the command line loads reports only when it reports.
+
+    One interpreter does all of it in this order, so that modules loaded earlier count against each later use."""
+    package, layer, loop, command = modules_after_each(
+        "import attractor; dir(attractor)",
+        "attractor.attention.build('gated', d_model=16, n_heads=2)",
+        "import attractor.train.loop",
+        "import attractor.cli.runs",
+    )
+    assert package.isdisjoint({"torch", "numpy", *HEAVY})
+    assert {"torch", "attractor"} <= layer
+    assert layer.isdisjoint(HEAVY), layer & set(HEAVY)
+    assert loop.isdisjoint(HEAVY), loop & set(HEAVY)
+    assert {"tyro", "rich", "torch"} <= command
+    assert command.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
 
 
 def test_public_names_keep_their_objects_when_all_rooms_are_loaded() -> None:
@@ -36,24 +60,6 @@ def test_public_names_keep_their_objects_when_all_rooms_are_loaded() -> None:
     assert callable(attractor.tap)
     assert callable(attractor.capture)
     assert callable(attractor.attention_maps)
-
-
-def test_building_a_layer_loads_little_more_than_torch() -> None:
-    """Criterion: the package loads neither the console, nor reports, nor statistics, nor Hugging Face."""
-    loaded = modules_after("import attractor; attractor.attention.build('gated', d_model=16, n_heads=2)")
-    assert {"torch", "attractor"} <= loaded
-    assert loaded.isdisjoint(HEAVY), loaded & set(HEAVY)
-
-
-def test_runs_can_be_read_and_trained_without_a_console() -> None:
-    """Criterion: the training loop imports neither console nor reports."""
-    assert modules_after("import attractor.train.loop").isdisjoint(HEAVY)
-
-
-def test_the_command_line_loads_reports_only_when_it_reports() -> None:
-    loaded = modules_after("import attractor.cli.runs")
-    assert {"tyro", "rich", "torch"} <= loaded
-    assert loaded.isdisjoint({"scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas"})
 
 
 def test_output_from_stored_tables_loads_no_torch() -> None:
@@ -88,10 +94,12 @@ def test_runs_are_watched_without_torch_and_figures_are_drawn_only_on_request() 
 @pytest.mark.slow
 def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
     """The name is public, and models that use fixed points need none of its imports."""
-    assert "scipy" not in modules_after("import attractor; attractor.equilibrium.fixed_point.Solver()")
-    assert "scipy" in modules_after(
-        "import attractor; attractor.equilibrium.master_equation.random_generator(3, seed=0)"
+    before, after = modules_after_each(
+        "import attractor; attractor.equilibrium.fixed_point.Solver()",
+        "attractor.equilibrium.master_equation.random_generator(3, seed=0)",
     )
+    assert "scipy" not in before
+    assert "scipy" in after
     with pytest.raises(AttributeError, match="has no attribute 'equation'"):
         _ = attractor.equilibrium.equation
 

@@ -63,7 +63,7 @@ MEASURES = {
 }
 
 
-@pytest.mark.parametrize("task", fast_alone(TASKS, "text", "sudoku"))
+@pytest.mark.parametrize("task", fast_alone(TASKS, "sudoku"))
 def test_a_task_trains_resumes_and_compares_by_its_metric(task: str, tmp_path: Path, attractor: Command) -> None:
     """Criterion: its measures are in the summary, in the metrics of every validation and on the live console, and a
     comparison of mechanisms ends with a page."""

@@ -130,7 +130,7 @@ def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
     values |= {"task": config.task.kind} | dict.fromkeys(FROM_THE_TASK)
     del values["model"]
     tokens = config.n_steps * config.tokens_per_step
-    shape = config.model.to_dict() | {"positions": None}  # which may be those of the task
+    shape = config.model.to_dict() | {"positions": None}  # a task may suggest its own
     model = next((name for name, size in SIZES.items() if size.to_dict() | {"positions": None} == shape), "own")
     return {
         "phrase": SETTINGS.get(name, ""),

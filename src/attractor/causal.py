@@ -341,7 +341,7 @@ def described(folder: Path) -> dict[str, Any]:
         raise InputError(f"config.json of '{folder}' must be JSON, but is damaged; restore it") from error
     if not isinstance(config, dict):
         return {}
-    return config if "model_type" in config else RunFolder.open(folder).config  # which refuses a changed file
+    return config if "model_type" in config else RunFolder.open(folder).config  # a changed file is refused
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class RunStopped(RuntimeError):  # noqa: N818
 
 
 class RankLostError(RunStopped):
-    """Another process of the run failed, is gone or is stuck. One of those that notice `speaks` for all."""
+    """Another process of the run failed, is gone or is stuck. Of the processes that notice it, one `speaks` for all."""
 
     def __init__(self, message: str, speaks: bool) -> None:
         super().__init__(message)

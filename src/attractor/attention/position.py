@@ -240,7 +240,7 @@ class GridMatrices(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Start as `GridRope`."""
+        """Set the matrices to the rotations of `GridRope`, and those of outputs to the inverse rotations."""
         turned = self.rope.at(torch.arange(self.rope.n_cells, device=self.query.device))
         rows = torch.stack([turned.cos, -turned.sin], dim=-1), torch.stack([turned.sin, turned.cos], dim=-1)
         matrices = torch.stack(rows, dim=-2)
@@ -256,7 +256,7 @@ class GridMatrices(nn.Module):
 
 
 class MatricesOfCells(Rotation):
-    """What `GridMatrices` does at given positions."""
+    """The matrices of `GridMatrices` at given positions, which take the place of a rotation."""
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
         self.width, self.of_values = 2 * query.shape[-3], True

@@ -350,10 +350,10 @@ class Stays(Rule):
 
 @dataclass(frozen=True)
 class OfTheBest(Rule):
-    """`Stays` for the row with the largest mean of `best_by`, and good rows lie lower in `quantity` than bad ones.
+    """The best row, by the mean of `best_by`, stays at or below `level`, and good rows lie lower than bad ones.
 
-    A row is good where it has at least half of the best row's `best_by`, and bad otherwise. If a level is reached by
-    good and by bad rows alike, that the best row reaches it says nothing about what makes it best.
+    A row is good where it has at least half of the best row's `best_by`, and bad otherwise. Where bad rows
+    stay below the level as good ones do, the level of the best row alone would not tell what makes it best.
     """
 
     among: tuple[str, ...]
@@ -416,12 +416,12 @@ class OfTheBest(Rule):
 
 @dataclass(frozen=True)
 class Sensitive(Rule):
-    """`rule`, where the mean of `quantity` of each row lies within limits; elsewhere its parts are unclear."""
+    """Judge by `rule` where the mean of `quantity` of each row lies within limits; the verdict elsewhere is unclear."""
 
     rule: Rule
     rows: tuple[str, ...]
     quantity: Quantity
-    why: str  # nothing can be told outside the limits
+    why: str  # the reason why nothing can be told outside the limits
     least: float = -math.inf
     most: float = math.inf
 
@@ -449,7 +449,7 @@ class Sensitive(Rule):
 
 @dataclass(frozen=True)
 class WhereActing(Rule):
-    """`rule` at one weight of a penalty. `rows` have the penalty at several weights; `rule` names the first of them.
+    """Judge by `rule` at one weight of a penalty. `rows` have it at several weights; `rule` names the first of them.
 
     The penalty could have acted at a weight where the mean of `effort` is at least `least`. Of these weights the one
     with the largest mean of `best_by` is judged, which must be another quantity than those that the rule judges.

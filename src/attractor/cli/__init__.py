@@ -35,7 +35,7 @@ from attractor.errors import (
 from attractor.files import next_step
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
-_LEFT_OUT: list[str] = []  # of this command
+_LEFT_OUT: list[str] = []  # what this command said about damaged runs and studies that it left out
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
@@ -89,7 +89,7 @@ def main() -> None:
     try:
         run_line(sys.argv[1:], console)
         sys.stdout.flush()
-        if _LEFT_OUT:  # the rest was used
+        if _LEFT_OUT:  # the result is that of the other runs and studies
             sys.exit(1)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

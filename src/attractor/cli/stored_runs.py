@@ -86,7 +86,7 @@ class RunsMirrorArguments:
 
 @dataclass(frozen=True)
 class RunsFetchArguments:
-    """Fetch a run, or all runs, from the address of a mirror; checksums are compared. Then they can be resumed."""
+    """Fetch a run, or all runs, from the address of a mirror, and compare checksums. Fetched runs can be resumed."""
 
     address: Annotated[Positional[str], arg(help="address of a mirror, or of one run in it")]
     folder: Annotated[Positional[Path], arg(help="folder to write: of the run, or of all runs")]

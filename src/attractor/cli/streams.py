@@ -80,7 +80,7 @@ class Stream(io.RawIOBase):
 
 
 def guard_streams() -> None:
-    """Let standard output and error be streams as above. A closed one is written nowhere."""
+    """Replace standard output and standard error by a `Stream` each. What is written to a closed one is dropped."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # otherwise the next file opened would take its place
         pass
     os.close(descriptor)

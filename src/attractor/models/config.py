@@ -20,7 +20,7 @@ from attractor.models.mlp import MLPS
 Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
 TRANSFORMER = "transformer"  # the family that has every field
-BOARD_POSITIONS = ("grid", "grid-rope")  # of the cells of a square board, which has max_seq_len of them
+BOARD_POSITIONS = ("grid", "grid-rope")  # positions in a square board of max_seq_len cells
 ROTATIONS = ("rope", "grid-rope")
 POSITIONS = ("learned", "rope", *BOARD_POSITIONS)
 NORM_NAMES = ("rmsnorm", "layernorm", "layernorm-no-bias")

@@ -139,7 +139,7 @@ class JudgedStudy:
     def __init__(self, record: StudyRecord) -> None:
         self.record = record
         self.design = record.design
-        self._layers_by_path: dict[str, int] = {}  # these two hold what every table and figure asks for again
+        self._layers_by_path: dict[str, int] = {}  # computed once, since every table and figure asks for them
         self._spreads: dict[tuple[str, str, Quantity], Spread] = {}
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines

@@ -97,7 +97,7 @@ class TaskConfig(PrintsChanges, ABC):
     """All that determines a task's data but the seed. `kind` names a subclass."""
 
     kind: ClassVar[str]
-    suited_positions: ClassVar[tuple[str, ...]] = ()  # of sequences with seq_len; other models get the first of them
+    suited_positions: ClassVar[tuple[str, ...]] = ()  # a model with others gets the first of these; () accepts all
 
     @property
     def seq_len(self) -> int | None:
