@@ -103,7 +103,8 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     flops["project"] += inside(FAST, "attention") - sum(flops.values())  # attention without stages
     flops["couple"] += inside("", "convolution") + inside(FAST, "mixing")
     flops["mlp"] = inside(FAST, "mlp")
-    flops["norms"] = inside(FAST, MIXING)
+    if mixing := inside(FAST, MIXING):
+        flops["norms"] = mixing
     n_slow = config.slow_length(seq_len)
     if n_slow:
         flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp") + inside(SLOW, MIXING)
