@@ -25,7 +25,7 @@ def record(
     control: str | None = "uniform",
     twin_gap: float = 1.0,
     claims: tuple[str, ...] = ("C1",),
-    name: str = "synthetic",
+    name: str = "coupling-ablation",
 ) -> StudyRecord:
     """Return a record with these runs by row, or by row and column.
 

@@ -25,7 +25,8 @@ def entries(lead: float = 0.06, scale: str = "laptop") -> tuple[Entry, ...]:
     rows |= {row: [loss - lead + turn for loss, turn in zip(BASE, WOBBLE, strict=True)] for row in COUPLED}
     record = study(rows, seeds=(0, 1, 2, 3))
     return ledger(
-        [replace(record, design=replace(record.design, scale=scale, claims=("C2", "C5")))], rule_dates=RULE_DATES
+        [replace(record, design=replace(record.design, name="coupling-ablation", scale=scale, claims=("C2", "C5")))],
+        rule_dates=RULE_DATES,
     )
 
 

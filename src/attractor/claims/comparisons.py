@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attractor.claims.sensitivity import control_gap
-from attractor.runs.quantity import LOSS, Quantity
+from attractor.runs.quantity import LOSS, LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.statistics.intervals import seed_differences
 
@@ -140,7 +140,8 @@ def instrument(
     unknown = Obstacle("unclear", f"sensitivity unknown: it takes two seeds or more of {what} and of '{against}'")
     if row is None:
         return None, unknown
-    losses, losses_against = (values(record, LOSS, name, column) for name in (row, against))
+    loss = quantity if quantity == LOSS_OF_VALIDATION else LOSS  # the first is of tasks whose tokens are no text
+    losses, losses_against = (values(record, loss, name, column) for name in (row, against))
     if isinstance(losses, Obstacle) or isinstance(losses_against, Obstacle):
         return None, unknown
     # A margin in another unit than the loss cannot bound the control's loss.

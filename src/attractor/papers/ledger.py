@@ -55,10 +55,15 @@ def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) 
     if rule is None:
         return entry
     since = stored["since"] if stored.get("rule") == rule.fingerprint else ""  # a rule not yet written down is younger
-    judged = [r for r in records if entry.claim.id in r.design.claims and r.design.scale == entry.verdict.scale]
+    judged = [r for r in records if _names(r, entry.claim) and r.design.scale == entry.verdict.scale]
     began = [(record.environments.get("time") or [""])[0] for record in judged]
     younger = entry.verdict.status != "not run" and (not since or min(began) < since)
     return replace(entry, rule_since=since, rule_is_younger=younger)
+
+
+def _names(record: StudyRecord, claim: Claim) -> bool:
+    """Return whether a record judges a claim. A claim may have moved to another study since the record was stored."""
+    return claim.id in record.design.claims and record.design.name == claim.study
 
 
 def read_rule_dates(results: Path) -> RuleDates:
@@ -88,7 +93,7 @@ def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
         return Entry(claim, Verdict("not run", "no study of ours asks this yet"))
     by_scale: dict[str, StudyRecord] = {}
     for record in records:
-        if claim.id in record.design.claims:
+        if _names(record, claim):
             by_scale[record.design.scale] = record
     verdicts = [claim.rule.judge(by_scale[scale]) for scale in SCALES if scale in by_scale]
     judged = [verdict for verdict in verdicts if verdict.status != "not run"]
