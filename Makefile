@@ -48,7 +48,7 @@ bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)
 
 # Kills, power cuts, signals, faults of ranks and damaged files: nothing may be lost. A quarter of an hour.
-# ARGS="10 3": ten of each, drawn from seed 3.
+# ARGS="10 3": ten of each, drawn from seed 3. ARGS="all 3": as many as without ARGS.
 stress: $(VENV)/.installed-dev
 	@$(BIN)/python tests/stress/all_scripts.py $(ARGS)
 

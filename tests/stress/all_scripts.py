@@ -1,6 +1,7 @@
 """Run all stress scripts, two at a time. Each line of their output begins with the name of the script.
 
-`python tests/stress/all_scripts.py [n] [seed]`; `make stress` does this. The numbers go to the scripts that take them.
+`python tests/stress/all_scripts.py [n] [seed]`; `make stress` does this. Scripts that draw their cases draw n of them,
+or as many as stand below.
 """
 
 import os
@@ -10,15 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-TAKE_NUMBERS = ("flip_bytes", "kill_resume", "signals", "kill_study", "power_cut")
-SCRIPTS = (*TAKE_NUMBERS, "rank_faults", "hostile_files")  # the longest first
+DRAWN = {"flip_bytes": 100, "kill_resume": 160, "signals": 47, "kill_study": 40, "power_cut": 20}
+SCRIPTS = (*DRAWN, "rank_faults", "hostile_files")  # the longest first
 TESTS = Path(__file__).parents[1]
 
 
 def run(script: str) -> bool:
     """Run a script, and return whether it found nothing."""
     started = time.monotonic()
-    numbers = sys.argv[1:3] if script in TAKE_NUMBERS else ()
+    n, seed = (sys.argv[1:] + ["all", "0"][len(sys.argv) - 1 :])[:2]
+    numbers = (str(DRAWN[script]) if n == "all" else n, seed) if script in DRAWN else ()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
         [sys.executable, "-u", str(TESTS / "stress" / f"{script}.py"), *numbers],
