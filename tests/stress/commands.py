@@ -27,6 +27,7 @@ import attractor
 from attractor import __main__
 from attractor.train.process import NEEDED, fresh_processes
 
+PATIENCE = 1800.0  # seconds that a script waits for work to be done, since the machine may have other work
 DRAWING = ("backend_agg", "backend_svg", "backend_pdf")
 
 

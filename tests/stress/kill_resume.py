@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stress.commands import forked, import_all, typed
+from stress.commands import PATIENCE, forked, import_all, typed
 
 N_RUNS = 4  # two of them at a time
 N_STEPS_A_KILL = 6
@@ -53,7 +53,7 @@ def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=PATIENCE)
     if process.returncode:
         raise SystemExit(f"the run ended with {process.returncode}: {said.decode()}")
 
@@ -136,3 +136,4 @@ if __name__ == "__main__":
             n_done += done
             print(*lines, sep="\n", flush=True)
     print(f"{n_done} kills of {len(shares)} runs: nothing lost")
+    sys.exit(f"{n_asked} kills were asked for; the other runs had ended before" if n_done < n_asked else 0)

@@ -23,7 +23,7 @@ from typing import Any
 from attractor.runs.lock import HOLD
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import POOL, StudyRecord
-from stress.commands import forked, import_all, typed
+from stress.commands import PATIENCE, forked, import_all, typed
 from stress.kill_resume import outcome
 
 STUDY = """
@@ -96,7 +96,7 @@ def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
     runs = held_by(folder)
     if victim == "one of its runs" and runs:
         os.kill(runs[0], signal.SIGKILL)  # the launcher reports the failure and continues with the others
-        process.communicate(timeout=300)
+        process.communicate(timeout=PATIENCE)
         return f"the launcher ended with {process.returncode}"
     os.kill(process.pid, signal.SIGKILL)
     if victim == "all of them":
@@ -133,7 +133,7 @@ def kills_of(killed: Path, n_kills: int, generator: random.Random) -> Iterator[s
     for number in range(n_kills):
         victim = VICTIMS[number % len(VICTIMS)]
         process = start_forked(killed)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while process.poll() is None and not held_by(killed) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.6))
@@ -165,7 +165,7 @@ def wait_until_free(folder: Path) -> None:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=PATIENCE)
     if process.returncode:
         raise SystemExit(f"the study ended with {process.returncode}: {said.decode()}")
 
