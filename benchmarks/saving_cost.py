@@ -9,7 +9,7 @@ lock of the interpreter, which the writing thread holds at times, or for the dis
 two threads have cores of their own, so the time for which they share a core is no part of (1), and neither is the time
 for which other processes use it: the kernel counts both, and they are subtracted.
 
-    python benchmarks/saving_cost.py [N_BLOCKS] [FOLDER]        24 blocks of width 1024 by default; exit code 1 above 2%
+    python benchmarks/saving_cost.py [N_BLOCKS] [FOLDER]        19 blocks of width 1024 by default; exit code 1 above 2%
 """
 
 import resource
@@ -107,5 +107,5 @@ def measure(n_blocks: int, root: Path) -> float:
 if __name__ == "__main__":
     arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(dir=arguments[1] if len(arguments) > 1 else None) as made:
-        share = measure(int(arguments[0]) if arguments else 24, Path(made))
+        share = measure(int(arguments[0]) if arguments else 19, Path(made))
     sys.exit(int(share > LARGEST_SHARE))
