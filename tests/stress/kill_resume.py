@@ -5,11 +5,13 @@
 The run is a real one through the command line. It saves a checkpoint after every step, so that kills hit every part of
 a step and of the writing of a checkpoint. The seed determines each kill: a number of further steps, and a few
 milliseconds. The sha256 of the final weights, optimizer and random state must be equal. So must every record of the
-metrics, each step once, except measurements such as tokens per second.
+metrics, each step once, except measurements such as tokens per second. The processes that are killed are forked from
+one that has imported torch; the undisturbed run and the end of the killed one are fresh processes.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -20,6 +22,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from stress.commands import PATIENCE, forked, import_all, typed
 
 N_RUNS = 4  # two of them at a time
 N_STEPS_A_KILL = 6
@@ -36,12 +40,6 @@ OFTEN = (
 MEASURED = ("tokens_per_second",)
 
 
-def as_at_a_terminal() -> None:
-    """Restore the signals that a background process of a shell, or one under nohup, ignores."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 def command_of(folder: Path, n_steps: int) -> list[str]:
     corpus = folder.parent / "corpus.txt"
     corpus.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
@@ -55,7 +53,7 @@ def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=PATIENCE)
     if process.returncode:
         raise SystemExit(f"the run ended with {process.returncode}: {said.decode()}")
 
@@ -97,13 +95,16 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> int:
     """Raise an error if the killed run and the undisturbed one differ; return the number of kills that came in time."""
+    import_all()
     generator = random.Random(seed)
     say(f"{n_kills} kills of a run of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))
+    run = typed(*command_of(root / "killed", n_steps))
     n_hits = n_done = 0
     for number in range(1, n_kills + 1):
         steps, seconds = generator.randint(0, n_steps // n_kills), generator.uniform(0, 0.05)
-        where = kill_after(start(root / "killed", n_steps), root / "killed", steps, seconds)
+        process = forked(run, root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        where = kill_after(process, root / "killed", steps, seconds)
         n_hits += "inside" in where
         n_done += "ended before" not in where
         say(f"kill {number:>2}: {steps:>2} steps and {1000 * seconds:4.1f} ms on: {where}")
@@ -129,8 +130,10 @@ if __name__ == "__main__":
     n_asked, seed = given + [160, 0][len(given) :]
     shares = [len(range(number, n_asked, N_RUNS)) for number in range(min(N_RUNS, n_asked))]
     n_done = 0
-    with ProcessPoolExecutor(N_RUNS // 2) as pool:
+    import_all()
+    with ProcessPoolExecutor(N_RUNS // 2, multiprocessing.get_context("fork")) as pool:
         for done, lines in pool.map(kill_a_run, range(1000 * seed, 1000 * seed + len(shares)), shares):
             n_done += done
             print(*lines, sep="\n", flush=True)
     print(f"{n_done} kills of {len(shares)} runs: nothing lost")
+    sys.exit(f"{n_asked} kills were asked for; the other runs had ended before" if n_done < n_asked else 0)

@@ -5,7 +5,8 @@
 The study is a real one through the command line. Two runs train at once and save a checkpoint every few steps. The seed
 determines when a kill comes, and whether it hits the launcher, a run or all of them. A run that is finished at a kill
 must not change any more. In the end every run must equal that of an undisturbed study in weights, optimizer, random
-state and every record. A study that is finished before the last kill makes room for a new one.
+state and every record. A study that is finished before the last kill makes room for a new one. The processes that are
+killed are forked from one that has imported torch; those of the undisturbed study are fresh.
 """
 
 import os
@@ -22,6 +23,7 @@ from typing import Any
 from attractor.runs.lock import HOLD
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import POOL, StudyRecord
+from stress.commands import PATIENCE, forked, import_all, typed
 from stress.kill_resume import outcome
 
 STUDY = """
@@ -35,15 +37,32 @@ STUDY = Study(title="Killed", question="What is left?", source="no table", rows=
 """
 VICTIMS = ("the launcher", "one of its runs", "all of them")
 RUN_NAME = "killed-smoke"
+COMMAND = (
+    "study",
+    "run",
+    "killed.py",
+    "--device=cpu",
+    "--launcher=local",
+    "--workers=2",
+    "--threads=1",
+    "--save-every=5",
+)
+PIPES: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
 
 
-def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+def prepare(folder: Path, n_steps: int) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
     (folder / "killed.py").write_text(STUDY.format(n_steps=n_steps))
-    command = [sys.executable, "-c", "from attractor.cli import main; main()", "study", "run", "killed.py"]
-    options = ["--device=cpu", "--launcher=local", "--workers=2", "--threads=1", "--save-every=5"]
-    return subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def start(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+    prepare(folder, n_steps)
+    return subprocess.Popen([sys.executable, "-m", "attractor", *COMMAND], cwd=folder, **PIPES)
+
+
+def start_forked(folder: Path) -> subprocess.Popen[bytes]:
+    return forked(typed(*COMMAND), folder, **PIPES)
 
 
 def runs_of(folder: Path) -> dict[str, Path]:
@@ -77,7 +96,7 @@ def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
     runs = held_by(folder)
     if victim == "one of its runs" and runs:
         os.kill(runs[0], signal.SIGKILL)  # the launcher reports the failure and continues with the others
-        process.communicate(timeout=300)
+        process.communicate(timeout=PATIENCE)
         return f"the launcher ended with {process.returncode}"
     os.kill(process.pid, signal.SIGKILL)
     if victim == "all of them":
@@ -89,6 +108,7 @@ def kill(process: subprocess.Popen[bytes], folder: Path, victim: str) -> str:
 
 def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any = print) -> None:
     """Raise an error if a finished run changed, or if a killed study and the undisturbed one differ."""
+    import_all()
     generator = random.Random(seed)
     say(f"{n_kills} kills of studies of six runs of {n_steps} steps, seed {seed}")
     finish(start(root / "whole", n_steps))
@@ -96,23 +116,24 @@ def kill_and_compare(root: Path, n_kills: int, seed: int, n_steps: int, say: Any
     while n_done < n_kills:
         n_studies += 1
         killed = root / f"killed-{n_studies}"
-        for where in kills_of(killed, n_steps, n_kills - n_done, generator):
+        prepare(killed, n_steps)
+        for where in kills_of(killed, n_kills - n_done, generator):
             n_done += 1
             say(f"kill {n_done:>2}: {where}")
         finished = finished_in(killed)
-        finish(start(killed, n_steps))
+        finish(start_forked(killed))
         assert finished.items() <= finished_in(killed).items(), "a finished run was touched"
         compare(killed, root / "whole")
     say(f"equal after {n_done} kills of {n_studies} studies")
 
 
-def kills_of(killed: Path, n_steps: int, n_kills: int, generator: random.Random) -> Iterator[str]:
+def kills_of(killed: Path, n_kills: int, generator: random.Random) -> Iterator[str]:
     """Kill a study up to this many times, until it ends before the next kill; yield what each kill hit."""
     finished: dict[str, int] = {}
     for number in range(n_kills):
         victim = VICTIMS[number % len(VICTIMS)]
-        process = start(killed, n_steps)
-        deadline = time.monotonic() + 60
+        process = start_forked(killed)
+        deadline = time.monotonic() + PATIENCE
         while process.poll() is None and not held_by(killed) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.6))
@@ -144,7 +165,7 @@ def wait_until_free(folder: Path) -> None:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=PATIENCE)
     if process.returncode:
         raise SystemExit(f"the study ended with {process.returncode}: {said.decode()}")
 

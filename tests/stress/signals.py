@@ -25,12 +25,14 @@ import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import HIDDEN, list_checkpoints, verify
 from processes import living_family
-from stress.kill_resume import MODEL, as_at_a_terminal, newest_step
+from stress.commands import as_at_a_terminal, forked, import_all, typed
+from stress.kill_resume import MODEL, newest_step
 from stress.kill_study import STUDY, runs_of
 from stress.rank_faults import until
 
@@ -81,18 +83,19 @@ class Disturbed:
         self.said = folder / "said.txt"
         both = how in ("reader of both gone", "terminal closed")
         with self.said.open("wb") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "attractor", *options],
-                cwd=folder,
-                stdout=output,
-                stderr=output if both else said,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=as_at_a_terminal,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"},
-            )
+            streams: dict[str, Any] = {"stdout": output, "stderr": output if both else said}
+            self.process = self.begin(options, {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}, **streams)
         os.close(output)
         self.closed = False
+
+    def begin(self, words: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start the command. The end of Python is part of the cases of single runs and of repeated signals."""
+        options |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        if self.command != "train" and self.how != "repeated":
+            return forked(typed(*words), self.folder, environment, **options)
+        command = [sys.executable, "-m", "attractor", *words]
+        environment = os.environ | environment
+        return subprocess.Popen(command, cwd=self.folder, preexec_fn=as_at_a_terminal, env=environment, **options)
 
     def runs(self) -> list[Path]:
         return list(runs_of(self.folder).values())
@@ -164,6 +167,7 @@ def newest_recorded(run: Path) -> int:
 
 def send_and_check(root: Path, cases: Sequence[tuple[str, int, str]], seed: int) -> None:
     """Carry out each case in the folder of its command, where the next case of the same command continues."""
+    import_all()
     generator = random.Random(seed)
     for count, (command, number, how) in enumerate(cases, start=1):
         name = signal.Signals(number).name

@@ -12,7 +12,7 @@ import pytest
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from processes import living_family
-from stress.kill_resume import as_at_a_terminal
+from stress.commands import as_at_a_terminal
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
 N_STEPS = 500  # enough that a run is still under way once its start is noticed

@@ -6,7 +6,6 @@ Where a step is not applied, weights, optimizer state and averages keep every bi
 applied any more: the run stops there, as soon as the host reads the outcome.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,8 +20,9 @@ def all_finite(values: Iterable[Any]) -> bool:
     """Return whether every number of these tensors is finite; of a tensor that is sharded, of this process's part."""
     tensors = [held_here(value.detach()) for value in values if isinstance(value, Tensor) and value.is_floating_point()]
     with torch.no_grad():
-        largest = [torch.linalg.vector_norm(tensor, math.inf).float().cpu() for tensor in tensors if tensor.numel()]
-        return not largest or bool(torch.stack(largest).isfinite().all())
+        # NaN is the minimum and maximum where it occurs. A norm takes five times as long.
+        extremes = [torch.stack(tensor.aminmax()).float().cpu() for tensor in tensors if tensor.numel()]
+        return not extremes or bool(torch.cat(extremes).isfinite().all())
 
 
 class StepDecisions:

@@ -8,10 +8,9 @@ pickle, so whoever alters it executes code. Its format of safetensors (`HuggingF
 shard holds tensors and, as JSON, the place of each in the whole tensor. Nothing of it is unpickled.
 
 A save blocks training while this process's part is copied to host memory, and while an earlier save has not ended. A
-thread then writes the copy. So for the time of a save, host memory holds this part once more, and two copies of the
-file that is being written (`FILE_BYTES`, or the largest tensor). The threads agree through a process group of their
-own. The first process gives the checkpoint its final name after all shards are on disk, and only then removes older
-ones.
+thread then writes the copy. So for the time of a save, host memory holds this part once more. The threads agree through
+a process group of their own. The first process gives the checkpoint its final name after all shards are on disk, and
+only then removes older ones.
 """
 
 from collections.abc import Callable, Mapping

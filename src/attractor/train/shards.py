@@ -3,17 +3,19 @@
 `sharded.py` says why the shards are safetensors, and when they are written.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from attractor.train.distributed import World, is_spread
 
-FILE_BYTES = 2**28  # of whole tensors, of which each process writes its part
+IN_FILES = {"DCP_VERSION": "1.0", "format": "pt"}  # DCP's metadata of each file
 MARK = "tensor of the shards: "  # in place of a tensor in optimizer.pt
 
 
@@ -21,25 +23,29 @@ def write_shards(folder: Path, shards: dict[str, Tensor], group: Any) -> None:
     """Write this process's tensors. All processes of the group must call this; None is a single process."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.futures import Future
+
+    class Writer(dcp.HuggingFaceStorageWriter):
+        """Writes the file of DCP's own writer without copying it in memory under the interpreter's lock, which would
+        hold up the training thread."""
+
+        def write_data(self, plan: dcp.SavePlan, planner: dcp.SavePlanner) -> Future[list[Any]]:
+            written: Future[list[Any]] = Future()
+            written.set_result([])  # what `finish` needs only to write an index
+            tensors = {item.index.fqn: planner.resolve_data(item) for item in plan.items}
+            chunks = {item.index.fqn: cast(Any, item.tensor_data).chunk for item in plan.items}
+            places = json.dumps({name: {"saved_offsets": list(chunk.offsets)} for name, chunk in chunks.items()})
+            if tensors:
+                name = f"shard-{plan.storage_data['shard_index']:05}-model-00001-of-00001.safetensors"
+                save_file(cast(Any, tensors), folder / name, {**IN_FILES, "DCP_SHARDING_INFO": places})
+            return written
 
     _without_warning()
-    writer = dcp.HuggingFaceStorageWriter(str(folder), in_files(shards), save_distributed=True)
+    writer = Writer(str(folder), save_distributed=True)
     try:
         dcp.save(shards, storage_writer=writer, process_group=group, no_dist=group is None)
     except CheckpointException as error:  # the errors of all processes; it is no Exception
         raise next((failure for failure, _ in error.failures.values()), error) from error
-
-
-def in_files(shards: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return for each tensor the number of the file that holds it, from 1, the same in every process.
-
-    DCP makes a file in memory before it writes it, twice, so a file holds about FILE_BYTES.
-    """
-    numbers, n_bytes = {}, 0
-    for name, tensor in shards.items():
-        numbers[name] = 1 + n_bytes // FILE_BYTES
-        n_bytes += tensor.numel() * tensor.element_size()
-    return numbers
 
 
 def read_shards(folder: Path, place: Callable[[str], Tensor | None] = lambda name: None) -> dict[str, Any]:
