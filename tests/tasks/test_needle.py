@@ -71,7 +71,7 @@ def test_the_data_are_identified_by_text_number_of_needles_and_gap() -> None:
     configs = [Needle(), Needle(n_needles=2), Needle(least_gap=5), Needle(corpus="stdlib-docs")]
     tasks = [config.build(LENGTH, 0) for config in configs]
     assert len({task.fingerprint for task in tasks}) == 4
-    assert tasks[2].describe().startswith("1 needles in stdlib-code: ")
+    assert tasks[2].describe().endswith("; a question at least 5 bytes behind the last of 1 lines with values")
     assert tasks[0].demands["vocab_size"] == 320
 
 
@@ -81,7 +81,7 @@ def test_the_data_are_identified_by_text_number_of_needles_and_gap() -> None:
         ({"n_needles": 0}, "n_needles must be between 1 and 26, got 0"),
         ({"n_needles": 27}, "n_needles must be between 1 and 26, got 27"),
         ({"least_gap": -1}, "least_gap must be at least 0, got -1"),
-        ({"least_gap": 90}, "seq_len must be at least 99 for 1 needles at this least_gap, got 96; give longer"),
+        ({"least_gap": 90}, "seq_len must be at least 99 for n_needles=1 and least_gap=90, got 96; give longer"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(fields: dict, message: str) -> None:

@@ -118,7 +118,7 @@ GROUPS: dict[str, PhraseGroup] = {
     ),
     "data": PhraseGroup(
         common={
-            "task": Phrase("what is learned: text, mqar, sudoku or glue"),
+            "task": Phrase("what is learned: text, mqar, needle, sudoku or glue"),
             "corpus": Phrase("a named corpus, a file of text or a table, or a folder"),
             "seq_len": Phrase("tokens per sequence"),
         },

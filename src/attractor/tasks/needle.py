@@ -60,7 +60,7 @@ class NeedleTask:
         self.n_spare = (
             text.seq_len - len(LINE) * self.n - self.least_gap - (ANSWER + 1)
         )  # places to choose among, less 1
-        rule = f"at least {text.seq_len - self.n_spare} for {self.n} needles at this least_gap"
+        rule = f"at least {text.seq_len - self.n_spare} for n_needles={self.n} and least_gap={self.least_gap}"
         require(self.n_spare >= 0, "seq_len", rule, text.seq_len, "give longer sequences or a smaller least_gap")
         self.name = f"needle:{text.corpus.name}"
         self.demands = text.demands
@@ -79,7 +79,8 @@ class NeedleTask:
             first += len(numbers)
 
     def describe(self) -> str:
-        return f"{self.n} needles in {self.text.describe()}, asked for {self.least_gap} bytes behind them or later"
+        asked = f"a question at least {self.least_gap} bytes behind the last of {self.n} lines with values"
+        return f"{self.text.describe()}; {asked}"
 
     def _with_needles(self, batch: Batch, numbers: np.ndarray, seed: int, stream: int) -> Batch:
         raw = philox_draws(seed, stream, numbers, len(KEYS) + self.n + 3)
