@@ -97,6 +97,15 @@ def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinish
     assert [record["loss"] for record in unfinished.metrics()] == [2.5, 2.0]
 
 
+def test_the_environment_of_an_unfinished_run_may_not_change(unfinished):
+    """`make stress` flipped a bit of a key, which is valid JSON: reports showed the environment without a word."""
+    assert "versions" in unfinished.environment
+    path = unfinished.path / "environment.json"
+    path.write_text(path.read_text().replace('"torch"', '"toRch"'))
+    with pytest.raises(InputError, match=r"sealed with: environment.json changed; restore"):
+        _ = unfinished.environment
+
+
 def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
     """Criterion: no command goes on from another configuration, and the message names the file."""
     config = unfinished.path / "config.json"

@@ -47,7 +47,7 @@ SEAL = "seal.json"
 ENVIRONMENT = "environment.json"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
-SEALED = (CONFIG, METRICS, "tokenizer.json", "tokenizer_settings.json")  # and the two above, once it finished
+SEALED = (CONFIG, ENVIRONMENT, METRICS, "tokenizer.json", "tokenizer_settings.json")  # and a finished run's summary
 LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
 
@@ -178,7 +178,7 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Finish the run. Its seal is written first, since a run with a summary is finished."""
         text = in_json(dict(summary))
-        checksums = self._checksums((*SEALED, ENVIRONMENT))
+        checksums = self._checksums(SEALED)
         checksums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
         write_json(self.path / SEAL, sealed(checksums))
         flush_to_disk(self.path)
