@@ -1,6 +1,6 @@
 """Needles in text: lines with a key and a value stand in real text, and a later line asks for one value.
 
-    text  \n@k1=v1\n@k2=v2\n  text of at least `least_gap` bytes  \n@k1=  text      the label at "=" is v1
+    text / @k1=v1 / @k2=v2 text of at least `least_gap` bytes / @k1= text     / begins a line; the label at "=" is v1
 
 (1) keys: n distinct letters from a to z; values: n letters from A to P, each drawn evenly
 (2) the lines of the n needles stand together, at a place that is drawn evenly
@@ -57,9 +57,7 @@ class NeedleTask:
         tokenizer = text.corpus.tokenizer.name
         require(is_bytes, "corpus", "of bytes for task 'needle'", tokenizer, "prepare it without a tokenizer")
         self.text, self.seed, self.n, self.least_gap = text, seed, config.n_needles, config.least_gap
-        self.n_spare = (
-            text.seq_len - len(LINE) * self.n - self.least_gap - (ANSWER + 1)
-        )  # places to choose among, less 1
+        self.n_spare = text.seq_len - len(LINE) * self.n - self.least_gap - (ANSWER + 1)  # bytes that place the lines
         rule = f"at least {text.seq_len - self.n_spare} for n_needles={self.n} and least_gap={self.least_gap}"
         require(self.n_spare >= 0, "seq_len", rule, text.seq_len, "give longer sequences or a smaller least_gap")
         self.name = f"needle:{text.corpus.name}"
