@@ -7,7 +7,7 @@ import pytest
 
 from attractor.claims.verdicts import Rule, Verdict
 from attractor.papers import CLAIMS
-from attractor.papers.fast_slow import BUILT, CONSTRAINTS, FIDELITY, OPENED, RECALLED, TWO_TIMESCALES
+from attractor.papers.fast_slow import BUILT, CONSTRAINTS, FIDELITY, OPENED, PROJECTED, RECALLED, TWO_TIMESCALES
 from attractor.runs.study_record import StudyRecord
 from invented_records import OWN, SHARED, losses, record
 
@@ -192,7 +192,7 @@ def test_fidelity_alone_does_not_help(method: str, lead: float, status: str) -> 
 def test_constraints_are_neutral(row: str, lead: float, status: str) -> None:
     def study(constrained: float) -> StudyRecord:
         probes = {"probes": {"coupling": {"constrained": constrained}}}
-        names = (OPENED, "projector", *CONSTRAINTS)
+        names = (OPENED, "projector", *CONSTRAINTS, PROJECTED)
         return beyond_window({name: runs(1.7 + (lead if name == row else 0), name, **probes) for name in names})
 
     assert verdict("F9", study(constrained=0.2)).status == status
