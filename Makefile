@@ -33,11 +33,11 @@ compare: $(VENV)/.installed
 # Tests start many interpreters, which should not compile the sources again, whatever the environment says.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# The tests that are not marked slow.
+# Runs the tests that are not marked slow.
 test: $(VENV)/.installed-dev
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-# Every test. ARGS="-m slow": those that `make test` leaves out.
+# Runs every test. ARGS="-m slow": those that `make test` leaves out.
 test-all: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
 
@@ -58,7 +58,7 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# The code of pages that train, then the site. ARGS=docs/stabilise.md: the code of that page alone.
+# Runs the code of the pages that train, then builds the site. ARGS=docs/stabilise.md: the code of that page alone.
 docs: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/run_blocks.py $(ARGS)
 	@$(BIN)/sphinx-build -q -W --keep-going -d dist/.doctrees -b html docs dist/docs
