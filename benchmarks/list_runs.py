@@ -1,7 +1,7 @@
 """Measure how long `attractor runs list` takes for many runs: with a new index, and with one that is up to date.
 
-`python benchmarks/list_runs.py [n_runs]` makes invented runs (5,000 by default) in a temporary folder. The processor's
-time is shown beside the time of the clock, since other programs slow the clock's time down alone.
+`python benchmarks/list_runs.py [n_runs]` makes invented runs (5,000 by default) in a temporary folder. The processor
+time is shown beside the wall-clock time, since other programs lengthen the wall-clock time alone.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Measure what QuacK adds to a step of fused AdamW: the time in its hooks, against the time between them.
 
-Both are taken within the same step, so that a busy machine disturbs both alike. Other processes only ever add time;
-the lower quartile over many steps shows it least.
+Both are taken within the same step, so that a busy machine disturbs both alike. Other processes only ever add time, so
+the lower quartile over many steps is disturbed least.
 
     python benchmarks/quack_cost.py --clock processor
 """

@@ -6,8 +6,8 @@ One save in 10 minutes is the schedule of a GPU, whose steps are too slow for 50
 `--save-every` is longer. A model of 350 million parameters takes real steps on a CPU with AdamW in fp32: 4.2 GB of
 weights and moments. The training thread computes by itself (one thread), so it sleeps only where it waits: for the
 lock of the interpreter, which the writing thread holds at times, or for the disk. On a GPU the device computes and the
-two threads have cores of their own, so the time for which they share a core is no part of (1), and neither is the time
-for which other processes use it: the kernel counts both, and they are subtracted.
+two threads have cores of their own. So the time in which this thread waits for its core, because the writing thread or
+another process uses it, is no part of (1): the kernel counts this time, and it is subtracted.
 
     python benchmarks/saving_cost.py [N_BLOCKS] [FOLDER]        19 blocks of width 1024 by default; exit code 1 above 2%
 """

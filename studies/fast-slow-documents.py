@@ -1,7 +1,7 @@
 """How far back do models of long documents read, with and without a slow path? (FastSlow, section 12)
 
 The text is encyclopedic documents of at least 16,000 bytes, in sequences of 1,024 bytes. Each layer of a windowed fast
-path sees 32 bytes, so the fast path of a single pass reaches 94 bytes back. The table shows what context beyond 64 and
+path sees 32 bytes, so the fast path of a single pass reaches 93 bytes back. The table shows what context beyond 64 and
 beyond 128 bytes is worth to each model: the loss of the positions that have so much context, minus the loss of the
 last half of the sequence.
 """

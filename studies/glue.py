@@ -23,7 +23,7 @@ TASKS = {"SST-2": "sst2", "MNLI": "mnli", "QNLI": "qnli"}
 
 
 def epochs_of_the_paper(task: str) -> dict[str, Any]:
-    """Of one task, with a tenth of its steps as warm-up."""
+    """Return the settings of a task: the paper's number of epochs, with a tenth of the steps as warm-up."""
     n_steps = ceil(PAPER_RECIPES[task].n_epochs * N_TRAIN[task] / FINE_TUNING.batch_size)
     return {"glue_task": task, "n_steps": n_steps, "warmup_steps": n_steps // 10}
 

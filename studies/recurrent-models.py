@@ -1,8 +1,8 @@
 """Which recurrent models solve harder boards than those of training? (Jacobians, section 6, tables 1 and 2)
 
-The rows are free, regularised, with an energy, and as oscillators. E-single and E-multi are penalties; "one energy"
-and "energies" have their constraint built in. The published figures are approximate and were measured on other boards,
-so `attractor evaluate` shows them, and not the report of this study.
+The rows are models without a constraint, with a penalty, with an energy, and of oscillators. E-single and E-multi are
+penalties; "one energy" and "energies" have their constraint built in. The published figures are approximate and were
+measured on other boards, so `attractor evaluate` shows them, and not the report of this study.
 """
 
 from attractor.study import Study

@@ -1,7 +1,7 @@
 """What keeps the Jacobian of iterated attention small: the norm or the injection? (Jacobians, proposition 5.1)
 
 Maps are measured trained and untrained, the untrained ones with weights of several gains. Without injection a state can
-only start as its stimulus, so a row between the two has this start and is injected.
+only start as its stimulus. So one more row has this start but keeps the injection, which tells the two changes apart.
 """
 
 from attractor.study import Axis, Quantity, Study

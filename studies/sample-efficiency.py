@@ -1,7 +1,7 @@
 """Is coupling worth a longer run of standard attention? (CoupledQK, section 3.5)
 
 The paper's factor of 2.4 contains a factor of two for gradient accumulation on an 11 GB card. By throughput alone the
-matched budget is 1.22 times. Both budgets are run, and differ by design.
+matched budget is 1.22 times. Both budgets are run, so rows train for different numbers of steps by design.
 """
 
 from dataclasses import replace

@@ -100,7 +100,7 @@ def test_a_model_that_is_not_a_complete_causal_one_is_refused(llama: Path, tmp_p
     headless.architectures = ["LlamaForCausalLM"]
     made = {"causal language model": BertForMaskedLM(bert), "lacks": LlamaModel(headless)}
     bert.is_decoder = True
-    made["depends on the token that comes"] = BertLMHeadModel(bert)
+    made["depends on the next token itself"] = BertLMHeadModel(bert)
     for number, (said, model) in enumerate(made.items()):
         folder = shutil.copytree(llama, tmp_path / str(number))
         model.save_pretrained(folder)

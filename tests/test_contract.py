@@ -366,7 +366,7 @@ def test_mask_of_wrong_kind_is_refused(name: str) -> None:
     layer, x = layer_of(name), inputs()
     right = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     wrong = {
-        "of an additive mask give `mask == 0`": right.float(),
+        "give `mask == 0` for an additive mask": right.float(),
         "a mask of keys alone": right[:, 1:],
         "T=": right[None],
         "all heads share one mask": right.expand(2, HEADS, -1, -1),

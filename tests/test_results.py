@@ -80,7 +80,7 @@ def test_without_pandas_one_line_names_the_package_and_the_records_are_available
     monkeypatch.setattr(builtins, "__import__", without_pandas)
     run = loaded_run(runs / "gated-0")
     assert run.records
-    with pytest.raises(InputError, match=r"^pandas must be installed .*'attractor\[pandas\]', or use \.records$"):
+    with pytest.raises(InputError, match=r"^package 'pandas' must be installed .*'\.\[pandas\]', or use \.records$"):
         _ = run.metrics
 
 

@@ -1,4 +1,4 @@
-"""The entry of the command line: Ctrl-C ends it in one line even while modules load, which takes seconds."""
+"""The entry of the command line. Ctrl-C ends it with one line of text even while modules load, which takes seconds."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ INTERRUPTED = b"interrupted while the command was loading, before it did anythin
 
 @contextmanager
 def ctrl_c_ends_at_once() -> Iterator[None]:
-    """Inside, Ctrl-C ends the process. A KeyboardInterrupt could be lost in a module that is being imported."""
+    """Let Ctrl-C end the process in this block. A module that is being imported could lose a KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # such as the background process of a shell, which ignores Ctrl-C
         yield

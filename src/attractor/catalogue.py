@@ -130,7 +130,7 @@ def recipe(name: str, config: TrainConfig) -> dict[str, Any]:
     values |= {"task": config.task.kind} | dict.fromkeys(FROM_THE_TASK)
     del values["model"]
     tokens = config.n_steps * config.tokens_per_step
-    shape = config.model.to_dict() | {"positions": None}  # a task may suggest its own
+    shape = config.model.to_dict() | {"positions": None}  # left out, since a task may suggest other positions
     model = next((name for name, size in SIZES.items() if size.to_dict() | {"positions": None} == shape), "own")
     return {
         "phrase": SETTINGS.get(name, ""),
@@ -173,7 +173,7 @@ def shown(value: Any) -> str | None:
 
 
 def choice(name: str, stage: Stage) -> str:
-    """Return the class of a stage and the fields that its preset sets, without what standard attention has, too."""
+    """Return how a stage differs from that of standard attention: its class, and the fields not at defaults."""
     standard, default = type(getattr(AttentionConfig(), name)), type(stage)()
     values = {f.name: getattr(stage, f.name) for f in fields(stage)}
     words = [] if type(stage) is standard else [type(stage).__name__]

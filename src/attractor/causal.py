@@ -50,15 +50,15 @@ class Causal:
     end: int | None  # the token that ends a text
     max_length: int | None  # the longest sequence that the model takes; None: no limit
     trained_length: int | None  # the length of training sequences, where it is known
-    spell: Callable[[str], Iterable[int]] = field(repr=False)
-    unspell: Callable[[Sequence[int]], str] = field(repr=False)
+    spell: Callable[[str], Iterable[int]] = field(repr=False)  # encodes a text as tokens
+    unspell: Callable[[Sequence[int]], str] = field(repr=False)  # decodes tokens to a text
     precision: str = "fp32"  # autocast precision of matrix products, as in training
     always_starts: bool = False  # whether the tokenizer puts `start` before every text, as in training
     beginning: int | None = None  # the token that the tokenizer itself names as the beginning of a text
     stops: tuple[int, ...] = ()  # the tokens that end generated text, besides `end`
     specials: frozenset[int] = frozenset()  # tokens that are left out of generated text
     generation: Mapping[str, Any] = field(default_factory=dict)  # the fields of generation_config.json
-    spell_prompt: Callable[[str, bool], list[int]] | None = field(default=None, repr=False)  # as its tokenizer does
+    spell_prompt: Callable[[str, bool], list[int]] | None = field(default=None, repr=False)  # for encode_prompt
     chat_tokenizer: Callable[[], Any] | None = field(default=None, repr=False)  # of transformers, for chat templates
 
     def encode(self, text: str) -> list[int]:
@@ -70,14 +70,14 @@ class Causal:
         if tokens and max(tokens) >= self.vocab_size:
             raise InputError(
                 f"vocabulary must hold every token of the tokenizer, but '{self.name}' has {self.vocab_size} and the "
-                f"text token {max(tokens)}; put the tokenizer beside it that it was trained with"
+                f"text token {max(tokens)}; put the tokenizer that it was trained with beside it"
             )
         return tokens
 
     def encode_prompt(self, text: str, specials: bool) -> list[int]:
-        """Return the tokens of a prompt as the model's own tokenizer does, which may read names of special tokens.
+        """Return the tokens of a prompt from the model's own tokenizer, which may read names of special tokens.
 
-        With `specials`, it also puts special tokens before or after the text as it does by default."""
+        With `specials`, the tokenizer also adds its default special tokens before or after the text."""
         if self.spell_prompt is not None:
             return self._checked(self.spell_prompt(text, specials))
         tokens = self.encode(text)
@@ -129,7 +129,7 @@ class Causal:
 def load_causal(
     path: Path | str, device: torch.device, dtype: torch.dtype | None = None, checkpoint: str = CHECKPOINTS[0]
 ) -> Causal:
-    """Load the model in a folder. Without a dtype, a run loads as it was validated, another model as it is stored."""
+    """Load the model in a folder. The default dtype is that of validation for a run, else that of the weights."""
     folder = Path(path).expanduser()
     config = described(folder)
     if "model_type" not in config:
@@ -239,8 +239,8 @@ def _of_tokenizer(folder: Path, tokenizer: Any, beginning: int | list[int] | Non
 
 
 def _require_causal(model: LanguageModel) -> None:
-    require(model.config.causal, "causal", "True to be asked what follows", False, "give a language model")
-    require(model.config.n_classes is None, "n_classes", "None to be asked what follows", model.config.n_classes)
+    require(model.config.causal, "causal", "True to predict the next token", False, "give a language model")
+    require(model.config.n_classes is None, "n_classes", "None to predict the next token", model.config.n_classes)
 
 
 def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Causal:
@@ -320,7 +320,7 @@ def _refuse_foresight(causal: Causal) -> None:
     logits, changed = (causal.logits(torch.tensor([[first, token]], device=causal.device))[0, 0] for token in (1, 2))
     if (logits - changed).abs().max() > NOISE * logits.abs().max():
         raise InputError(
-            f"model must be causal, but what '{causal.name}' predicts depends on the token that comes; give a decoder"
+            f"model must be causal, but what '{causal.name}' predicts depends on the next token itself; give a decoder"
         )
 
 

@@ -1,4 +1,4 @@
-"""The console table that all rooms share: a line below the headings, labels on the left, numbers on the right."""
+"""The console table that all commands share: a line below the headings, labels on the left, numbers on the right."""
 
 from collections.abc import Collection, Sequence
 

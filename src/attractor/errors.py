@@ -26,11 +26,22 @@ def require(condition: bool, field: str, rule: str, value: object, next_step: st
         raise InputError(f"{field} must be {rule}, got {value!r}" + (f"; {next_step}" if next_step else ""))
 
 
+def not_installed(package: str, extra: str, use: str = "this", instead: str = "") -> InputError:
+    """Return the error for an optional package that is missing: which extra of attractor installs it, and how."""
+    message = f"package '{package}' must be installed for {use}; {to_install(extra)}"
+    return InputError(message + (f", or {instead}" if instead else ""))
+
+
+def to_install(extra: str) -> str:
+    """Return the next step that installs an extra. No package index has attractor, so its clone must be named."""
+    return f"run in a clone of attractor: pip install -e '.[{extra}]'"
+
+
 def require_seed(seed: int) -> None:
     require(0 <= seed < 2**63, "seed", "at least 0 and below 2**63", seed)
 
 
-NEAR = 0.65  # likeness above which a known name is suggested: a slip of the finger, and no other word
+NEAR = 0.65  # similarity above which a known name is suggested: it admits typing errors, but no other words
 
 
 def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> InputError:
@@ -60,7 +71,7 @@ class RunStopped(RuntimeError):  # noqa: N818
 
 
 class RankLostError(RunStopped):
-    """Another process of the run failed, is gone or is stuck. Of the processes that notice it, one `speaks` for all."""
+    """Another process of the run failed, is gone or is stuck. Of those that notice it, one `speaks`: it prints this."""
 
     def __init__(self, message: str, speaks: bool) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Deprecated names: the room `evidence` became `runs`, `statistics` and `claims`. They go with version 0.2."""
+"""Deprecated: the package `evidence` became `runs`, `statistics` and `claims`. Version 0.2 removes the old names."""
 
 from warnings import warn
 

@@ -72,7 +72,7 @@ FORGOTTEN = 86_400.0  # seconds after which a temporary file of another machine 
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON with a checksum of its own content, which tells damage, not who wrote it."""
+    """Return an object of JSON with a checksum of its content. The checksum reveals damage, not who wrote it."""
     text = json.dumps(plain(dict(content)), sort_keys=True)
     return {**content, "checksum": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -122,7 +122,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def refuse_open_folder(path: Path) -> None:
-    """Refuse a folder for private files that another user owns or may enter, as one that was put there before."""
+    """Refuse a folder for private files that another user owns or may enter, and may have made in advance."""
     status = path.lstat()
     is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
     if not is_private:
@@ -145,7 +145,7 @@ def set_aside(path: Path) -> Path:
 
 
 def prepare_place(file: Path | None) -> None:
-    """Refuse a path that is a folder before the work whose result is to be written there, and create its parents."""
+    """Before long work, refuse an output path that is a folder, and create the folders above it."""
     if file is not None:
         refuse_folder(file)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def _is_leftover(path: Path) -> bool:
 
 
 def follow_umask(*paths: Path) -> None:
-    """Give files the mode of every other file, where a library writes them for their user alone."""
+    """Give files the permissions of the umask, where a library made them readable by their user alone."""
     for path in paths:
         example = temporary_path(path)
         try:
@@ -191,8 +191,9 @@ def follow_umask(*paths: Path) -> None:
 
 @contextmanager
 def private_folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
-    """Make a temporary folder of mode 0700, and within it the folder that is given away and that a library may open to
-    all; remove both in the end."""
+    """Yield a new folder inside a temporary folder of mode 0700, and remove both at the end.
+
+    The inner folder stays private even if a library opens it to all users."""
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
         inner = Path(outer, "in")

@@ -1,6 +1,6 @@
 """Modules that were renamed: importing a former name warns and gives the module of the present name.
 
-The former names go with version 0.2. A name that changed inside a module has its alias there."""
+Version 0.2 removes the former names. A name that changed inside a module has its alias there."""
 
 import sys
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class FormerNames(MetaPathFinder, Loader):
         present = PRESENT_NAMES.get(fullname.removeprefix("attractor."))
         if present is None or not fullname.startswith("attractor."):
             return None
-        warn(f"{fullname} became attractor.{present}; the former name goes with 0.2", DeprecationWarning, stacklevel=2)
+        warn(f"{fullname} became attractor.{present}; 0.2 removes the former name", DeprecationWarning, stacklevel=2)
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from attractor.attention.presets import presets_as_data
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, not_installed, unknown
 from attractor.papers.ledger import read_record
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.run_figure import learning_curves, small_line
@@ -277,9 +277,7 @@ def _data_frame(rows: Sequence[Mapping[str, Any]], without: str) -> "DataFrame":
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise InputError(
-            f"pandas must be installed for a table, and it is not; pip install 'attractor[pandas]', or use .{without}"
-        ) from error
+        raise not_installed("pandas", "pandas", "a table", f"use .{without}") from error
     return DataFrame(rows)
 
 

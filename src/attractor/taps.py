@@ -24,7 +24,7 @@ TAPS = {
     "weights": "attention weights of every softmax map, B H T S, before dropout",
     "log_decay": "log of what is kept of a key head's state at each position, B J T",
     "slow": "FastSlow's slow state as it leaves the slow path, once a round, B K D",
-    "residual": "distance to Post's equilibrium, |F(z) - z| / |z| on average, by evaluation, once a round",
+    "residual": "distance to the equilibrium of FastSlow's Post, mean |F(z) - z| / |z| by evaluation, once a round",
     "token_residual": "the same for each token's result, as the equilibrium's tolerance judges it, once a round, B T",
 }
 

@@ -103,7 +103,7 @@ def test_older_records_lack_the_entropy_and_the_verdict_says_so() -> None:
     old = {"growth": {"unit": 0.3, "none": 0.5}}
     found = verdict("J1", {"ItrSA": untrained(runs(entropy=None, norm={"largest": 3.0}), tokens=old)})
     assert found.status == "unclear"
-    assert "these runs do not say entropy / log T along trained orbits of ItrSA, which new runs do" in found.reason
+    assert "these runs did not record entropy / log T along trained orbits of ItrSA; new runs do" in found.reason
     assert "at gain 2, with a norm of ItrSA not measured" in found.reason
 
 
@@ -166,7 +166,9 @@ def test_the_claims_on_energies_hold_or_fail(exponent: float, behind: float, sta
     assert verdict("J4", {"ItrSA": runs(0.5)} | constrained).status == status
 
 
-@pytest.mark.parametrize(("entropy", "reason"), [(0.99, "is 0.99, and above 0.95"), (None, "these runs do not say")])
+@pytest.mark.parametrize(
+    ("entropy", "reason"), [(0.99, "is 0.99, and above 0.95"), (None, "these runs did not record")]
+)
 def test_nothing_is_told_from_energies_of_uniform_attention(entropy: float | None, reason: str) -> None:
     constrained = {row: runs(0.1, 0.1, entropy=entropy) for row in ("ItrSA one energy", "ItrSA energies")}
     found = verdict("J4", {"ItrSA": runs(0.5)} | constrained)
@@ -197,7 +199,7 @@ def test_the_claim_on_the_spectral_penalty_holds_or_fails(solved: float, exponen
 
 
 @pytest.mark.parametrize("solved", [0.4, 0.5, 0.6])
-@pytest.mark.parametrize(("ratio", "reason"), [(1.9e-6, "is 1.9e-06, below 0.1"), (None, "these runs do not say")])
+@pytest.mark.parametrize(("ratio", "reason"), [(1.9e-6, "is 1.9e-06, below 0.1"), (None, "these runs did not record")])
 def test_nothing_is_told_from_a_penalty_that_could_not_have_acted(
     solved: float, ratio: float | None, reason: str
 ) -> None:

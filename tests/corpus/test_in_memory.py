@@ -196,7 +196,7 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(
 ) -> None:
     (tmp_path / name).write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=f"package '{package}' must be installed .* pip install 'attractor.text.'"):
+    with pytest.raises(InputError, match=f"package '{package}' must be installed .* pip install -e '..text.'"):
         documents_at(tmp_path / name)
 
 

@@ -397,7 +397,7 @@ def test_times_must_increase_and_the_solver_must_be_installed(monkeypatch: pytes
         with pytest.raises(InputError, match="times must increase from 0 on"):
             flow(generator, x0, torch.tensor(times))
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
-    with pytest.raises(InputError, match=r"pip install 'attractor\[ode\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[ode\]'"):
         flow(generator, x0, torch.tensor([1.0]))
 
 

@@ -101,7 +101,7 @@ def test_ambiguous_lists_of_layers_are_listed_in_the_error() -> None:
 
 
 def test_a_stream_that_is_changed_between_layers_is_refused() -> None:
-    with pytest.raises(InputError, match="read what the one before wrote, those of Two do not"):
+    with pytest.raises(InputError, match="read what the one before wrote, and those of Two do not"):
         layer_maps(Two().eval(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")
 
 

@@ -111,7 +111,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--length=100",), "length must be at most 64, which 'llama' has positions for, got 100"),
+        (("--length=100",), "length must be at most 64, the number of positions of 'llama', got 100"),
         (("--length=64", "--n-samples=400"), "on must have 400 passages of 64 tokens"),
         (("--k=1000", *BRIEFLY), "k must be at most 128, the dimension of 8 positions of 16 numbers, got 1,000"),
         (("--layers=2", *BRIEFLY), "layers must be from 0 to 1, got 2"),

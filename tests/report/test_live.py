@@ -292,6 +292,6 @@ def test_a_folder_that_cannot_be_watched_is_refused_in_one_line(
     assert f"port must be free to listen on, and {port} is not" in errors
     code, _, errors = attractor("watch", str(tmp_path / "nothing"))
     assert (code, errors.count("\n")) == (2, 1)
-    assert "folder must be there to be watched" in errors
+    assert "folder must exist to be watched" in errors
     with pytest.raises(InputError, match="port must be from 0 to 65535"):
         LiveServer(runs, port=70_000)

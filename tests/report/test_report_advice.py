@@ -69,7 +69,7 @@ def test_a_rival_that_is_better_is_recommended_with_its_interval_and_its_price()
     (sure,) = said(found, "how sure: ")
     assert "at most 0.05" in sure
     assert "0.975 confidence" in sure
-    assert len(said(found, "instrument: sensitive")) == len(said(found, "how far: ")) == 1
+    assert len(said(found, "setting: sensitive")) == len(said(found, "how far: ")) == 1
     assert len(said(found, "would change it: ")) >= 3
 
 
@@ -83,7 +83,7 @@ def test_a_pilot_that_is_not_sensitive_recommends_only_a_longer_one(control: flo
         "answer: this pilot cannot tell; a longer run may (laptop x 2): give a --budget above 10 min"
     )
     assert second == "until then: 'standard', for it costs least; nothing here speaks for or against the others"
-    assert rest[0].startswith("instrument: not sensitive")
+    assert rest[0].startswith("setting: not sensitive")
     assert not [line for line in found.words() if " better than 'standard', decided" in line or "how sure" in line]
     assert len(said(found, "coupled-euler: not judged")) == 1
     assert {finding["outcome"] for finding in found.to_dict()["judgement"]["rivals"]} == {"not judged"}
@@ -127,7 +127,7 @@ def test_a_rival_that_failed_is_named_with_its_reason_and_the_others_are_judged(
     assert said(found, "gated: ") == ["gated: no verdict: out of memory"]
     blind = advice({"coupled-euler": -0.1, "gated": 0.0}, failures={"uniform": "out of memory"})
     assert blind.recommended == "standard"
-    assert len(said(blind, "instrument: sensitivity unknown: ")) == 1
+    assert len(said(blind, "setting: sensitivity unknown: ")) == 1
 
 
 def test_the_order_of_rivals_does_not_change_the_text() -> None:

@@ -60,7 +60,7 @@ def started_at_last(stack: ExitStack) -> Any:
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """Start a cluster as `launch` does, and check that it leaves no process, file or variable."""
-    pytest.importorskip("ray", reason="needs the extra 'ray': pip install 'attractor[ray]'")
+    pytest.importorskip("ray", reason="needs the extra 'ray': pip install -e '.[ray]'")
     variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     of_others = set(living_family(os.getpid()))  # the fork server of earlier tests is still alive
     with ExitStack() as stack:
@@ -427,5 +427,5 @@ def test_without_ray_one_line_names_the_package_to_install(
     base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"package 'ray' must be installed.*pip install 'attractor\[ray\]'"):
+    with pytest.raises(InputError, match=r"package 'ray' must be installed.*pip install -e '\.\[ray\]'"):
         launch([Job(base, tmp_path / "run")], None, RUNTIME, Watch())

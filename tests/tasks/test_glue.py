@@ -212,7 +212,7 @@ def test_a_package_that_is_missing_is_named(
 ) -> None:
     data = str(write_task(tmp_path, "sst2", rows_of("sst2"), suffix)) if suffix else "huggingface"
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"package '{package}' must be installed .*pip install 'attractor\[text\]'"):
+    with pytest.raises(InputError, match=rf"package '{package}' must be installed .*pip install -e '\.\[text\]'"):
         read_examples("sst2", data, "train")
 
 

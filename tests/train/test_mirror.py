@@ -263,15 +263,15 @@ def test_a_network_that_hangs_does_not_hold_the_run(unfinished, monkeypatch):
 
 
 def test_an_address_that_nothing_can_open_is_refused():
-    with pytest.raises(InputError, match=r"pip install 'attractor\[remote\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[remote\]'"):
         Mirror("carrier-pigeon://coop")
 
 
 @pytest.mark.slow
 def test_a_run_is_resumed_from_a_server_of_s3(finished, unfinished, config, tmp_path, monkeypatch):
     """A local server that speaks S3's protocol, on the loopback device."""
-    pytest.importorskip("s3fs", reason="pip install 'attractor[remote-tests]'")
-    server_of = pytest.importorskip("moto.server", reason="pip install 'attractor[remote-tests]'").ThreadedMotoServer
+    pytest.importorskip("s3fs", reason="pip install -e '.[remote-tests]'")
+    server_of = pytest.importorskip("moto.server", reason="pip install -e '.[remote-tests]'").ThreadedMotoServer
     server = server_of(ip_address="127.0.0.1", port=0)
     server.start()
     try:

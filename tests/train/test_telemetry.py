@@ -174,7 +174,9 @@ def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
 
 def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.train.config.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"tensorboard must be installed .* pip install 'attractor\[tensorboard\]'"):
+    with pytest.raises(
+        InputError, match=r"package 'tensorboard' must be installed .* pip install -e '\.\[tensorboard\]'"
+    ):
         Runtime(tensorboard=True)
     assert not Runtime().tensorboard
 

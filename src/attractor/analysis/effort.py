@@ -43,7 +43,7 @@ USUAL = Effort()
 
 
 def takes_effort(measure: Callable[P, R]) -> Callable[P, R]:
-    """Let a measure take the fields of its effort as keywords too, which is deprecated and goes with version 0.2."""
+    """Let a measure take the fields of its effort as keywords too, which is deprecated; version 0.2 removes it."""
 
     @wraps(measure)
     def called(*args: P.args, **keywords: P.kwargs) -> R:

@@ -63,7 +63,7 @@ def estimate_eigenvalues(
     tangent: Tangent | None = None,
     effort: Effort = USUAL,
 ) -> Eigenvalues:
-    """Return the leading eigenvalues and their residuals, without a warning; 1e-5 and 3000 products by default."""
+    """Return the leading eigenvalues and their residuals, without a warning. Default: tolerance 1e-5, 3000 products."""
     require_count("k", k)
     tolerance, max_products = effort.limits(1e-5, 3000)
     if by not in get_args(By):

@@ -79,7 +79,7 @@ def finite_time(
     tangent: Tangent | None = None,
     effort: Effort = USUAL,
 ) -> FiniteTime:
-    """Return the exponents of (1) and their errors, without a warning; 1e-3 and 30 sweeps by default."""
+    """Return the exponents of (1) and their errors, without a warning. Default: tolerance 1e-3, at most 30 sweeps."""
     for name, value in (("n_steps", n_steps), ("k", k)):
         require_count(name, value)
     tolerance, max_sweeps = effort.limits(1e-3, 30)

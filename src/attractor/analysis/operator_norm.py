@@ -25,7 +25,7 @@ from attractor.analysis.tangent import Tangent
 def estimate_jacobian_norm(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> NormEstimate:
-    """Return (1) and a bound on its error, without a warning; 1e-4 and 200 iterations by default."""
+    """Return (1) and a bound on its error, without a warning. Default: tolerance 1e-4, at most 200 iterations."""
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
     estimate = largest_singular_value(
         j.times, j.transposed_times, partial(j.random_columns, 1), *effort.limits(1e-4, 200)

@@ -80,7 +80,7 @@ def require_at_most(name: str, value: int, most: int, of: str) -> None:
 
 
 def warn_unconverged(error: Tensor, tolerance: float, message: str) -> None:
-    """Warn the caller of this room that an `error` exceeds `tolerance`; `{error}` in the message is the largest."""
+    """Warn the caller of this package that an `error` exceeds `tolerance`; `{error}` in the message is the largest."""
     if (error > tolerance).any():
         caller, level = sys._getframe(), 1
         while caller.f_back is not None and caller.f_globals.get("__package__") == __package__:

@@ -2,7 +2,7 @@
 
 Some computations need a matrix instead of a layer's output: kernels, products of two matrices, and a readout that is
 tied to the embedding. LoRA adapters, quantisation and offloading put a layer in the place of the original one, and
-change its output without changing `weight`. Its matrix is then its output for the unit vectors (or for every token):
+change its output without changing `weight`. The matrix is then the layer's output for unit vectors (or all tokens):
 
     W = layer(I)'                                                                                           (1)
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attractor.attention.sigma_reparam import SigmaLinear
 from attractor.kernels.precision import without_autocast
 
-FORWARDS = {nn.Linear.forward, nn.Embedding.forward, SigmaLinear.forward}  # they use `weight` and nothing that is added
+FORWARDS = {nn.Linear.forward, nn.Embedding.forward, SigmaLinear.forward}  # they compute with `weight` alone
 
 
 def acting_weight(layer: nn.Module, n_tokens: int | None = None) -> Tensor:
@@ -39,5 +39,5 @@ def acting_weight(layer: nn.Module, n_tokens: int | None = None) -> Tensor:
 
 
 def _is_original(layer: nn.Module) -> bool:
-    """Return whether the layer's output is that of its `weight` alone. Hooks are taken for observers."""
+    """Return whether the layer's output is that of its `weight` alone. Hooks are assumed to observe only."""
     return type(layer).forward in FORWARDS and "forward" not in vars(layer)

@@ -1,7 +1,7 @@
 """The cache of one attention layer during decoding: the tensors that the layer appends, position by position.
 
 The layer decides what to append (scored keys and values, or MLA's latents), so `n_numbers` measures the state size of
-any mechanism. Capacity grows by doubling, so appending costs O(1) copies per position. Of a layer with a window the
+any mechanism. Capacity grows by doubling, so appending costs O(1) copies per position. For a layer with a window, the
 cache holds only the last `window` positions.
 """
 
@@ -52,7 +52,7 @@ class Cache:
             if self.length > self.window:
                 raise InputError(
                     f"window must be at least the {self.length} cached positions to forget some of them, got "
-                    f"{self.window}: those before are gone; decode without forgetting, as without an assistant"
+                    f"{self.window}: older ones are not stored; decode without cropping, so without an assistant model"
                 )
             self._buffers = [held[:, :, :length] for held in self._buffers]
         self.length = length

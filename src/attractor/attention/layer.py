@@ -132,7 +132,7 @@ class Attention(nn.Module):
         """Return the output and the auxiliary loss.
 
         causal_mask: True, False, or a boolean tensor (True = may attend) of shape T S, B T S or B 1 T S, where S counts
-        all past positions too, also those that a window has left. rope: a Rope counts positions from the end of the
+        all past positions too, even those outside the window. rope: a Rope counts positions from the end of the
         cache; a Rotation (`rope.at(positions)`) states its positions.
         """
         if cache is not None and cache.window != self.window:
@@ -198,7 +198,7 @@ class Attention(nn.Module):
         if not isinstance(rope, Rope | Rotation | None):
             raise InputError(
                 f"rope must be a Rope or a Rotation, got {type(rope).__name__}; give attractor.attention.Rope(width), "
-                "or of Hugging Face's cos and sin Rotation(*(x[..., : x.shape[-1] // 2] for x in (cos, sin)))"
+                "or, for cos and sin of Hugging Face, Rotation(*(x[..., : x.shape[-1] // 2] for x in (cos, sin)))"
             )
         if rope is None or self.rope_width == 0:
             return None

@@ -43,12 +43,12 @@ def lower_triangle(n_queries: int, n_keys: int, device: torch.device, window: in
 def _remedy(mask: Tensor, square: tuple[int, int]) -> str:
     """Say why such a mask is refused, and what to give in its place."""
     if mask.dtype.is_floating_point:
-        return "nothing can be added to the logits of a mechanism that has none; of an additive mask give `mask == 0`"
+        return "some mechanisms have no logits to which a mask could be added; give `mask == 0` for an additive mask"
     if mask.dim() == 4 and tuple(mask.shape[2:]) == square and mask.shape[1] > 1:
         return "all heads share one mask, since stages may mix or halve heads; give mask[:, :1], or a layer for each"
     if mask.dtype != torch.bool:
         return "give `mask != 0` or `mask == 0`, whichever means that a position may be attended to"
-    return "a mask of keys alone (B S) becomes one as mask[:, None, None, :].expand(-1, 1, T, -1)"
+    return "a mask of keys alone (B S) gets such a shape by mask[:, None, None, :].expand(-1, 1, T, -1)"
 
 
 def resolve_mask(
@@ -99,7 +99,7 @@ def _checked(mask: Tensor, batch: int, n_queries: int, n_keys: int) -> Tensor:
     return mask.unsqueeze(1) if mask.dim() == 3 else mask
 
 
-_causal: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # masks without later keys, and their versions
+_causal: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # checked masks without later keys, and their versions
 
 
 def _refuse_later_keys(mask: Tensor, window: int) -> None:

@@ -22,11 +22,11 @@ shorter length, so decoding that would need another rotation for them is refused
 
 A cell of a board has a row, a column and a box. `GridPositions` adds a vector for each of them, and `GridRope` rotates
 one half of the pairs by the row and the other half by the column. It also rotates values, and rotates outputs back, so
-that cell i receives W_V x_j rotated by the way from i to j:
+that cell i receives W_V x_j rotated by the displacement from i to j:
 
     o_i = sum_j a_ij R_i^-1 R_j v_j                                                                         (7)
 
-`GridMatrices` trains the 2 x 2 matrices of queries, keys, values and outputs apart. They start as these rotations.
+`GridMatrices` trains separate 2 x 2 matrices for queries, keys, values and outputs. They start as these rotations.
 
 Su et al., RoFormer, 2021, arXiv 2104.09864; (2) Chen et al., Position interpolation, 2023, arXiv 2306.15595; (4) The
 Llama 3 herd of models, 2024, arXiv 2407.21783; (3), (5) Peng et al., YaRN, 2023, arXiv 2309.00071; (6) Ding et al.,
@@ -160,14 +160,14 @@ class Rope:
         return frequencies * (kept + (1 - kept) / factor)  # (4), (5)
 
     def refuse_other_rotation(self, past: int, positions: Int[Tensor, "..."]) -> None:
-        """Refuse to continue a cache whose keys were rotated otherwise than these positions would rotate them."""
+        """Refuse to continue a cache whose keys were rotated differently from how these positions would rotate them."""
         if not past or self.scaling is None or past + positions.shape[-1] <= self.scaling.length:
             return
         length = int(positions.max()) + 1
         if length > self.scaling.length and (self.scaling.kind == "dynamic" or past <= self.scaling.length):
             raise InputError(
                 f"a sequence decoded from a cache must stay within {self.scaling.length:g} positions under "
-                f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys otherwise; "
+                f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys differently; "
                 "give the whole sequence at once, without a cache"
             )
 

@@ -1,7 +1,7 @@
 """sigmaReparam: a weight matrix divided by its largest singular value, times a learned gain.
 
     W_hat = gamma W / sigma(W),   sigma(W) = u' W v                                                         (1)
-    v <- W' u / |W' u|,   u <- W v / |W v|,   once in every training forward                                (2)
+    v <- W' u / |W' u|,   u <- W v / |W v|,   once in every forward pass of training                        (2)
 
 The norm of W_hat is thus a single number, which AdamW moves as slowly as any other, however W grows. u and v are
 constants in the gradient, as in spectral normalisation, and are stored with the weights. They start as the singular

@@ -115,8 +115,8 @@ def _seconds(case: StageCase, precision: str, backward: bool, device: torch.devi
 def captured(run: Callable[[], None], warm_up: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
     """Capture `run` as a CUDA graph, since a short kernel takes less time than its launch by Python.
 
-    Return None if `run` waits for the device. That is checked before the capture, since after a failed capture torch
-    2.11 makes no other."""
+    Return None if `run` waits for the device. That is checked before the capture, since torch 2.11 cannot capture
+    again after a failed capture."""
     usual, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(usual)
     graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()

@@ -3,7 +3,7 @@
     share = 1 - t(frozen) / t(coupled)   of a forward pass; the frozen model is the same without slow path  (1)
 
 Each measurement is reported with its forecast by FLOPs. The gate is open, so that no computation can be skipped. The
-cases of a comparison take turns, so their ratio is that of moments in which the machine was the same.
+cases of a comparison take turns, so that a change of the machine's speed affects all of them alike.
 """
 
 import time

@@ -107,7 +107,7 @@ def values(record: StudyRecord, quantity: Quantity, row: str, column: str) -> di
     if cell is None or not cell.outcomes:
         return Obstacle("not run", f"no finished run of {place}")
     if quantity.unit == "nats/byte" and record.loss_unit == "nats/token":
-        return Obstacle("unclear", "these runs do not say how many bytes a token has, which new runs do")
+        return Obstacle("unclear", "these runs did not record how many bytes a token has; new runs do")
     return cell.compared(quantity) or Obstacle("not run", f"{quantity.name} of {place} not measured")
 
 

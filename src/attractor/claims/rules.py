@@ -15,10 +15,11 @@ single comparison would decide a rule, Holm's correction covers all its comparis
     Stays        holds where every seed stays at or below the level, else fails
     OfTheBest    is Stays for the row that is best by another quantity, and holds only where good rows are shown to
                  lie lower than bad ones (Welch's test over rows); says nothing where no row is good, or none is bad
-    Sensitive    is another rule where a second quantity shows that the instrument can see; elsewhere "cannot tell"
-    WhereActing  is another rule at one of several weights of a penalty: of those at which the penalty could have
-                 acted, the one that is best by another quantity; "cannot tell" where it could act at none
-    Shown        is shown beside a verdict and has no influence on it
+    Sensitive    judges by another rule where a second quantity shows that the setting can tell; elsewhere "cannot tell"
+    WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could
+                 have acted, the one that is best by another quantity; "cannot tell" where it could act at none
+    AtDip        is Differs for the entropy of the layer in which the baseline's entropy dips
+    Shown, Reported    are a quantity and a difference that stand beside a verdict and have no influence on it
     StableAtMore holds where a row trains stably at more learning rates of a sweep, fails as Differs does
     Counts       holds where every count is exact, else fails
 """
@@ -440,7 +441,7 @@ class Sensitive(Rule):
         for row in self.rows:
             numbers = values(record, self.quantity, row, "")
             if isinstance(numbers, Obstacle):
-                return f"these runs do not say {self.quantity.name} of {row}, which new runs do"
+                return f"these runs did not record {self.quantity.name} of {row}; new runs do"
             mean = fmean(numbers.values())
             if not self.least <= mean <= self.most:
                 return f"{self.quantity.name} of {row} is {mean:.3g}, and {self.why}"
@@ -481,7 +482,7 @@ class WhereActing(Rule):
             parts = self.rule.parts(replace(record, cells=tuple(renamed)))
             which = "" if chosen == self.rows[0] else f" (as {chosen})"
             return [replace(part, statement=part.statement + which) for part in parts]
-        obstacle = f"these runs do not say {self.effort.name} of {self.rows[0]}, which new runs do"
+        obstacle = f"these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
         if efforts:
             largest = max(efforts, key=lambda row: efforts[row])
             obstacle = (

@@ -35,7 +35,7 @@ from attractor.errors import (
 from attractor.files import next_step
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
-_LEFT_OUT: list[str] = []  # what this command said about damaged runs and studies that it left out
+_LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this command left out
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
@@ -89,7 +89,7 @@ def main() -> None:
     try:
         run_line(sys.argv[1:], console)
         sys.stdout.flush()
-        if _LEFT_OUT:  # the result is that of the other runs and studies
+        if _LEFT_OUT:  # damaged runs or studies are missing in the result
             sys.exit(1)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -97,12 +97,12 @@ def main() -> None:
     except RankLostError as lost:
         if lost.speaks:
             print(lost, file=sys.stderr)
-        time.sleep(2.0)  # torchrun takes the first process that ends for the cause
+        time.sleep(2.0)  # torchrun names the first process that ends as the cause
         end_streams()
         os._exit(lost.exit_code)  # Python would wait for threads of the broken process group, or abort in them
     except RunStopped as stopped:
         if StopRequest.ends_process and isinstance(stopped, RunInterrupted):
-            for number in SIGNALS:  # a repeated one must not disturb the last line and the end of Python
+            for number in SIGNALS:  # a second signal must not interrupt the last line or Python's exit
                 signal.signal(number, signal.SIG_IGN)
         loss = f"{loss_of_output()}: " if stopped.exit_code == 128 + SIGPIPE else ""
         if not quiet:

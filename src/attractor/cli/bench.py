@@ -29,7 +29,7 @@ PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Time mechanisms against each other and against other libraries. Measured are training steps, memory, decoding,
+    """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are measured,
     and how close every stage comes to what the hardware allows."""
 
     presets: Annotated[
@@ -39,7 +39,9 @@ class BenchArguments:
     baseline: Annotated[str, arg(help="the mechanism that speeds are relative to")] = "standard"
     size: Annotated[
         str | None,
-        arg(help="a named Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits"),
+        arg(
+            help="a Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits the device"
+        ),
     ] = None
     d_model: Annotated[int | None, arg(help="width of the model; by default the size's")] = None
     heads: Annotated[int | None, arg(help="attention heads per layer; by default the size's")] = None

@@ -30,8 +30,8 @@ OF_SETTINGS = """\
 
 `attractor train`, `compare` and `plan` start from a recipe, and every option changes one setting of it. The recipe is
 `laptop`, or `sudoku` with `--task sudoku`, unless `--recipe` names another one. The values here are those of the recipe
-`laptop`; `attractor list recipes` shows the others. What belongs to a family of models or to a
-task has the value that it has there. BOOL is `True` or `False`.
+`laptop`; `attractor list recipes` shows the others. A setting that only some families of models or some tasks have is
+shown with its value in these. BOOL is `True` or `False`.
 """
 
 

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import dtype_of
 from attractor.corpus.sign_of_life import waiting
-from attractor.errors import InputError, require
+from attractor.errors import InputError, not_installed, require
 from attractor.train.config import Runtime, data_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
     if args.puzzles is None and data_of(run.config).fingerprint != RunFolder.open(args.model).config.get("data"):
-        say(console, "the data are others than those that the run was trained on: what is held out may have been seen")
+        say(console, "the data differ from those of training, so examples held out now may have been trained on")
     with progress(console) as start_progress:
         rows = list(evaluate_run(run, question, start_progress))
     beside = published(run.config)
@@ -185,9 +185,7 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
     try:
         from attractor.scoring.harness import AttractorLM, evaluate_tasks
     except ImportError as error:
-        raise InputError(
-            f"package 'lm-eval' must be installed for --tasks ({error}); run: pip install 'attractor[eval]'"
-        ) from error
+        raise not_installed("lm-eval", "eval", f"--tasks ({error})") from error
     causal = _load(args, args.model)
     say(console, causal.describe())
     names = [name for tasks in args.tasks for name in tasks.split(",") if name]

@@ -168,7 +168,7 @@ def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
 
 
 def sentences(config: "ModelConfig[Any]") -> Iterator[str]:
-    """Yield the first paragraph of the file of the family and of each stage, with the stage's settings."""
+    """Yield the first paragraph of the module docstring of the family and of each stage, with its settings."""
     from attractor.attention.config import STAGES
     from attractor.catalogue import choice
 

@@ -39,7 +39,7 @@ def show_list(args: ListArguments, console: Console) -> None:
         for kind in OPTIONS:
             console.print(overview(kind, console.width))
             say(console, "")
-        say(console, "Further: attractor list mechanisms, sizes or recipes, or any of these names.")
+        say(console, "For more: attractor list mechanisms, sizes or recipes, or any of these names.")
         return
     if args.name in OPTIONS:
         console.print(details(args.name, console.width))

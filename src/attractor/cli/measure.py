@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureArguments:
-    """Look inside any causal model as it reads a text: attention, layers, and exponents over depth."""
+    """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth."""
 
     models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders")]
     on: Annotated[str, arg(help="text file, table of texts or named corpus")]
@@ -32,7 +32,7 @@ class MeasureArguments:
     n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
     length: Annotated[int, arg(help="tokens per passage")] = 128
     layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
-    k: Annotated[int, arg(help="largest exponents over depth; 0 measures none")] = 4
+    k: Annotated[int, arg(help="number of largest Lyapunov exponents; 0 measures none")] = 4
     jacobians: Annotated[bool, arg(help="measure Jacobian norms and exponents, which take most of the time")] = True
     memory: Annotated[float, arg(help="most GB to use beside the model")] = 4.0
     dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need one of the first two")] = "fp32"
@@ -98,7 +98,7 @@ def _measured(
     causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
     if causal.max_length is not None and plan.length > causal.max_length:
         raise InputError(
-            f"length must be at most {causal.max_length:,}, which '{causal.name}' has positions for, got "
+            f"length must be at most {causal.max_length:,}, the number of positions of '{causal.name}', got "
             f"{plan.length:,}; give a smaller one"
         )
     tokens = passages(text, causal.encode, plan.n_samples, plan.length, causal.start, plan.seed)

@@ -17,7 +17,7 @@ from attractor.attention.presets import preset
 from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, command_class
 from attractor.cli.study_ending import report_study
-from attractor.errors import InputError, RankLostError, RunStopped
+from attractor.errors import InputError, RankLostError, RunStopped, not_installed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
@@ -307,9 +307,7 @@ def chat_prompt(args: GenerateArguments, settings: "TokenizerSettings | None") -
     try:
         from attractor.hf.tokenizers import original_tokenizer
     except ImportError as error:
-        raise InputError(
-            f"package 'transformers' must be installed for --chat ({error}); run: pip install 'attractor[hf]'"
-        ) from error
+        raise not_installed("transformers", "hf", f"--chat ({error})") from error
     messages = [{"role": "user", "content": args.prompt}]
     try:
         text = original_tokenizer(settings).apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare, prune, repair, mirror, fetch."""
+"""Commands about stored runs: runs list, show, compare, prune, repair, convert, mirror, fetch."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 KEPT = ("best", "last", "none")
 WHERE = 'conditions that runs must meet, as --where "attention=gated lr>1e-3"'
-PRUNED_SHOWN = 20  # runs whose checkpoints are named before they are removed
+PRUNED_SHOWN = 20  # at most so many runs are listed with the checkpoints to remove
 SHOWN = ("label", "seed", "state", "steps", "loss")
 
 
@@ -65,7 +65,7 @@ class RunsPruneArguments:
     folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
     keep: Annotated[str, arg(help="checkpoint of a finished run that stays: best, last or none")] = "best"
-    yes: Annotated[bool, arg(help="remove them without a question")] = False
+    yes: Annotated[bool, arg(help="remove them without asking")] = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
     runs, _ = selected(args.folder, args.where)
     paths = [args.folder / run.key for run in runs if run.state == "finished"]
     if len(paths) < 2:
-        raise InputError(f"at least 2 finished runs must meet the conditions, got {len(paths)}; 'attractor runs list'")
+        raise InputError(
+            f"at least 2 finished runs must meet the conditions, got {len(paths)}; 'attractor runs list' shows all"
+        )
     record, folder = compare_runs(paths, args.out, command_line())
     report_study(record, folder, {}, console)
 
@@ -284,7 +286,7 @@ def runs_convert(args: RunsConvertArguments, console: Console) -> None:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Numbers come first, by size, then texts, and last what is unknown."""
+    """Return a sort key: numbers come first, by size, then texts, and missing values last."""
     if value is None:
         return 2, ""
     return (0, value) if isinstance(value, int | float) else (1, str(value))

@@ -1,7 +1,7 @@
 """The standard output and error of a command, which neither hold up a run nor end it unsaved.
 
 A stream may be closed, its reader may go away (`| head`), its disk may be full, its pipe may be full while a signal
-asks the run to stop, and it may hold ASCII alone. When standard output can no longer be written, a run in progress
+asks the run to stop, and it may accept ASCII alone. When standard output can no longer be written, a run in progress
 is asked to stop as by a signal, and saves. Whatever is written later is dropped.
 """
 
@@ -56,7 +56,7 @@ class Stream(io.RawIOBase):
         return len(data)
 
     def _is_ready(self) -> bool:
-        """Wait until the descriptor takes PIPE_BUF bytes. Return False if it does not while the process is to stop."""
+        """Wait until the descriptor takes PIPE_BUF bytes. Return False if it does not after a stop request."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLOUT)
         deadline: float | None = None
@@ -68,7 +68,7 @@ class Stream(io.RawIOBase):
         return True
 
     def _report(self, error: OSError, gone: bool) -> None:
-        """Ask a run in progress to stop. Standard error has nobody to report to."""
+        """Ask a run in progress to stop, or else raise. The loss of standard error is not reported."""
         if not self.is_output or self.is_ending:
             return
         if StopRequest.listening:

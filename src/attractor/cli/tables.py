@@ -26,7 +26,7 @@ class Option:
     phrase: str = ""
     default: str = ""  # as the help shows it; empty where the option is required or a setting
     positional: bool = False
-    owners: Sequence[str] = ()  # the model families or tasks that have a setting; empty means all
+    owners: Sequence[str] = ()  # the model families or tasks that have this setting; empty means all
 
     @property
     def written(self) -> str:

@@ -227,7 +227,7 @@ def _kernel_obstacle(scored: ScoreInputs) -> str | None:
     if q.dtype != k.dtype or q.dtype == torch.float64 or q.shape[-1] > MAX_WIDTH:
         return f"it takes one precision below fp64 and heads up to {MAX_WIDTH} wide, not {q.dtype} of {q.shape[-1]}"
     if exceeds_32_bits(q, k):
-        return "a sequence takes more room than 32 bits count"
+        return "offsets within a sequence exceed 32 bits"
     if allowed is None or (isinstance(allowed, Tensor) and allowed.dtype == torch.bool):
         return None
-    return "it takes no masks but boolean ones"
+    return "it takes boolean masks only"

@@ -4,8 +4,9 @@ Two rules for the same rates would act twice. A clip must see the final weights 
 everything that moves them. Step hooks run in the order in which they were registered.
 
 The weights of one model may lie in several optimizers (Muon for matrices, AdamW for the rest), which step one after the
-other. A *round* is the time in which each of them steps once, in the order in which they first stepped. It ends after
-the last one, or when one of them steps again, or before its turn, because others step more rarely or were skipped.
+other. In a *round* each of them steps once, in the order in which they first stepped. A round ends after the last
+optimizer's step. It also ends if an optimizer steps again or out of turn, since others may step more rarely or be
+skipped.
 """
 
 import sys
@@ -36,8 +37,8 @@ def attach(
         rivals = [other for other in (name, *instead_of) if other in names]
         if rivals:
             raise InputError(
-                f"an optimizer takes {name} once, and not besides {rivals[0]}, which is attached: remove() that one "
-                "first"
+                f"an optimizer takes {name} once and not together with {rivals[0]}, which is attached: remove() that "
+                "one first"
                 if rivals[0] != name
                 else f"an optimizer takes {name} once, and it is attached already: remove() it first"
             )
@@ -77,8 +78,10 @@ def around_steps(
 
 
 def _is_nested(optimizer: Optimizer) -> bool:
-    """Return whether the hook that asks is of a step inside a step: torch calls the hooks of both where a subclass's
-    `step` calls its parent's. A count of hooks could not tell, as a step that raises calls no hook at its end."""
+    """Return whether the calling hook belongs to a step inside another step of the same optimizer.
+
+    If the `step` of a subclass calls that of its parent, torch calls the hooks of both. Counting hooks would not show
+    this, since a step that raises calls no hook at its end."""
     n_steps, frame = 0, sys._getframe()
     while frame := frame.f_back:  # type: ignore[assignment]
         is_step = frame.f_code.co_filename == OF_STEPS and frame.f_code.co_name == "wrapper"
@@ -117,7 +120,7 @@ def refuse_second_copy(optimizers: Iterable[Optimizer], name: str) -> None:
         if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
             raise InputError(
                 f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} has train() and eval(), "
-                f"and so a second, which {name} would not reach: take an optimizer with a schedule"
+                f"so it holds a second copy, which {name} would not reach: take one with a learning-rate schedule"
             )
 
 
@@ -158,9 +161,9 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> set[nn.Parameter]:
 
 
 def first_of(optimizers: Sequence[Optimizer]) -> Optimizer:
-    """Return what the deprecated attribute `optimizer` of the controls was."""
+    """Return the first optimizer, for the deprecated attribute `optimizer` of the controls."""
     warn(
-        "the attribute 'optimizer' of a control became 'optimizers', and goes with 0.2",
+        "the attribute 'optimizer' of a control became 'optimizers'; 0.2 removes it",
         DeprecationWarning,
         stacklevel=3,
     )

@@ -29,7 +29,7 @@ Look = dict[str, list[list[float]]]  # by quantity: one list per layer, one numb
 
 
 class LogitProbe:
-    """Look at the logits of the batch that `forward` passes through the model, under autocast if it says so."""
+    """Look at the logits of the batch that `forward` passes through the model, under autocast if `forward` sets it."""
 
     def __init__(self, model: nn.Module, forward: Callable[[], object]) -> None:
         self.model, self.forward = model, forward

@@ -61,7 +61,7 @@ class ClippedRows:
 
     @cached_property
     def by_row(self) -> tuple[Tensor, Tensor]:
-        """`of` and `power` of every row of the weight. Rows of no head point at an entry after the last head's, 1."""
+        """`of` and `power` of every row of the weight. Rows of no head index a last entry of gamma, 1."""
         rows, device = self.rows, self.rows.weight.device
         of = torch.full((rows.weight.shape[rows.axis],), NO_HEAD, device=device)
         power = torch.ones(len(of), device=device)

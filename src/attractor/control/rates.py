@@ -4,8 +4,8 @@
 
 The controlled rows are copied before the step and interpolated after it. So (1) holds for any optimizer, AdamW or Muon,
 fused or sharded. W' includes warm-up, schedule and weight decay, so s scales them too. s = 1 is the bare optimizer to
-the bit, and all other rows are never touched. In half precision (1) is rounded, and what rounding takes is added to the
-next step's:
+the bit, and all other rows are never touched. In half precision (1) is rounded, and the rounding error r is added
+in the next step:
 
     W <- round(V),   V = W + s (W' - W) + r,   r <- V - round(V)                                            (2)
 
@@ -111,7 +111,7 @@ class HeadRates(ABC):
         return first_of(self.optimizers)
 
     def remove(self) -> None:
-        """Detach from the optimizers, whose steps are their own again."""
+        """Detach from the optimizers, which then step as without control."""
         for hook in self._hooks:
             hook.remove()
         detach(self.optimizers, type(self).__name__)
@@ -145,7 +145,7 @@ class HeadRates(ABC):
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned for a model with the same layers and heads, however it is spread."""
+        """Load what `state_dict` returned for a model with the same layers and heads, however sharded."""
         self._refuse_other_tau(state)
         stored = {plain_name(place): whole for place, whole in state.get("remainders", {}).items()}
         for place, block, remainder in self._remainders():

@@ -128,7 +128,7 @@ class Regularizer(ABC):
                     f"regularizer must be another one or None where {where}, as in '{name}', got '{self.name}'; "
                     f"{next_step}"
                 )
-        self.layers = {name: self.weights(layer) for name, layer in attention.items()}  # what `of` is given
+        self.layers = {name: self.weights(layer) for name, layer in attention.items()}  # the arguments of `of`
 
     @abstractmethod
     def refusal(self, layer: Attention) -> Refusal | None: ...
@@ -235,7 +235,7 @@ class MultiEnergy(Regularizer):
     def refusal(self, layer: Attention) -> Refusal | None:
         n_heads, n_values = layer.layout.n_heads, layer.layout.n_kv_heads
         if n_values < n_heads:
-            where = f"{n_heads} heads share the values of {n_values}, so that W_V and W_O' are of other shapes"
+            where = f"{n_heads} heads share the values of {n_values}, so that W_V and W_O' differ in shape"
             return where, "give every head its own values, or take spectral"
         return _refuse_without_energy(layer)
 
@@ -271,7 +271,7 @@ def _refuse_orthogonal_values(layer: Attention) -> Refusal | None:
 def _refuse_changed_matrices(layer: Attention) -> Refusal | None:
     """Refuse layers without query and key matrices, or whose matrices are changed before they act."""
     if isinstance(layer.project, ValueProjection):
-        return "attention looks at nothing, without queries and keys", "train the control without"
+        return "attention is without queries and keys", "train this model without a regularizer"
     if layer.config.project.sigma_reparam:
         return "matrices are divided by their norm before they act", "leave sigma_reparam out"
     return None

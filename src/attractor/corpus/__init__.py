@@ -1,1 +1,1 @@
-"""Text on disk, up to the tokens of it: where documents come from, and how they are spelled in tokens."""
+"""Read documents from files, folders and the Hub, turn them into tokens, and store the tokens on disk."""

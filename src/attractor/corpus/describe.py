@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The lengths in words of all documents of the corpus that are not empty."""
+    """The lengths, in words, of all non-empty documents of the corpus."""
 
     n_documents: int
     n_words: int

@@ -1,6 +1,6 @@
 """Compute the loss of every document under an n-gram model of all other documents, exactly and without retraining.
 
-An interpolated model with the weights of Witten and Bell (1991): for a word w after the words h of order k - 1,
+The model is interpolated, with the weights of Witten and Bell (1991): for a word w after the words h of order k - 1,
 
     p_k(w | h) = (c(h w) + t(h) p_{k-1}(w | h')) / (c(h) + t(h))     (1)
     p_0(w)     = 1 / N_SPELLINGS                                     (2)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from attractor.errors import InputError
+from attractor.errors import not_installed
 
 
 def require_package(package: str) -> ModuleType:
@@ -11,6 +11,4 @@ def require_package(package: str) -> ModuleType:
     try:
         return import_module(package)
     except ImportError as error:
-        raise InputError(
-            f"package '{package}' must be installed for this; run: pip install 'attractor[text]'"
-        ) from error
+        raise not_installed(package, "text") from error

@@ -175,7 +175,7 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
 
 
 def _is_fresh(out: Path) -> bool:
-    """Whether the folder holds at most what a preparation leaves that was killed before it wrote its plan.
+    """Whether the folder is empty, or holds only what a preparation leaves that is killed before it writes its plan.
 
     Everything else belongs to the user, including a folder of the same name, since the work folder is removed at the
     end."""

@@ -88,7 +88,7 @@ def read_text(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[
 
 
 def _separator(text: bytearray, begin: int) -> re.Match[bytes] | None:
-    """Return the first separator line. Searching its characters first is several times as fast."""
+    """Return the first separator line. Finding its fixed text first is several times as fast as a pattern alone."""
     at = text.find(SEPARATOR, begin)
     while at >= 0:
         if line := SEPARATOR_LINE.match(text, at):

@@ -1,7 +1,7 @@
 """Define the interface of tokenizers and the byte tokenizer, which needs neither training nor a download.
 
-Byte-pair encodings are in `bpe.py`, because they need further packages. For every tokenizer, the name of a special
-token within a text is plain text.
+Byte-pair encodings are in `bpe.py`, because they need further packages. The name of a special token within a text
+is plain text, unless a byte-pair encoding is made with `special_tokens`.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder says about its tokenizer and its generation, beyond the tokens themselves.
+"""Store what a Hugging Face folder says about its tokenizer and its generation, beyond the tokens themselves.
 
     reader              the version of transformers that read the tokenizer; null if the files were read as they are
     tokenizer           the fields in which its tokenizer.json differs from attractor's own file of the tokenizer

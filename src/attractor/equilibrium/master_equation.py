@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 from torch import Tensor
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError, not_installed, require
 
 ELIMINATED_DENSE = 512  # up to so many states, a sparse generator takes the dense method, which is more accurate
 BLOCK = 64
@@ -126,8 +126,7 @@ def flow(
     try:
         from torchdiffeq import odeint
     except ImportError as error:
-        message = "package 'torchdiffeq' must be installed for this; run: pip install 'attractor[ode]'"
-        raise InputError(message) from error
+        raise not_installed("torchdiffeq", "ode") from error
     _checked_one(generator)
     times = times.to(device=generator.device, dtype=generator.dtype)
     if times[0] < 0 or (times.diff() <= 0).any():

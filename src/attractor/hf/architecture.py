@@ -1,8 +1,8 @@
-"""What is known of a Hugging Face architecture: a row of the table in `architectures.py`.
+"""Define what a row of the table in `architectures.py` says about a Hugging Face architecture.
 
 A row says how config.json translates to a TransformerConfig and back, what the weights are called and how they are laid
-out, and which options of the architecture attractor does not have. A model with such an option is refused by name,
-since importing it would compute something else. Fields that config.json leaves out have the defaults of transformers.
+out, and which of the architecture's options attractor lacks. A model with such an option is refused by name, since
+importing it would compute something else. Fields that config.json leaves out have the defaults of transformers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ WHOLE_HEADS = Need(
 class Names:
     """The names of a model's parts in its files, without `.weight` and `.bias`; those of attractor are the fields."""
 
-    base: str = "model."  # before the names of all parts but the readout; models without a readout are stored without
+    base: str = "model."  # precedes the names of all parts but the readout; absent in models without a readout
     embedding: str = "embed_tokens"
     positions: str = ""
     norm: str = "norm"
@@ -106,7 +106,7 @@ class Names:
         default_factory=lambda: {"mlp.gate_proj": ["gate"], "mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}
     )
     transposed: bool = False  # matrices of the MLP are stored as inputs x outputs
-    not_weights: tuple[str, ...] = ("inv_freq",)  # ends of names of tensors that are stored and no weights
+    not_weights: tuple[str, ...] = ("inv_freq",)  # suffixes of stored tensors that are no weights
     older: Mapping[str, str] = field(default_factory=dict)  # names that older files have in place of newer ones
 
 
@@ -118,12 +118,12 @@ class Architecture:
     translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
     becomes: str  # a description of these fields
     needs: tuple[Need, ...] = ()
-    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: described_shape(config)  # and back
+    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: described_shape(config)  # to config.json
     names: Names = field(default_factory=Names)
     norm_offset: float = 0.0  # what the norms add to their stored weights
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
-    partial_rotation: bool = False  # it has models that rotate a part of each head
-    windows: bool = False  # it has models with sliding windows
+    partial_rotation: bool = False  # some of its models rotate a part of each head
+    windows: bool = False  # some of its models have sliding windows
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)  # its names of fields that Llama calls otherwise
 
@@ -160,7 +160,7 @@ class Architecture:
         return TransformerConfig(**self.translate(described) | {"mlp": self.activations[described["hidden_act"]]})
 
     def exported(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the content of config.json for a model of attractor, or refuse one that the architecture is not."""
+        """Return the content of config.json for a model of attractor, or refuse one that this architecture is not."""
         if not isinstance(config, TransformerConfig):
             raise self.refusal("family", TransformerConfig.family, config.family)
         act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
@@ -175,7 +175,7 @@ class Architecture:
         return stored
 
     def require_same(self, config: TransformerConfig, translated: TransformerConfig) -> None:
-        """Refuse a configuration that config.json would not say in full, by the first field that differs."""
+        """Refuse a configuration that config.json cannot express, and name the first field that differs."""
         possible, actual = settings(translated), settings(config)
         for name, value in actual.items():
             if name not in possible or not alike(value, possible[name]):
@@ -221,7 +221,7 @@ class Architecture:
 
 
 def settings(config: TransformerConfig) -> dict[str, Any]:
-    """Return what the model computes, with all defaults resolved. Configs of one function have equal settings."""
+    """Return what the model computes, with all defaults resolved. Models that compute the same have equal settings."""
     layer, mechanism = first_layer(config), config.attention_config
     stages = {name: getattr(mechanism, name) for name in STAGES}
     by_stage = [{f.name: getattr(stage, f.name) for f in fields(stage)} for stage in stages.values()]

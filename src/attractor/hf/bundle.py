@@ -6,7 +6,7 @@ folder. Loaders of remote code copy only the relative imports of a single folder
     attractor/models/block.py               models_block.py
     from attractor.attention import Rope    from .attention_position import Rope    the module that defines it
     Float[Tensor, "B T D"]                  Tensor                                  jaxtyping may not be installed
-    import triton                           in try, with except: raise              loaders require untried imports
+    import triton                           in try, with except: raise              loaders require it outside try
 
 The rest of a file, including comments, is unchanged, so the bundle computes the same, bit by bit.
 """
@@ -47,7 +47,7 @@ def self_contained_code(entry: str = ENTRY) -> Mapping[str, str]:
 
 
 def with_imports_of(files: Mapping[str, str], entry: str) -> str:
-    """Return the entry's text, followed by an import of every file that is never carried out.
+    """Return the entry's text, followed by an import of every file, which is never executed.
 
     Loaders up to transformers 5.10 search the text of the entry for relative imports, and copy only those files."""
     name = f"{file_name(entry)}.py"

@@ -21,7 +21,7 @@ from attractor.models.transformer import TransformerConfig
 class AttractorConfig(PreTrainedConfig):
     model_type: ClassVar[str] = "attractor"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    auto_map: ClassVar[dict[str, str]] = {}  # read by tools, of every class that transformers itself does not ship
+    auto_map: ClassVar[dict[str, str]] = {}  # tools read this of every class that transformers does not ship
 
     def __init__(
         self,

@@ -35,10 +35,10 @@ def as_foreign(
 ) -> PreTrainedModel:
     """Return the model as transformers' own class, with the same weights and without a copy where none is needed."""
     described = known.exported(model.config)
-    fields = AutoConfig.for_model(known.model_type).to_dict().keys() | {"head_dim"}  # which some read and do not state
+    fields = AutoConfig.for_model(known.model_type).to_dict().keys() | {"head_dim"}  # some read it and do not state it
     stated = {name: value for name, value in described.items() if name in fields}
     config = AutoConfig.for_model(known.model_type, **stated | NO_TOKENS | dict(token_ids))
-    vars(config).update(older_rotation(known, stated.get("rope_parameters", {})))  # an attribute would warn of its age
+    vars(config).update(older_rotation(known, stated.get("rope_parameters", {})))  # `setattr` would warn: deprecated
     assert isinstance(model.config, TransformerConfig)
     known.require_same(model.config, known.config(config.to_dict()))  # with the defaults of transformers, too
     weights = stored_weights(model, known)

@@ -1,7 +1,7 @@
 """Import a Hugging Face folder as a run of no steps, so that every command can use the model.
 
-The run's config.json names the model and, in place of a corpus, its origin. tokenizer.json is the model's tokenizer,
-and tokenizer_settings.json what else its folder says of texts and chats (corpus/tokenizer_settings.py). The only
+The run's config.json names the model and, in place of a corpus, its origin. tokenizer.json is the model's tokenizer.
+tokenizer_settings.json holds what else its folder says about texts and chats (corpus/tokenizer_settings.py). The only
 checkpoint holds the weights as they were stored, and summary.json describes them. No path in it is absolute.
 """
 

@@ -42,8 +42,8 @@ def layer_maps(model: nn.Module, tokens: Tensor, layers: str | None = None, **in
     states = [kwargs[STREAM] if STREAM in kwargs else args[0] for args, kwargs in calls]
     if len(states) != len(stack) or not all(map(torch.equal, outputs[:-1], states[1:])):
         raise InputError(
-            f"layers must each be called once and read what the one before wrote, those of {type(model).__name__} do "
-            "not; study a step of your own making with attractor.analysis"
+            f"layers must each be called once and read what the one before wrote, and those of {type(model).__name__} "
+            "do not; study a step of your own making with attractor.analysis"
         )
     steps: list[Step] = [partial(_through, layer, *call) for layer, call in zip(stack, calls, strict=True)]
     return LayerMaps(tuple(steps), (*states, outputs[-1]))

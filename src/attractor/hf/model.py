@@ -38,7 +38,7 @@ class AttractorPreTrainedModel(PreTrainedModel):
     config_class = AttractorConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _supports_sdpa = True  # it is what runs where a mechanism is a softmax
+    _supports_sdpa = True  # mechanisms with a softmax run SDPA
     _tied_weights_keys = {}  # noqa: RUF012
     _no_split_modules = ["Block", "StreamedBlock"]  # noqa: RUF012
 
@@ -93,7 +93,7 @@ class AttractorPreTrainedModel(PreTrainedModel):
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """PEFT asks by this name, of which newer versions of transformers warn."""
+        """Whether activations are recomputed. PEFT reads this name; newer versions of transformers warn about it."""
         return self.gradient_checkpointing
 
     def get_input_embeddings(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""From a config.json of Hugging Face to the fields of a TransformerConfig: one function for each kind of architecture.
+"""Translate a config.json of Hugging Face into fields of a TransformerConfig: one function per kind of architecture.
 
 The functions read config.json over the defaults of its architecture, under the names of fields that Llama has.
 """
@@ -104,7 +104,7 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def windows(stored: Described, layer_types: Sequence[str]) -> dict[str, Any]:
-    """Translate the kinds of the layers. A window over all positions is none."""
+    """Translate the kinds of the layers. A window that covers all positions counts as none."""
     window, n_layers = stored.get("sliding_window"), number(stored, "num_hidden_layers")
     if LOCAL not in layer_types or not window or window >= stored["max_position_embeddings"]:
         return {}
@@ -116,7 +116,7 @@ def windows(stored: Described, layer_types: Sequence[str]) -> dict[str, Any]:
 
 
 def kinds_of_layers(stored: Described, every: int) -> list[str]:
-    """Return the kinds of the layers, by default with a global one as the last of so many."""
+    """Return the kinds of the layers. By default, the last of every `every` layers is global."""
     layers = range(1, number(stored, "num_hidden_layers") + 1)
     return list(stored.get("layer_types") or [LOCAL if layer % every else GLOBAL for layer in layers])
 
@@ -213,7 +213,7 @@ def multiplied(stored: Described) -> dict[str, Any]:
 
 
 def gpt2(stored: Described) -> dict[str, Any]:
-    """Translate GPT-2, whose scale of attention may be left out."""
+    """Translate GPT-2, whose logits are unscaled if `scale_attn_weights` is false."""
     full = dict(stored) | {"intermediate_size": stored.get("intermediate_size") or 4 * number(stored, "hidden_size")}
     full |= {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": None, "head_dim": None}
     scale = {} if stored["scale_attn_weights"] else {"attention_scale": 1.0}

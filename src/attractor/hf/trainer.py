@@ -6,7 +6,7 @@ The callback attaches when training begins, after the Trainer has created, wrapp
 Where training begins again without having ended (a smaller batch size found, an interrupt), it attaches anew. QuacK's
 state is written into every checkpoint of the Trainer and loaded when it resumes.
 
-Logged are `qk_clips` (heads clipped so far), `largest_logit` of the last step or, where no head came near the
+The callback logs `qk_clips` (heads clipped so far), `largest_logit` of the last step or, where no head came near the
 threshold, a bound on it (`largest_logit_at_most`), and the `smallest_qk_rate` and `largest_qk_rate` of all heads.
 """
 
@@ -63,7 +63,7 @@ class LogitControl(TrainerCallback):
         elif self.qk_rate is not None:
             self.rates = FixedRates(model, optimizer, self.qk_rate)
         if self.qk_clip is not None:
-            # All processes of a Trainer train the same layers, on other data or as other shards of them.
+            # All processes of a Trainer train the same layers, each on data of its own or with shards of the weights.
             group = torch.distributed.group.WORLD if args.world_size > 1 else ()
             self.clip = QKClip(model, optimizer, self.qk_clip, group)
         if self.rates is not None and state.global_step > 0:

@@ -168,7 +168,7 @@ def _require_all_tied(ties: Iterable[Tie], places: Weights, layout: str) -> None
     odd = sorted(places.keys() ^ {name for tie in ties for name in tie.parameters})
     if odd:
         raise InputError(
-            f"layout '{layout}' must fill every weight of the layer and no other; apart: {', '.join(odd)}; "
+            f"layout '{layout}' must fill every weight of the layer and no other, but these differ: {', '.join(odd)}; "
             f"build the layer as the documentation's table of layouts says"
         )
 
@@ -215,18 +215,18 @@ def output(layer: Attention, out: str, transposed: bool = False) -> list[Tie]:
 
 
 def llama(layer: Attention) -> list[Tie]:
-    """Llama, Mistral, Qwen2 (qkv_bias=True) and Qwen3 (qk_norm=True), whose order of rows is attractor's."""
+    """Tie Llama, Mistral, Qwen2 (qkv_bias=True) and Qwen3 (qk_norm=True), whose order of rows is attractor's."""
     norms = [Tie((f"{part}_norm.weight",), (f"{PARTS[part]}_norm.weight",)) for part in ("query", "key")]
     return separate(layer) + (norms if layer.config.couple.qk_norm else [])
 
 
 def gemma3(layer: Attention) -> list[Tie]:
-    """Gemma 3: as Llama, with norms of queries and keys that are stored as their difference from 1."""
+    """Tie Gemma 3: as Llama, with norms of queries and keys that are stored as their difference from 1."""
     return [replace(tie, offset=1.0) if tie.parameters[0].endswith("_norm.weight") else tie for tie in llama(layer)]
 
 
 def cohere(layer: Attention) -> list[Tie]:
-    """Cohere: as Llama, with interleaved RoPE."""
+    """Tie Cohere: as Llama, with interleaved RoPE."""
     return separate(layer, order=lambda part: None if part == "value" else by_sub_head(layer, part, 1))
 
 
@@ -269,7 +269,7 @@ def gpt_neox(layer: Attention) -> list[Tie]:
 
 
 def diffllama(layer: Attention) -> list[Tie]:
-    """Hugging Face's DiffLlama, whose sub-heads h and h + H/2 become one head. Its norm has no weight."""
+    """Tie Hugging Face's DiffLlama, whose sub-heads h and h + H/2 become one head. Its norm has no weight."""
 
     def paired(part: str) -> Tensor:
         n_heads = layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
@@ -280,7 +280,7 @@ def diffllama(layer: Attention) -> list[Tie]:
 
 
 def unilm_diff(layer: Attention) -> list[Tie]:
-    """The original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with weight."""
+    """Tie the original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with weight."""
     ties = separate(layer, "out_proj", lambda part: None if part == "value" else by_sub_head(layer, part, 2))
     return [*ties, LAMBDAS, Tie(("score.norm.weight",), ("subln.weight",))]
 
@@ -318,7 +318,7 @@ def repeat_keys(layer: Attention, source: Weights) -> dict[str, Tensor]:
 
 
 def deepseek_v3(layer: Attention) -> list[Tie]:
-    """DeepSeek-V3: matrices fused by head, interleaved RoPE, norms on both latents (latent_norm=True)."""
+    """Tie DeepSeek-V3: matrices fused by head, interleaved RoPE, norms on both latents (latent_norm=True)."""
     if not isinstance(layer.project, LatentProjection):
         raise InputError("layer must be an MLA layer for layout 'deepseek-v3'; build it from the preset 'mla'")
     require_plain_weights(layer)

@@ -1,4 +1,4 @@
-"""From a TransformerConfig to the fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
+"""Translate a TransformerConfig into fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
 
 import math
 from typing import Any

@@ -6,8 +6,8 @@
 
 The logits of a chunk of positions are computed once, turned into (2) in place, and multiplied. This takes three matrix
 products, where recomputing logits in the backward pass would take four; the backward pass only scales the gradients.
-With a vocabulary of 50,257, the logits of 32 x 512 tokens are 3.3 GB in fp32; a chunk holds 256 MB at most, on a CPU
-50.
+With a vocabulary of 50,257, the logits of 32 x 512 tokens are 3.3 GB in fp32; a chunk holds 256 MB at most, or
+50 MB on a CPU.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def loss_and_gradients(
     grad_weight = torch.zeros_like(weight, dtype=wide) if weight_needed else weight.new_empty(0)
     n_rows = _rows_at_once(hidden, weight)
     chunk_loss: ChunkLoss = partial(_chunk_loss, softcap=softcap)
-    unsupported = "fp64 is wider than it computes" if hidden.dtype == torch.float64 else None
+    unsupported = "it computes in fp32, and the input is fp64" if hidden.dtype == torch.float64 else None
     unsupported = "it has no soft-cap" if softcap is not None else unsupported
     if use_kernel("the gradient of cross-entropy", hidden, unsupported):
         from attractor.kernels.gpu.cross_entropy import chunk_loss

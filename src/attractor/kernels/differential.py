@@ -158,7 +158,7 @@ def _unsupported_by_kernel(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if q.shape[-1] > WIDEST_SCORED or v.shape[-1] > WIDEST_VALUE:
         return f"heads are {q.shape[-1]} and {v.shape[-1]} wide, and it takes up to {WIDEST_SCORED} and {WIDEST_VALUE}"
     if exceeds_32_bits(q, k, v):
-        return "a sequence takes more room than 32 bits count"
+        return "offsets within a sequence exceed 32 bits"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Whether a fused kernel is used or its plain reference, with a line in the log if a GPU must use the reference.
+"""Decide between a fused kernel and its plain reference, and log a line if a GPU must use the reference.
 
 Kernels run on GPUs. Inputs that a kernel does not support are computed by its reference, which is correct for all
 inputs and only slower. On other devices the reference is always used, without a message.
@@ -28,7 +28,7 @@ def use_kernel(kernel: str, x: Tensor, unsupported: str | None = None) -> bool:
     """Return whether `kernel` is used for inputs like `x`; `unsupported` says why the kernel cannot take them."""
     if x.device.type != "cuda":
         return False
-    unsupported = unsupported or ("vmap and its kind transform plain operations only" if functorch_active() else None)
+    unsupported = unsupported or ("vmap and similar transforms need plain operations" if functorch_active() else None)
     unsupported = unsupported or _unsupported_by_device(x.dtype, x.device)
     if unsupported is not None:
         _log_once(kernel, unsupported)

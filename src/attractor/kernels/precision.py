@@ -1,4 +1,4 @@
-"""Autocast of matrix products to half precision: how it is entered, asked about and left. The meta device has none."""
+"""Enter, query and leave autocast of matrix products to half precision. The meta device has no autocast."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measure any causal model on passages of a text, ours or one of transformers, without changing the model."""
+"""Measure a causal model of attractor or transformers on passages of a text, without changing the model."""
 
 from attractor.measuring.passages import passages, text_of
 from attractor.measuring.plan import Plan

@@ -41,7 +41,7 @@ def render(contents: dict[str, Any]) -> tuple[str, list[Picture]]:
         "Depth as time": list(exponents(records)),
     }
     page = fill(
-        str(HERE / "page.html.j2"),  # an absolute path, since `fill` looks in its own room
+        str(HERE / "page.html.j2"),  # an absolute path, since `fill` looks in the folder of its module
         style=verbatim("page.css", str(HERE / "page.css")),
         title=" and ".join(record["model"] for record in records),
         records=records,

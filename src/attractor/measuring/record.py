@@ -27,16 +27,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 OF_HEADS = (
+    LayerMeasure("entropy", "Entropy of attention (nats)", "The mean over the rows of a map, including the first row."),
     LayerMeasure(
-        "entropy", "Entropy of attention (nats)", "Of the rows of a map, on average, the first row among them."
+        "entropy_after_first", "Entropy without row 0 (nats)", "Row 0 can only attend to itself, so its entropy is 0."
     ),
-    LayerMeasure(
-        "entropy_after_first", "Entropy without row 0 (nats)", "Row 0 can only attend to itself: it has none."
-    ),
-    LayerMeasure("normalised_entropy", "Entropy / log n", "Of rows that may attend to n > 1 positions: 1 is uniform."),
+    LayerMeasure("normalised_entropy", "Entropy / log n", "Of rows that may attend to n > 1 positions. 1 is uniform."),
     LayerMeasure("effective_rank", "Effective rank", "(sum of singular values)² / (sum of their squares), of a map."),
     LayerMeasure("top_share", "Share of the largest singular value", "Of the sum of all: 1 is a map of rank one."),
-    LayerMeasure("sink_mass", "Attention on position 0", "By later positions, on average: the attention sink."),
+    LayerMeasure("sink_mass", "Attention on position 0", "The mean over later positions: the attention sink."),
     LayerMeasure("logit_mean", "Mean logit", "Scaled, before soft-cap and mask, where attention is allowed."),
     LayerMeasure("logit_std", "Deviation of logits", "Scaled, before soft-cap and mask, where attention is allowed."),
     LayerMeasure(
@@ -45,7 +43,7 @@ OF_HEADS = (
 )
 OF_LAYERS = (
     LayerMeasure(
-        "jacobian_norm", "Norm of the layer's Jacobian", "How much a small change of all positions can grow in it."
+        "jacobian_norm", "Norm of the layer's Jacobian", "How much a small change of the state can grow in it."
     ),
 )
 OF_STREAM = (
@@ -129,8 +127,8 @@ def _notes(plan: Plan, samples: Sequence[Sample]) -> Any:
     if silent:
         where = "No layer" if len(silent) == len(layers) else f"Not every layer (not {', '.join(map(str, silent))})"
         yield (
-            f"{where} attends through a softmax that can be seen: ours under a softmax can, and those of transformers "
-            "that ask its table of attention functions, Falcon and BLOOM."
+            f"{where} attends through a softmax that can be observed. Mechanisms of attractor with a softmax can be, "
+            "as well as models of transformers that use its table of attention functions, Falcon and BLOOM."
         )
     error = max(sample.jacobian_error for sample in samples)
     if error > TOLERANCE:

@@ -11,12 +11,12 @@ stimulus c is a linear map of the embedded input. With `rms_norm`, coordinates h
 bracket uses x / |x|.
 
 With `as_published`, the model is that of the authors' code. All pairs of channels rotate at the same fixed frequency,
-gamma is trained, and c is the embedded input itself. All linear maps have biases, and no logit is read for a blank:
+gamma is trained, and c is the embedded input itself. All linear maps have biases, and the blank token has no logit:
 
     read   h = m + W3 relu(W2 relu(m)),   relu(W4 relu(h))                                                  (5)
 
-Under positions "grid-rope" its rotations are trained. The start of blanks in evaluation is stored with the weights,
-where the code has a parameter of that shape without use. At D = 512 it has 2,982,412 parameters, theirs.
+Under positions "grid-rope" the rotations are trained. The noise from which blanks start in evaluation is stored with
+the weights; the authors' code has an unused parameter of that shape. At D = 512 both have 2,982,412 parameters.
 
 A convolution has 3 x 3 kernels on the board, which is a square or has `grid_width` columns. W in (3) has D N rows: 1M
 weights at D = 512 and N = 4, but 134M at N = 512.
@@ -52,7 +52,7 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
     oscillator_width: int = 4  # N
     gamma: float = 1.0
     coupling: str = "attention"  # or conv
-    grid_width: int | None = None  # columns of the board under a convolution; None: the board is a square
+    grid_width: int | None = None  # columns of the board, for conv; None: the board is a square
     rms_norm: bool = False
     as_published: bool = later(False)  # frequencies, gamma, biases and readout as in the authors' code
 
@@ -74,7 +74,7 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
             self._require_published()
 
     def _require_published(self) -> None:
-        rule = "as_published, as in the code of AKOrN's authors"
+        rule = "under as_published, as in the code of AKOrN's authors"
         require(self.oscillator_width % 2 == 0, "oscillator_width", f"even {rule}", self.oscillator_width)
         needed = {"coupling": "attention", "mlp": type(self).mlp, "tied_embeddings": False, "n_classes": None}
         for field, value in needed.items():
@@ -169,7 +169,7 @@ class AKOrN(RecurrentModel):
         return (self.oscillators.omega(),)
 
     def finished(self, state: Tensor) -> Tensor:
-        """Return the readout's result, as published with a coordinate of 1 for the biases of the logits."""
+        """Return the readout's result; `as_published` adds a coordinate of 1, by which logits get their biases."""
         result = self.lengths(state)
         return F.pad(result, (0, 1), value=1.0) if self.config.as_published else result
 

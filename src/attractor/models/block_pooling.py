@@ -8,7 +8,7 @@ The slow state changes at most once in P tokens, and no token reads a block befo
 last block, so it is not computed.
 
 `AlignedBlocks` are for whole sequences. `ContinuedBlocks` are for sequences that continue from a cache or are padded,
-whose blocks follow their own tokens. `NextTokenBlocks` are for one more token of sequences of equal length, the usual
+each with its own blocks. `NextTokenBlocks` are for one more token of sequences of equal length, the usual
 case of decoding, which needs no index arithmetic.
 """
 
@@ -89,7 +89,7 @@ class ContinuedBlocks:
         n_now = length if real is None else real.sum(1, keepdim=True)
         done = (before + n_now) // period - first
         self.done = torch.full((batch, 1), done, device=positions.device) if isinstance(done, int) else done
-        if isinstance(before, int):  # the most that new tokens complete, which needs no look at the padding
+        if isinstance(before, int):  # the most that new tokens can complete, found without reading the padding
             self.n_blocks = (before + length) // period - before // period
         else:
             self.n_blocks = int(self.done.max())

@@ -53,7 +53,7 @@ OF_TRANSFORMERS = (
     "global_layers",
     "local_rope_theta",
     "logit_softcap",
-)  # no other family
+)  # fields of Transformers alone
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     n_kv_heads: int | None = None  # None: as the attention preset says
     d_ff: int = 2048
     max_seq_len: int = 2048
-    positions: str = "learned"  # or rope; of boards, grid (row, column and box) or grid-rope (rotations by both)
+    positions: str = "learned"  # or rope; for boards, grid (row, column, box) or grid-rope (rotated by row and column)
     attention: str | AttentionConfig = "standard"
     head_dim: int | None = None  # None: d_model / n_heads
     mlp: str = "swiglu"
@@ -75,21 +75,21 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     rope_theta: float = 10000.0
     rope_scaling: str | None = later(None)  # such as linear:FACTOR; attention/position.py has them all
     rope_fraction: float = later(1.0)  # the leading part of each head that RoPE rotates (GPT-NeoX)
-    local_rope_theta: float | None = later(None)  # rope_theta of layers with a window, unscaled; None: as the others
-    no_rope_every: int | None = later(None)  # of every so many layers, the last has no RoPE (SmolLM3)
+    local_rope_theta: float | None = later(None)  # rope_theta of layers with a window, unscaled; None: rope_theta
+    no_rope_every: int | None = later(None)  # every n-th layer has no RoPE (SmolLM3)
     embedding_scale: float = later(1.0)  # factor of the input embeddings, not of the readout (Gemma)
     branch_scale: float = later(1.0)  # factor of what each branch adds to the residual stream (Granite)
     logit_scale: float = later(1.0)  # factor of the logits of the readout (Cohere)
-    logit_softcap: float | None = later(None)  # bound c on them, which become c tanh(logit / c) (Gemma 2)
+    logit_softcap: float | None = later(None)  # bound c on these logits: c tanh(logit / c) (Gemma 2)
     attention_scale: float | None = later(None)  # factor of attention's logits; None: K ** -0.5
     qkv_bias: bool = False
     out_bias: bool = later(False)  # bias of attention's output
     mlp_bias: bool = later(False)
-    qk_norm: bool = later(False)  # an intervention on attention's logits, like the next three (docs/control.md)
-    softcap: float | None = later(None)
-    sigma_reparam: bool = later(False)
+    qk_norm: bool = later(False)  # RMSNorm of queries and keys (docs/control.md)
+    softcap: float | None = later(None)  # bound on attention's logits (docs/control.md)
+    sigma_reparam: bool = later(False)  # of query and key matrices (docs/control.md)
     orthogonal_values: bool = later(False)  # the matrix of values is orthogonal by construction
-    z_loss: float = later(0.0)
+    z_loss: float = later(0.0)  # weight of a penalty on attention's logits (docs/control.md)
     window: int | None = later(None)  # keys that a position sees, itself included; None: the whole past
     global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11
     qk_norm_across: bool = later(False)  # QK-norm over all heads of a position together (OLMo 2)

@@ -74,7 +74,7 @@ class EnergyAttention(nn.Module, ABC):
         cache: Cache | None = None,
         maps: Maps | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
-        require(rope is None, "rope", "None for attention with an energy", rope, "a rotation would leave it none")
+        require(rope is None, "rope", "None for attention with an energy", rope, "a rotation has no energy")
         require(cache is None, "cache", "None for attention with an energy", cache, "all positions see one another")
         maps = self.maps() if maps is None else maps
         q, k = self._scored(x, maps)

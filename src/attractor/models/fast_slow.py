@@ -3,8 +3,8 @@
     x <- Pre(x),  then n_rounds times, with the same weights:                                               (1)
     y <- Slow(pool(x));   u = x + tanh(gamma) Norm(phi(up(y)));   x <- relax(Post, u)                       (2)
 
-pool and up are in `timescales.py`; Slow is causal over the pooled positions; phi is a linear map or an MLP without
-biases, so that 0, which the first block reads, stays 0. Both act on each block once: Norm(phi(up(y))) is
+pool and up are in `block_pooling.py`; Slow is causal over the pooled positions; phi is a linear map or an MLP without
+biases, so that 0, which the first block reads, stays 0. Norm and phi act on each block once: Norm(phi(up(y))) is
 up(Norm(phi(y))). gamma starts at 0: the coupled model starts as the one without coupling, and its slow path gets no
 gradient until the gate has moved. `relax` is a single pass of Post, or a method that comes closer to its equilibrium
 (`equilibrium/fixed_point.py`). Under "forced", the injection enters at every evaluation: x <- Post(x) + injection, from
@@ -34,7 +34,7 @@ from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
 from attractor.taps import listening, tap
 
-KV_HEADS = 2  # the paper's, of four
+KV_HEADS = 2  # the paper's number, for four query heads
 MIXINGS = ("static", "dynamic")  # of residual streams
 
 
@@ -53,7 +53,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     positions: str = "rope"
     mlp: str = "gelu"
     qk_norm: bool = True
-    pool_factor: int = 4  # P, tokens to a slow position
+    pool_factor: int = 4  # P, tokens per slow position
     n_pre: int = 1
     n_post: int = 1
     n_slow: int = 2
@@ -70,7 +70,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
     stream_mixing: str = later("static")  # or "dynamic": the weights that mix streams depend on the input
     unit_slow_state: bool = False  # the output of the slow path lies on the unit sphere (M2)
-    unit_pooled_state: bool = later(False)  # so does its input, the pooled tokens
+    unit_pooled_state: bool = later(False)  # the pooled tokens, its input, lie on the unit sphere
     slow_input: str = later("text")  # or "constant", a control whose slow path receives no information
 
     def __post_init__(self) -> None:
@@ -112,9 +112,9 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         rule = f"0 under {method}, which solves another equation"
         free = method not in ("deq", "forced")
         require(free or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
-        rule = "0 under deq, since each evaluation would be of another map"
+        rule = "0 under deq, since dropout would change the map at each evaluation"
         require(method != "deq" or not self.dropout, "dropout", rule, self.dropout)
-        assert self.solver  # which refuses a wrong n_iterations
+        assert self.solver  # its constructor refuses a wrong n_iterations
 
     @property
     def label(self) -> str:
@@ -128,7 +128,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
     @property
     def slow_attention_config(self) -> AttentionConfig:
-        """The mechanism of the slow path, which carries the range: a window is that of the fast path alone."""
+        """The mechanism of the slow path. The field `window` limits only the fast path."""
         if self.slow_attention is not None:
             return self.mechanism(self.slow_attention, with_window=False)
         mechanism = self.mechanism(self.attention, with_window=False)

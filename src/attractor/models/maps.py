@@ -45,7 +45,7 @@ class StateMap(NamedTuple):
 
 
 class Sphere(NamedTuple):
-    """The spheres of normalised states: each group of `n_channels` is a point of a unit sphere times the gain."""
+    """The spheres of normalised states: each group of `n_channels` is a point of the unit sphere, times the gain."""
 
     n_channels: int
     gain: Tensor  # D

@@ -1,6 +1,6 @@
 """What recurrent models share: T = n_iterations iterations with the same weights on a state for each position.
 
-    c = embedded tokens,   x_0 = normalised(c), where a cell is blank normalised(Gaussian noise)            (1)
+    c = embedded tokens,   x_0 = normalised(c), or normalised(Gaussian noise) where a cell is blank         (1)
     y = response(x_t, c),   x_(t+1) = moved(x_t, y)                                                         (2)
     logits = W norm(x_T)                                                                                    (3)
 

@@ -13,7 +13,7 @@ of its own. It starts from the state after the segment before, as a constant, an
 iteration alone (`full_gradient`: through the whole segment). So a step needs the memory of one iteration.
 
 With `mixer='mlp'`, an MLP over the positions replaces attention in (2), and its norm is over the positions, too. Stable
-softmax replaces exp(x) by 1 + x, where x is negative by 1 / (1 - x), which is softmax of the logits
+softmax replaces exp(x) by 1 + x, or by 1 / (1 - x) where x is negative. This is the softmax of the logits
 
     log(1 + x)  where x >= 0,   -log(1 - x)  elsewhere                                                      (4)
 

@@ -35,7 +35,7 @@ SOLVED = 0.02  # of boards, or of an exponent: less would not decide for a model
 ANY_SOLVED = 0.1  # of boards: a model that solves fewer shows nothing about solving
 UNIFORM = 0.95  # entropy / log T above which attention is an average
 # The gradient of a penalty at the start, relative to the loss's on the same weights. Where Adam normalises the loss's
-# gradient, a drift of r times its size moves weights by r in a thousand steps at a rate of 1e-3; they are about 0.1.
+# gradient, a drift of r times its size moves weights by r in a thousand steps at a rate of 1e-3. Weights are about 0.1.
 ACTING = 0.1
 GAINS = (1, 2, 4)  # of the weights of untrained maps
 RECURRENT = (

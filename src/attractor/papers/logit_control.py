@@ -1,6 +1,6 @@
 """LogitControl (QuacK): learning rates of query and key weights that bound how fast attention logits change.
 
-Its figures are curves, so that most margins are what matters; losses were read of models with a BPE tokenizer.
+The paper prints its results as curves, so most margins are MATTERS (`claim.py`). Its models have a BPE tokenizer.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from attractor.runs.quantity import END_LOSS, SPEED, Quantity
 LARGEST_LOGIT = Quantity("largest logit of training", "logits.max", unit="x")
 LOGIT_CHANGE = Quantity("mean change of logits in training", "logits.change", unit="x")
 FIRST_ORDER = Quantity("change of logits by a step over the lemma's bound", "probes.lemma.share")
-# In nats/byte, of a tenth of perplexity: what an unstable run loses at least. Stability is judged by END_LOSS, whether
+# In nats/byte: the least that an unstable run loses, a tenth of perplexity. Stability is judged by END_LOSS, whether
 # or not attention matters in the setting, since a run that diverged shows that it is unstable in any setting.
 UNSTABLE = 0.1 / BYTES_PER_TOKEN["encyclopedic"]
 

@@ -1,1 +1,1 @@
-"""Reports on runs, studies and claims: words, tables, figures and pages. This room imports no model and no torch."""
+"""Reports on runs, studies and claims: words, tables, figures and pages. Nothing here imports a model or torch."""

@@ -93,7 +93,7 @@ class Advice:
     def words(self) -> list[str]:
         return [
             *self._answer(),
-            self._instrument(),
+            self._setting(),
             *(self._against_baseline(finding) for finding in self.judgement.rivals),
             *(self._between_rivals(duel) for duel in self.judgement.duels if self.judgement.sensitive),
             *self._how_sure(),
@@ -153,18 +153,18 @@ class Advice:
             f"perplexity{self._price(chosen)}"
         ]
 
-    def _instrument(self) -> str:
+    def _setting(self) -> str:
         gap, control = self.judgement.gap, self.pilot.control
         what = f"the control '{control}', which attends to all positions alike,"
         if control in self.failures:
-            return f"instrument: sensitivity unknown: {what} failed: {self.failures[control]}"
+            return f"setting: sensitivity unknown: {what} failed: {self.failures[control]}"
         if gap.interval is None or gap.sensitive is None:
             lost = gap.interval is not None and not math.isfinite(gap.interval.mean)
             why = "no finite loss" if lost else "fewer than two seeds in common with the baseline"
-            return f"instrument: sensitivity unknown: {what} has {why}"
+            return f"setting: sensitivity unknown: {what} has {why}"
         shown = "is worse" if gap.sensitive else "is not shown to be worse"
         measured = f"{what} {shown} than '{self.pilot.baseline}': {with_pairs(gap.interval, self.unit)}"
-        return f"instrument: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
+        return f"setting: {'sensitive' if gap.sensitive else 'not sensitive'}: {measured}"
 
     def _against_baseline(self, finding: Finding) -> str:
         label = finding.of
@@ -316,7 +316,7 @@ def _shown(finding: Finding) -> bool:
 
 
 def _size(interval: Interval, unit: str) -> str:
-    """An improvement without its sign."""
+    """Return an improvement with its interval, without their signs."""
     assert interval.low is not None
     assert interval.high is not None
     return f"{-interval.mean:.4f} {unit} [{-interval.high:.4f}, {-interval.low:.4f}]"

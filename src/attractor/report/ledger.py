@@ -24,7 +24,7 @@ PAGE_HEADINGS = ("id", "claim", "verdict", "reason")
 
 
 def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str] = ()) -> None:
-    """The table, and the reason of every verdict that rests on runs; of claims asked for by name, the rule as well."""
+    """Print the table and the reason of every verdict that rests on runs; for claims in `only`, the rule as well."""
     chosen = [entry for entry in entries if not only or entry.claim.id in only]
     console.print(ledger_table(chosen))
     for entry in chosen:
@@ -60,7 +60,7 @@ def cells(entry: Entry) -> list[str]:
 
 
 def size(verdict: Verdict) -> str:
-    """Parameters; a range where columns have models of several sizes."""
+    """Return the number of parameters, or a range where columns have models of several sizes."""
     if verdict.size is None or verdict.status == "not run":
         return ""
     return " to ".join(dict.fromkeys(map(with_prefix, verdict.size)))
@@ -73,7 +73,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def reason(entry: Entry) -> str:
-    """The verdict in words, and those of smaller scales."""
+    """Return the verdict in words, followed by the verdicts of smaller scales."""
     return "; ".join([_because(entry.verdict), *(f"otherwise {_because(other)}" for other in entry.others)])
 
 

@@ -57,7 +57,7 @@ def legible(name: str | Path) -> str:
 
 
 def version_of(path: Path) -> Version:
-    """Return what changes when a file is written; None where there is no file."""
+    """Return a value that changes when the file is written; None where there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -71,14 +71,14 @@ class WatchedFolder:
         self.runs: dict[str, WatchedRun] = {}
 
     def look(self) -> list[RunLine]:
-        """Return the line of every run: first those that are carried out now, and of a kind the latest first."""
+        """Return the line of every run: running ones first, and within a state the latest first."""
         paths = {"/".join(path.relative_to(self.folder).parts): path for path in self._inside()}
         self.runs = {key: self.runs.get(key) or WatchedRun(key, path) for key, path in paths.items()}
         lines = [run.look() for run in self.runs.values()]
         return sorted(lines, key=lambda line: (ORDER.index(line.state), -line.begun, line.key))
 
     def _inside(self) -> Iterator[Path]:
-        """Every run's folder, except those that a link leads to outside of the watched folder."""
+        """Yield every run's folder, except those that a link leads to outside of the watched folder."""
         root = self.folder.resolve()
         with suppress(OSError):  # a folder that was removed meanwhile
             for path in run_paths(self.folder):
@@ -163,7 +163,7 @@ class WatchedRun:
                 self.best = min(record["valid_loss"], self.best if self.best is not None else record["valid_loss"])
 
     def _time_left(self, run: RunFolder, n_steps: int | None, speed: float | None) -> str:
-        """The tokens that are left by the speed so far; evaluations and checkpoints come on top."""
+        """Return the time for the tokens that are left, at the speed so far, without evaluations and checkpoints."""
         step, tokens = self.latest.get("step"), self.latest.get("tokens")
         if not (n_steps and speed and step and tokens):
             return ""

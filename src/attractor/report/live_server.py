@@ -25,7 +25,7 @@ from attractor.runs.run_folder import RunFolder
 HOST = "127.0.0.1"
 OWN_NAMES = (HOST, "localhost")
 SECONDS_BETWEEN_LOOKS = 1.0  # however many windows ask
-SHARE_OF_DRAWING = 0.1  # of the time, for the page of a run that goes on
+SHARE_OF_DRAWING = 0.1  # the largest share of the time that goes into drawing the page of an unfinished run
 RUN = "/run/"
 SCRIPT = "live.js"
 
@@ -35,7 +35,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int) -> None:
         if not folder.is_dir():
-            raise InputError(f"folder must be there to be watched, and '{folder}' is none; start a run or name another")
+            raise InputError(f"folder must exist to be watched, and '{folder}' does not; start a run or name another")
         if not 0 <= port < 2**16:
             raise InputError(f"port must be from 0 to {2**16 - 1}, got {port}; 0 takes a free one")
         try:
@@ -149,4 +149,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests come every few seconds, and nobody wants to read of them."""
+        """Log nothing, since requests come every few seconds."""

@@ -13,7 +13,7 @@ ROOM = Path(__file__).parent
 
 
 def fill(template: str, **values: Any) -> str:
-    """Fill a template of this room with values, which are escaped unless they are markup."""
+    """Fill a template of this folder with values, which are escaped unless they are markup."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -21,7 +21,7 @@ def fill(template: str, **values: Any) -> str:
 
 
 def verbatim(*names: str) -> Markup:
-    """Return files of this room as markup: styles and scripts, which are trusted."""
+    """Return files of this folder as markup: styles and scripts, which are trusted."""
     return Markup("\n".join((ROOM / name).read_text(encoding="utf-8") for name in names))
 
 

@@ -91,8 +91,8 @@ def name_lines(
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return the places closest to the wanted ones, in the same order, that are at least `gap` apart.
 
-    Less k gaps, the k-th lowest place must only not lie below the one before it: that is isotonic regression, which
-    pooling adjacent violators solves. The result lies within the bounds if there is room for it.
+    Once k gaps are subtracted from the k-th lowest place, the places only have to be in rising order. That is isotonic
+    regression, which pooling adjacent violators solves. The result lies within the bounds if there is room for it.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     pools: list[list[float]] = []

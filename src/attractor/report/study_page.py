@@ -30,7 +30,7 @@ from attractor.runs.study_record import BUDGETS
 
 Presets = Mapping[str, Mapping[str, Any]]  # mechanisms as data, by name
 Place = tuple[str, str]  # a row and a column
-NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run, and no settings of a study
+NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run that are no settings of the study
 
 
 def render(judged: JudgedStudy, pictures: Sequence[Picture], presets: Presets | None = None) -> str:

@@ -129,7 +129,7 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
     if design.control:
-        caption.append(f"The control '{design.control}' is the instrument's test and not among the {n_tests}.")
+        caption.append(f"The control '{design.control}' tests the setting, and is not among the {n_tests}.")
     quantity = f": {tested[0].name}" if len(judged.headlines) > 1 and not several_measures else ""
     return StudyTable(
         name=_slug("differences", judged, family),
@@ -415,8 +415,8 @@ def _caption(
         yield f"Costs are means over seeds, shown and not tested: params, {', '.join(costs)}."
     if _has_footer(judged, family[0]):
         yield (
-            f"Twin gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', also in "
-            "standard deviations of the latter over seeds."
+            f"Control gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', paired "
+            f"by seed, with its {LEVEL:.0%} t interval."
         )
     if judged.sensitivity and family[0] == judged.headlines[0] and _has_gain(judged):
         of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""

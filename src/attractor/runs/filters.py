@@ -1,7 +1,7 @@
 """Filter runs by conditions, written as `attention=gated lr>1e-3`; all conditions must hold.
 
 A condition is a field, one of = != < <= > >= ~, and a value; `~` tests whether the text contains the value. A field is
-a dotted name of the configuration, the last part of one if unambiguous, or a result: state, steps, tokens, loss.
+a dotted name of the configuration, its last part if unambiguous, or a result such as state, steps, tokens or loss.
 """
 
 import operator

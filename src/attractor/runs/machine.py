@@ -50,7 +50,7 @@ def _commit() -> dict[str, Any]:
 
 
 def is_tracked(file: Path) -> bool:
-    """Return whether the repository of attractor's source tracks this file. One that a stranger made says nothing."""
+    """Return whether the repository of attractor's source tracks this file; other repositories do not count."""
     repository, file = _repository(), file.resolve()
     if repository is None or not file.is_relative_to(repository):
         return False

@@ -92,7 +92,7 @@ class RunFolder:
         run = cls(path, config)
         try:
             config_changed = CONFIG in run.altered(CONFIG)
-        except InputError:  # a damaged seal is for those to name who read results
+        except InputError:  # those who read results report a damaged seal
             config_changed = False
         if config_changed:
             raise InputError(
@@ -198,7 +198,7 @@ class RunFolder:
         return {name: sha256_of(self.path / name) for name in names if (self.path / name).exists()}
 
     def refuse_altered(self, *names: str) -> None:
-        """Refuse a run of whose files (by default all) one changed since it was sealed. Older runs have no seal."""
+        """Refuse a run if one of these files (by default any) changed since it was sealed. Older runs have no seal."""
         if altered := self.altered(*names):
             raise InputError(
                 f"'{self.path}' does not have the content that it was sealed with: {', '.join(altered)} changed; "

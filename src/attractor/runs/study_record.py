@@ -75,7 +75,7 @@ class Design:
     columns: tuple[str, ...]  # ("",) where the table has one
     seeds: tuple[int, ...]
     baseline: str
-    control: str | None  # the attention-free twin, where the task is language
+    control: str | None  # the row that attends to all positions alike, where the task is language
     budget: str
     quantities: tuple[Quantity, ...]
     published: tuple[Published, ...] = ()

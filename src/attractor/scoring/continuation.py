@@ -1,6 +1,6 @@
 """Continue a prompt until a stop string, an ending token or a maximum of new tokens, and return the text.
 
-A stop string may begin and end within tokens, and its tokens may be spelled otherwise than its own: only text counts.
+A stop string may begin and end within tokens, and a model may spell it with any tokens, so the text is searched.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ def continuation(
 ) -> str:
     """Return the continuation up to the first stop string or ending token, without special tokens.
 
-    `sampling` has temperature (0, the default, is greedy), top_k and top_p. Settings in generation_config.json that
-    go beyond these, such as a repetition penalty, are those of transformers, which then generates."""
+    `sampling` has temperature (0, the default, is greedy), top_k and top_p. If generation_config.json has
+    further settings, such as a repetition penalty, transformers generates and applies them."""
     tokens = torch.tensor([list(prompt)], device=causal.device)
     settings = {"temperature": 0.0, **(sampling or {})}
     if isinstance(causal.model, LanguageModel) and not further_settings(causal.generation):

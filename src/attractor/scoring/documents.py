@@ -1,4 +1,4 @@
-"""The texts that are scored: all documents of a file or folder, but only the held-out part of a training corpus."""
+"""Find the texts to score: all documents of a file or folder, but only the held-out part of a training corpus."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

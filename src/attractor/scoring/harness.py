@@ -73,7 +73,7 @@ class AttractorLM(TemplateLM):
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer with the model's chat template, of transformers; None for a model without one."""
+        """The tokenizer of transformers with the model's chat template; None for a model without one."""
         tokenizer = None if self.causal.chat_tokenizer is None else self.causal.chat_tokenizer()
         return None if tokenizer is None or tokenizer.chat_template is None else tokenizer
 
@@ -123,7 +123,7 @@ class AttractorLM(TemplateLM):
         return [sum(next(scored).log for _ in range(count)) for count in counts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Continue the prompts by max_gen_toks tokens, unless a stop ends them. A prompt has what the length leaves."""
+        """Continue the prompts by max_gen_toks tokens or to a stop. A prompt keeps as many last tokens as still fit."""
         answers, advance = [], self.start_progress("continuations", len(requests))
         for request in requests:
             prompt, options = request.args

@@ -42,6 +42,7 @@ class Likelihood:
 def likelihoods(
     causal: Causal, spans: Sequence[Span], batch_size: int | None = None, advance: Advance = no_advance
 ) -> list[Likelihood]:
+    """Return (1) of each span, in the order of the spans."""
     require(batch_size is None or batch_size >= 1, "batch_size", "at least 1", batch_size)
     by_index: dict[int, Likelihood] = {}
     for batch in _batches(spans, causal.vocab_size, batch_size):

@@ -23,6 +23,8 @@ from attractor.train.finished import Finished
 
 @dataclass(frozen=True)
 class Question:
+    """The options of an evaluation."""
+
     n_iterations: tuple[int, ...] = ()  # empty: as in training
     votes: int = 1
     seed: int = 0
@@ -40,7 +42,9 @@ class Question:
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    part: str
+    """The measures of one validation set after a number of iterations."""
+
+    part: str  # the name of the validation set
     n_iterations: int | None  # None for a model without iterations
     measures: dict[str, float]
 
@@ -66,7 +70,7 @@ def evaluate_run(run: Finished, question: Question, start_progress: StartProgres
     if not isinstance(model, RecurrentModel):
         for name, is_set, why in (
             ("n_iterations", bool(question.n_iterations), "has no iterations"),
-            ("votes", question.votes > 1, "always starts from the same"),
+            ("votes", question.votes > 1, "always starts from the same state"),
         ):
             if is_set:
                 raise InputError(f"{name} must be left out: a model of the family '{model.config.family}' {why}")

@@ -93,7 +93,7 @@ def require_answerable(model: RecurrentModel, boards: np.ndarray, n_votes: int =
     for name, value in (("n_votes", n_votes), ("batch_size", batch_size)):
         require(isinstance(value, int) and value >= 1, name, "an integer of at least 1", value)
     if n_votes > 1 and model.config.blank is None:
-        raise InputError(f"n_votes must be 1 where no cell starts from noise, got {n_votes}; all answers would be one")
+        raise InputError(f"n_votes must be 1 where no cell starts from noise, got {n_votes}; all votes would agree")
     return boards
 
 

@@ -35,7 +35,7 @@ def chosen_times(n_iterations: int, n: int = N_BOARDS) -> list[int]:
 def picture(trajectory: Trajectory, board: np.ndarray, exponents: np.ndarray, kind: str) -> bytes:
     """Return the picture of one board's trajectory as the bytes of a file."""
     if kind not in KINDS:
-        raise InputError(f"a picture must be one of {', '.join(KINDS)}, got '{kind}'; name a file so")
+        raise InputError(f"a picture must be one of {', '.join(KINDS)}, got '{kind}'; give the file such a suffix")
     if kind == "gif":
         return animation(trajectory, board)
     return as_file(small_multiples(trajectory, board, exponents), kind, "sudoku")

@@ -3,7 +3,7 @@
     winner = argmin_k sum_(t=0..T-1) E_t(k)                                                                 (1)
 
 These are the energies of the states that move, as AKOrN's authors sum them. All numbers of iterations are read from one
-orbit. Memory holds `batch_size` states, whatever K is, and K answers to one part of the boards. K = 1 is no vote.
+orbit. Memory holds `batch_size` states, whatever K is, and K answers to a subset of the boards. K = 1 is no vote.
 """
 
 import time

@@ -3,7 +3,7 @@
     worth = loss with the gate shut - loss as trained                                                       (1)
 
 An open gate alone proves little, since at a high rate noise opens a gate, too. (1) measures how much the model relies
-on the slow path. It is not the gain from the coupling, which takes a model that was trained without it.
+on the slow path. It is not the gain from the coupling, which only a model trained without it can show.
 
     constrained = |logits without the constraint - logits| / |logits|                                       (2)
 

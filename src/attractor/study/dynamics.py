@@ -10,7 +10,7 @@ and S the symmetric part of J_y; |.| of a matrix is its largest singular value. 
     exponents             (1 / T) log singular values of J_(T-1) ... J_0, radial directions left out        (3)
     radius                largest modulus of J's eigenvalues                                                (4)
     antisymmetric_share   |A|_F^2 / |J|_F^2,   A = (J - J') / 2                                             (5)
-    energy                E = -x'y,   linearised as  y ~ J_y x  or, with what y is at 0,  y ~ y(0) + J_y x  (6)
+    energy                E = -x'y,   linearised as  y ~ J_y x  or, with y at x = 0,  y ~ y(0) + J_y x       (6)
                           quadratic = -x'S x                           affine = -x'S x - x'y(0)
     alignment             |<x, v>| / |x| for the leading eigenvector v of S; about 1 / sqrt(n) by chance    (7)
     reached               x'S x / (|x|^2 theta) for its eigenvalue theta: 1 where x has turned into v       (8)
@@ -33,8 +33,8 @@ In (6) y(0) is the stimulus and the constant part of attention; without it the l
                                         largest)
     radius, antisymmetric_share         `start` (at x_0), `end` (at x_T); `residual` of the eigenvalues, the largest
     pseudo_energy                       `quadratic` and `affine` by step, and the correlation over t of each with the
-                                        energy, as `correlation` and `affine_correlation`: null where nothing changes,
-                                        as x'S x = 0 does not where y depends on directions alone
+                                        energy, as `correlation` and `affine_correlation`: null where one of the two
+                                        is constant (x'S x is 0 where y depends only on the directions of rows)
     alignment                           `by_step` and `reached`, at x_t for t in `steps`; `residual` of v; `chance`
     accuracy                            of every validation set, as many boards as the run itself looked at:
                                         accuracy.SET.MEASURE.T for T = 4, 8, 16, 32, 64 iterations
@@ -42,9 +42,9 @@ In (6) y(0) is the stimulus and the constant part of attention; without it the l
                                         those of all boards vary most, as far as they stay below 1e9; `share` of
                                         their variance that the two have
 
-Where a state grows beyond 1e9, accuracy is left alone. Of each board at most 6,000 products with a Jacobian are taken,
-some 2,500 as a rule, of about four iterations each: two minutes and a half on one core for four boards at the published
-size. Accuracies take 124 iterations of each board. Jacobians: arXiv 2505.19458, section 5.
+Where a state grows beyond 1e9, only the accuracy is measured. Each board takes at most 6,000 products with a Jacobian,
+and usually some 2,500; a product costs about four iterations. That is two minutes and a half on one core for four
+boards at the published size. Accuracies take 124 iterations of each board. Jacobians: arXiv 2505.19458, section 5.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ def dynamics_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]
 
 @torch.no_grad()
 def dynamics(iteration: Iteration) -> dict[str, Any]:
-    """Return all measures but the accuracies, and none where the orbit leaves TOO_LARGE."""
+    """Return all measures but the accuracies, or none at all where a state exceeds TOO_LARGE."""
     orbit = iteration.orbit(N_STEPS)
     if not (orbit.abs() < TOO_LARGE).all():
         return {}

@@ -15,8 +15,8 @@ of heads, radial directions left out. Where all rows look at one token, |softmax
 
 Of (2), eigenvalues of the Jacobian. Before the norm they are 1 + i eta omega, none inside the circle. A norm divides by
 |x + eta A x| = sqrt(1 + eta^2 |A x|^2), |x| = 1, which is less than |1 + i eta omega| for those that turn faster than x
-does on average: they stay outside at first, and come inside when, after many steps, x turns with the fastest pair. That
-is with one sphere for all of x. Models have a sphere for each row, that is for each token, and there some may stay
+does on average: they stay outside at first, and come inside when, after many steps, x turns with the fastest pair. This
+holds with one sphere for all of x. Models have a sphere for each row, that is for each token, and there some may stay
 outside.
 
 `probes.iteration_maps`, by the run's seed:

@@ -61,14 +61,14 @@ class Job:
 
     @property
     def standing(self) -> str:
-        """Where the same command goes on."""
+        """The checkpoint from which the same command continues, in words."""
         checkpoints = list_checkpoints(self.path / "checkpoints")
         if not checkpoints:
             return "it has no checkpoint yet, so the same command starts it anew"
         return f"its newest checkpoint is '{checkpoints[-1].name}', from which the same command goes on"
 
     def failure(self, exit_code: int | None) -> str:
-        """Say why the run failed whose process ended with this exit code."""
+        """Return why the run failed; `exit_code` is that of its process, or None if it is not known."""
         if exit_code == IN_USE:
             return f"another process carries out the run in '{self.path}'; wait until it ends, then repeat the command"
         if exit_code in STOPPED_BY:

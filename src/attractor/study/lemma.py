@@ -39,7 +39,8 @@ Weights = Mapping[str, Tensor]
 def lemma_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     """Return (1) for these weights and for those at the start.
 
-    There is no bound where logits do not scale with the weights, nor one for all inputs behind norms on latents."""
+    The result is empty where there is no bound: where logits do not scale with the weights, or where norms on latents
+    leave no bound for all inputs."""
     views = known_heads(model)
     if not views or any(view.obstacle or {"gamma_q", "gamma_kv"} & view.parts().keys() for view in views):
         return {"lemma": {}}

@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError, not_installed, require
 from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
 from attractor.study.launch import (
@@ -100,7 +100,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         if address is None:
             options |= {"address": "local", "num_cpus": available_cores(), "include_dashboard": False}
             # A private folder, and not in TMPDIR, since paths of sockets must be short.
-            # Ray opens its folder to all, so it lies in one that nothing opens.
+            # Ray makes its own folder readable for all users, so it lies inside one that only this user can enter.
             options["_temp_dir"] = str(stack.enter_context(private_folder("ray-", "/tmp")))
             _stay_on_loopback()
             _use_token(generate=True)
@@ -128,7 +128,7 @@ def _imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise InputError("package 'ray' must be installed for this; run: pip install 'attractor[ray]'") from error
+        raise not_installed("ray", "ray") from error
     return ray
 
 

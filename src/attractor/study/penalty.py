@@ -27,7 +27,7 @@ def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     runtime = Runtime(device=str(model.device))
     learner = Learner(config.replace(compile=False), config.build_task(), runtime)
     penalty = learner.interventions.penalty
-    if penalty is None:  # the control of a study attends to all alike, and trains without
+    if penalty is None:  # the control of a study attends to all alike, and trains without a penalty
         return {}
     learner.model.train()
     learner.world.seed(config.seed, 0)

@@ -198,7 +198,7 @@ def write_plan(planned: Planned) -> list[str]:
         write_bytes(kept, path.read_bytes())
         lines.append(
             f"the study has changed since it was last run: {len(gone)} of its earlier runs are not part of it any "
-            f"more; they are kept, and what it was is in '{kept}'"
+            f"more; they are kept, and its earlier plan is in '{kept}'"
         )
     planned.folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(planned.folder, pool_of(planned.folder))
@@ -212,7 +212,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     if study.pretrained is not None:
         rows = study.pretrained.rows.only(study.rows.labels)
         before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
-        print_line(console, f"first the runs that it starts from, those of {study.pretrained.name}")
+        print_line(console, f"first, the runs from which this study starts: those of {study.pretrained.name}")
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
     refuse_foreign_folder(conduct.folder_of(study))

@@ -39,7 +39,7 @@ def prefer_stacked(device: str) -> bool:
 
 
 def serves(runtime: Runtime) -> bool:
-    """Return whether stacked runs can be carried out so: they stand at the same step, and share one process."""
+    """Return whether the settings allow stacking. Stacked runs share one process and stay at the same step."""
     return runtime.on_divergence == "stop" and runtime.checkpoint_format == "plain"
 
 

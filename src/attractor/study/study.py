@@ -24,7 +24,7 @@ from attractor.train.config import TrainConfig
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
-PROBES = {  # the module of this room and its function that measures a finished run
+PROBES = {  # the module of this package, and its function that measures a finished run
     "attention maps": "probe.maps_of_run",
     "lemma": "lemma.lemma_of_run",
     "coupling": "coupling.coupling_of_run",
@@ -120,7 +120,7 @@ class Study:
     baseline: str
     scales: Mapping[str, Scale]
     columns: Axis | None = None
-    control: bool = True  # whether the attention-free control is among the rows
+    control: bool = True  # whether the control, which attends to all positions alike, is among the rows
     budget: str = "tokens"
     resize: str = "d_ff"  # the field that is resized under the budget "parameters"
     sized_by: str = ""  # the row that keeps its size under the budget "parameters"; by default the baseline

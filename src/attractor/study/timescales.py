@@ -1,4 +1,4 @@
-"""The probe `timescales` measures what the theory of two timescales predicts of a FastSlow.
+"""The probe `timescales` measures what the theory of two timescales predicts of a FastSlow model.
 
 It measures the weights that a run ended with, and those that it started from:
 
@@ -57,7 +57,7 @@ def measured(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
 def lumpabilities(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
     """Return the lumpability of each attention call, and the mean defect.
 
-    The slow maps have no blocks and are left out; their shape is another.
+    The slow maps have no blocks and another shape, and are left out.
     """
     maps = [weights for weights in attention_maps(model, tokens) if weights.shape[-1] == tokens.shape[1]]
     profiles = [lumpability_profile(weights, model.config.pool_factor) for weights in maps]

@@ -83,7 +83,7 @@ class LatestStep:
         self.record: dict[str, Any] = {}
 
     def read(self) -> dict[str, Any]:
-        """The record of the step, or an empty one where there is none yet."""
+        """Return the record of the newest step, or an empty one where there is none yet."""
         lines = self.added.read()
         if self.added.rewritten:
             self.record = {}

@@ -63,9 +63,9 @@ def philox_draws(seed: int, stream: int, numbers: np.ndarray, n_raw: int) -> np.
 def permuted(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
     """Return the images of these places under a permutation of 0 .. n - 1, which the keys determine.
 
-    The memory does not grow with n. The permutation is a Feistel network on 2h bits, the smallest even
-    number that holds n - 1, and so one to one on them. A value of n or more is sent through the network again until it
-    is smaller, which takes fewer than four times on average.
+    The memory does not grow with n. The permutation is a Feistel network on 2h bits, the smallest even number of bits
+    that hold n - 1. Such a network is a permutation of all numbers of 2h bits. A value of n or more is sent through the
+    network again until it is smaller, which takes fewer than four times on average.
     """
     half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     lower = (np.uint64(1) << half) - np.uint64(1)

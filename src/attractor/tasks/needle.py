@@ -57,7 +57,7 @@ class NeedleTask:
         tokenizer = text.corpus.tokenizer.name
         require(is_bytes, "corpus", "of bytes for task 'needle'", tokenizer, "prepare it without a tokenizer")
         self.text, self.seed, self.n, self.least_gap = text, seed, config.n_needles, config.least_gap
-        self.n_spare = text.seq_len - len(LINE) * self.n - self.least_gap - (ANSWER + 1)  # bytes that place the lines
+        self.n_spare = text.seq_len - len(LINE) * self.n - self.least_gap - (ANSWER + 1)  # bytes of free room
         rule = f"at least {text.seq_len - self.n_spare} for n_needles={self.n} and least_gap={self.least_gap}"
         require(self.n_spare >= 0, "seq_len", rule, text.seq_len, "give longer sequences or a smaller least_gap")
         self.name = f"needle:{text.corpus.name}"

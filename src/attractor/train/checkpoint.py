@@ -41,7 +41,7 @@ from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
 from attractor.train.shards import read_shards
 
-FORMAT, SHARDED = 2, 3  # later formats must seal their manifest in the same way: no flipped byte is a new version
+FORMAT, SHARDED = 2, 3  # later formats must seal their manifest alike, or a flipped byte could pass for one
 MANIFEST = "manifest.json"
 BEST = "best.json"
 HIDDEN = (".writing-", ".removing-")  # beginnings of the names of incomplete checkpoints
@@ -66,7 +66,7 @@ class TrainState:
     lowest_loss: float | None = None  # lowest value of `usual_loss` so far
     good_step: int | None = None  # step of the last good checkpoint
     rollbacks: list[list[int]] = field(default_factory=list)  # each: step gone back to, first data skipped, first kept
-    computed_on: str | None = None  # `hardware.arithmetic` of the last steps; checkpoints of before hold none
+    computed_on: str | None = None  # `hardware.arithmetic` of the last steps; older checkpoints hold none
 
     @property
     def usual_loss(self) -> float | None:
@@ -196,7 +196,7 @@ def _step_of(path: Path) -> int:
 def drop_old(folder: Path, keep: int, state: TrainState) -> None:
     """Keep the best checkpoint, the last good one, and the newest `keep` ones up to the step of the run.
 
-    Later ones were damaged and passed over, or a rollback has left them behind. A rollback to the good checkpoint makes
+    Later checkpoints were damaged and passed over, or a rollback has left them behind. A rollback to the good one makes
     the checkpoint that was the best at that time the best again, so that one is kept, too.
     """
     checkpoints = list_checkpoints(folder)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from attractor.corpus.data_paths import locate
 from attractor.corpus.sign_of_life import waiting
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, not_installed, require, unknown
 from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
@@ -49,7 +49,7 @@ class TrainConfig(PrintsChanges):
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
     seed: int = 0
-    start: str | None = None  # a run, or a comparison with a counterpart of this run, whose best weights come first
+    start: str | None = None  # start from the best weights of this run, or of the counterpart in this comparison
     n_steps: int = 560
     batch_size: int = 8  # sequences per optimizer step
     accumulation: int = 1  # micro-batches per step
@@ -103,7 +103,7 @@ class TrainConfig(PrintsChanges):
             self._start_path  # noqa: B018
         except (LookupError, ValueError, AttributeError, TypeError) as error:
             rule = "a path in which only {attention} and {seed} are filled in"
-            raise InputError(f"start must be {rule}, got '{self.start}'; write a brace twice") from error
+            raise InputError(f"start must be {rule}, got '{self.start}'; write any other brace twice") from error
         for kind, name, names in (
             ("schedule", self.schedule, SCHEDULES),
             ("precision", self.precision, PRECISIONS),
@@ -175,8 +175,8 @@ class TrainConfig(PrintsChanges):
     def replace(self, **changes: Any) -> Self:
         """Return this config with fields of the run, its model or its task changed.
 
-        A task is named by its kind, and may set seq_len: `replace(attention="gated", task="mqar", level="hard")`. A
-        board's positions need its number of cells, which the task knows.
+        A task is named by its kind, and may set seq_len: `replace(attention="gated", task="mqar", level="hard")`. With
+        positions on a board, max_seq_len is the number of its cells by default.
         """
         model, task = changes.pop("model", self.model), changes.pop("task", self.task)
         if isinstance(task, str):
@@ -262,12 +262,12 @@ class Runtime(PrintsChanges):
     keep: int = 2  # newest checkpoints that are kept, beside the best
     telemetry_every: int | None = 50  # steps between measurements on the probe; None: no measurements
     tensorboard: bool = False  # write TensorBoard's files, too
-    parallel: str = "ddp"  # of several processes, each holds the whole model, or (fsdp) a part of every tensor
+    parallel: str = "ddp"  # each of several processes holds the whole model; or fsdp: a part of every tensor
     collective_timeout: float = 600.0  # seconds that the processes of one run wait for one another
     cuda_graphs: bool = False  # replay a compiled loss, for steps that take longer to launch than to compute
     on_divergence: str = "stop"  # after max_bad_steps; or rollback: to the last good checkpoint, with other data
     max_rollbacks: int = 3
-    save_every_minutes: float | None = 10.0  # minutes without a checkpoint after which one is written; None: any time
+    save_every_minutes: float | None = 10.0  # most minutes between checkpoints; None: no limit
     checkpoint_format: str = "plain"  # or sharded: each process writes its part, while training goes on
 
     def __post_init__(self) -> None:
@@ -278,10 +278,7 @@ class Runtime(PrintsChanges):
         minutes = self.save_every_minutes
         require(minutes is None or minutes > 0, "save_every_minutes", "positive or None", minutes)
         if self.tensorboard and find_spec("tensorboard") is None:
-            raise InputError(
-                "tensorboard must be installed to write its files, and it is not; "
-                "pip install 'attractor[tensorboard]', or leave the option out"
-            )
+            raise not_installed("tensorboard", "tensorboard", "its files", "leave the option out")
         require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
         if self.parallel not in PARALLEL:
             raise unknown("parallel", self.parallel, PARALLEL)
@@ -304,11 +301,11 @@ COUPLED_QK = TrainConfig(
     eval_every=1_000,
     eval_batches=None,
 )
-# torch's default betas at a constant rate: what a paper that names neither schedule nor warm-up is taken to use.
+# torch's default betas and a constant rate, which we assume for a paper that names neither a schedule nor a warm-up.
 PLAIN: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999), "eval_batches": None}
 
 # AKOrN's recipe, which Jacobians takes over (section 6): Adam, and an average of the weights, updated every tenth step.
-# The length is theirs, 100 epochs of 9,000 boards.
+# The length is also AKOrN's: 100 epochs of 9,000 boards.
 SUDOKU = TrainConfig(
     SIZES["itrsa"].replace(positions="grid"),
     Sudoku(),

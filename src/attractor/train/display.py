@@ -14,7 +14,7 @@ class Display:
         """A training step was taken; the record may hold loss, lr, grad_norm, tokens_per_second, memory, mfu."""
 
     def taken(self, n_steps: int) -> None:
-        """So many steps have been taken; unlike `step`, this is called at each of them."""
+        """`n_steps` steps have been taken; unlike `step`, this is called at each of them."""
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """A validation was made."""

@@ -47,7 +47,7 @@ from attractor.train.rank_records import RankRecords
 T = TypeVar("T")
 LossFunction = Callable[..., tuple[Tensor, ...]]
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # environment variable that torchrun sets
-STORE = "ATTRACTOR_STORE"  # environment variable: the file over which processes meet that attractor started
+STORE = "ATTRACTOR_STORE"  # environment variable: the file over which the processes that attractor started meet
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NCCL_SECONDS = 60.0  # by which torch's watchdog of NCCL, which ends processes at once, comes later than gloo's error
 OPEN_RENDEZVOUS = (
@@ -198,7 +198,7 @@ class World:
     def parts(self, batch: Batch, accumulation: int) -> list[tuple[Batch, float]]:
         """Return this process's rows of every micro-batch with scored targets, and their factors N n_r / n of (1).
 
-        Of several processes all must take part in every sum, so there no micro-batch is left out.
+        With several processes no micro-batch is left out, since all processes must take part in every sum.
         """
         n = max(n_scored(batch), 1)
         mine = [micro_batch.split(self.size)[self.rank] for micro_batch in batch.split(accumulation)]

@@ -84,7 +84,7 @@ class Room:
         return planned_memory(config, self.processes, self.device.type)
 
     def is_plenty(self, configs: Sequence[TrainConfig], n_at_once: int = 1) -> bool:
-        """Say at once whether the `n_at_once` largest runs certainly fit side by side, so that (1) holds for none."""
+        """Return whether a quick bound shows that the `n_at_once` largest runs fit at once, so (1) holds for none."""
         at_once = sorted((_generous_bytes(config) for config in configs), reverse=True)[:n_at_once]
         return self.free is None or sum(at_once) <= self.free
 
@@ -168,7 +168,7 @@ def said_of_auto(config: TrainConfig, processes: ProcessLayout, free: int | None
 
 
 def _verified(config: TrainConfig, runtime: Runtime) -> TrainConfig:
-    """Return the config with micro-batches at most half as large each time its first steps run out of memory."""
+    """Return the config; its micro-batch is at least halved whenever its first steps run out of memory."""
     while True:
         try:
             calibrate(config, runtime)

@@ -1,4 +1,4 @@
-"""From a recipe's name and the fields that a person gives to the configuration of a run."""
+"""Build the configuration of a run from the name of a recipe and the fields that a person gives."""
 
 import math
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ class RunRequest:
     given: Mapping[str, Any] = field(default_factory=dict)
     size: str | None = None
     epochs: float | None = None  # in place of n_steps
-    eval_batches: int | None = None  # of a run on text whose recipe validates on the whole held-out set
+    eval_batches: int | None = None  # for a run on text, where its recipe validates on the whole held-out set
 
     def config(self, runtime: Runtime, processes: ProcessLayout) -> TrainConfig:
         """Return the recipe with the given fields in place.
 
-        The model has what the task demands of it unless a person says otherwise, which is refused later. A run that
-        starts from another one has the model of that run.
+        The model gets the sizes that the task demands. A contrary field that a person gives is kept, and `build_task`
+        refuses it. A run that starts from another run has the model of that run.
         """
         recipe_name = self.recipe or RECIPE_OF_TASK.get(self.given.get("task", ""), DEFAULT_RECIPE)
         if recipe_name not in RECIPES:
@@ -106,7 +106,7 @@ class RunRequest:
 
 
 def _task_config(given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:
-    """Return the task with its own options, and take these out of `given`."""
+    """Return the task with those of its options that are given, and remove them from `given`."""
     kind = given.pop("task", recipe.task.kind)
     if kind not in TASKS:
         raise unknown("task", kind, TASKS, see=SEE)
@@ -123,7 +123,7 @@ def _task_config(given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:
 
 
 def _refuse_other_tokenizer(start: Path, corpus: str) -> None:
-    """Refuse a corpus in the tokens of another tokenizer, with which the same ids would mean other text."""
+    """Refuse a corpus of another tokenizer than that of the start, since the same ids would mean other text."""
     kept = saved_tokenizer(RunFolder.open(start))
     if kept is None:
         return

@@ -1,8 +1,8 @@
 """Keep the memory that a step frees in the process, for the next step.
 
 Each step allocates as much memory as the one before, and frees it. glibc returns free memory at the end of its heap,
-and every large block, to the system; then each page of 4 kB is mapped and zeroed again in the next step, for which the
-arithmetic waits (LOG.md has how long). The peak stays what it was, but is held until the steps are over.
+and every large block, to the system. In the next step each page of 4 kB is then mapped and zeroed again, and the
+arithmetic waits for that (LOG.md says how long). The peak stays what it was, but is held until the steps are over.
 """
 
 import ctypes

@@ -40,8 +40,8 @@ class StopRequest:
     """
 
     ends_process: ClassVar[bool] = False  # whether this process ends as soon as a run was interrupted
-    listening: ClassVar[list["StopRequest"]] = []  # those whose `with` is entered, the innermost last
-    was_made: ClassVar[bool] = False  # whether the last one noted a signal
+    listening: ClassVar[list["StopRequest"]] = []  # requests whose `with` is entered, the innermost last
+    was_made: ClassVar[bool] = False  # whether the latest request noted a signal
 
     def __init__(self, overdue: Callable[[], str] | None = None) -> None:
         self.signal_number: int | None = None

@@ -145,8 +145,8 @@ class Learner:
     def late(self) -> bool:
         """Whether the numbers of a step are read later than at its end.
 
-        QK-clip reads the logits at every step and gains nothing from it. A loss scaler would go on to halve its scale
-        in the steps after the one at which the run is to stop.
+        QK-clip reads the logits at every step, so reading late gains nothing. A loss scaler would go on to halve its
+        scale in the steps after the one at which the run is to stop.
         """
         return self.device.type != "cpu" and self.interventions.clip is None and not self.scaler.is_enabled()
 

@@ -1,13 +1,13 @@
 """The training loop: carry one run from its configuration to a folder that holds everything there is to know about it.
 
-    for each step:  take it (`learner.py`);  when someone looks at the run: read the numbers of the steps so far,
-                    log them, look at the probe, validate, save (`observers.py`)
+    for each step:  take it (`learner.py`);  where the run is observed: read the numbers of the steps so far,
+                    log them, measure the probe, validate, save (`observers.py`)
 
 A run is a function of its configuration: data order and learning rate depend on the step alone, the first weights on
 (seed, name), and the random state is in the checkpoint. So a resumed run equals an uninterrupted one bit for bit.
 
-On a GPU no step waits for the host: the numbers of a step are read when someone looks at the run, and at the latest
-after MAX_UNREAD steps. On a CPU reading is free, and they are read at once. Either way the run is the same.
+On a GPU no step waits for the host: the numbers of a step are read where the run is observed, and at the latest after
+MAX_UNREAD steps. On a CPU reading is free, and they are read at once. Either way the run is the same.
 
 Several processes may carry out one run together (`distributed.py`): all take every step, and the first one writes.
 """
@@ -151,7 +151,7 @@ class Run(Learner):
 
     @property
     def due(self) -> bool:
-        """Whether someone looks at the run at this step, or the numbers of too many steps are unread."""
+        """Whether the run is observed at this step, or the numbers of too many steps are unread."""
         runtime, config = self.runtime, self.config
         looks = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
         return (
@@ -183,7 +183,7 @@ class Run(Learner):
         self.log.report_step(rate, numbers)
 
     def observe(self, stop_signal: int | None, saving: Callable[[], None], is_time: bool) -> None:
-        """Look, validate and save where that is due; `saving` is called before the save that a signal asked for."""
+        """Measure, validate and save where that is due. `saving` is called before a save that a signal asked for."""
         config, runtime, step = self.config, self.runtime, self.state.step
         at_end = step == config.n_steps
         if runtime.telemetry_every is not None and (at_end or step % runtime.telemetry_every == 0):
@@ -237,7 +237,7 @@ class Run(Learner):
 
     @contextmanager
     def batches_ahead(self) -> Iterator[None]:
-        """Inside, a thread makes batches before their steps, on devices where that is worth a thread."""
+        """While the block runs, a thread makes batches before their steps, on devices where that is worth a thread."""
         if self.device.type in WITHOUT_PREFETCHING:
             yield
             return
@@ -247,7 +247,7 @@ class Run(Learner):
 
     @contextmanager
     def counting_seconds(self) -> Iterator[None]:
-        """Count the seconds inside as training, and those in which torch compiles apart."""
+        """Count the seconds inside as training, and separately those in which torch compiles."""
         started, compiled = time.perf_counter(), self.compiling.seconds
         yield
         compiled = self.compiling.seconds - compiled
@@ -259,7 +259,7 @@ class Run(Learner):
     # --- the end --------------------------------------------------------------------------------------------------
 
     def overdue(self) -> str:
-        """Tell a person that a step, or an evaluation, did not end after a signal."""
+        """End the display, and return the message that a step or an evaluation did not end after a signal."""
         self.display.end()
         saved = checkpoint.list_checkpoints(self.folder.checkpoints)
         what = f"the newest checkpoint is '{saved[-1].name}'" if saved else "there is no checkpoint yet"

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attractor.errors import InputError
+from attractor.errors import InputError, to_install
 from attractor.files import flush_to_disk, write_bytes
 from attractor.runs.index import TAIL
 from attractor.runs.run_folder import METRICS, SEAL, RunFolder, run_paths
@@ -52,7 +52,7 @@ def opened(address: str) -> tuple[Any, str]:
         files, root = url_to_fs(address)
     except (ImportError, ValueError) as error:  # no fsspec, no package for this kind of address, or an unknown kind
         rule = f"an address must be a folder or a URL that fsspec can open, and '{address}' is not ({error})"
-        raise InputError(f"{rule}; correct it, or run: pip install 'attractor[remote]'") from error
+        raise InputError(f"{rule}; correct it, or {to_install('remote')}") from error
     return files, root.rstrip("/")
 
 
@@ -158,7 +158,7 @@ class Mirror:
 
 @contextmanager
 def mirrored(folder: Path, address: str | None, say: Say) -> Iterator[None]:
-    """Inside, a thread keeps the copy of a run up to date. At the end it copies what is new, for a limited time."""
+    """While the block runs, a thread keeps the copy of a run up to date. Then it has limited time to finish."""
     if address is None:
         yield
         return
@@ -249,7 +249,7 @@ def _fetch_checkpoint(files: Any, place: str, names: list[str], path: Path) -> N
 
 @contextmanager
 def small_files(address: str) -> Iterator[Path]:
-    """Inside, a local folder has what a list of the runs at an address is made from."""
+    """Yield a local folder with those small files of the runs at an address from which the runs can be listed."""
     files, root = opened(address)
     with TemporaryDirectory(prefix="attractor-") as made:
         wanted: dict[str, Path] = {}

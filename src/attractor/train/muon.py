@@ -215,7 +215,7 @@ def orthogonalized(update: Float[Tensor, "*n R C"]) -> Float[Tensor, "*n R C"]:
 def blocks(parts: list[Rows]) -> list[tuple[Tensor, int, int]]:
     """Return how a matrix is cut: rows, the number of equal blocks that they make, and the axis that they lie on.
 
-    Every head is a block. All rows that belong to no head, such as the values of a fused matrix, are one block more.
+    Every head is a block. All rows that belong to no head, such as the values of a fused matrix, form one more block.
     """
     axis, length = parts[0].axis, parts[0].weight.shape[parts[0].axis]
     known = [(part.index, part.n_heads, axis) for part in parts]
@@ -240,8 +240,8 @@ def heads_of(model: nn.Module) -> dict[Tensor, list[Rows]]:
 def muon_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return the parameter groups with their update rules.
 
-    A hidden matrix is the weight of a map between activations. Embeddings and the readout are none: each of their rows
-    is a vector of its own.
+    A hidden matrix is the weight of a map between activations. Embeddings and the readout are not hidden matrices: each
+    of their rows is a vector of its own.
     """
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     outside = {id(parameter) for table in tables for parameter in table.parameters()} | {id(_readout(model))}

@@ -42,7 +42,7 @@ class MetricsLog:
         return record
 
     def report_step(self, rate: float, numbers: Mapping[str, float]) -> None:
-        """Note a loss spike, and log every so many steps, and each step that is skipped or a spike."""
+        """Note a loss spike. Log every `log_every` steps, the last step, and each step that is skipped or a spike."""
         learner, state = self.learner, self.learner.state
         special = not numbers["finite"] or self._is_spike(numbers["loss"])
         if state.step % learner.runtime.log_every and not special and state.step < learner.config.n_steps:
@@ -100,7 +100,7 @@ class Telemetry:
         return probe_tokens(self.learner.task).to(self.learner.device)
 
     def run_probe(self) -> None:
-        """Carry the probe through the model."""
+        """Run the model on the tokens of the probe."""
         with self.learner.autocast:
             self.learner.model.hidden(self._tokens)
 
@@ -128,7 +128,7 @@ class Telemetry:
         self.log.record({**logits, **clipped})
 
     def look_at_convergence(self) -> None:
-        """Record whether a FastSlow reaches the equilibrium that it is to compute, and warn once where not."""
+        """Record whether a FastSlow model reaches the equilibrium that it is to compute, and warn once if not."""
         if self.learner.runtime.telemetry_every is None or self.vitals is None:
             return
         self.learner.collect_weights()
@@ -164,7 +164,7 @@ class Checkpoints:
 
     def save(self) -> None:
         learner, state = self.learner, self.learner.state
-        if self.saved_step == state.step:  # as the best so far
+        if self.saved_step == state.step:  # it was saved as the best so far
             return
         learner.collect_weights()
         self.saved_finite = learner.is_finite()
@@ -193,7 +193,7 @@ class Checkpoints:
         """Whether a checkpoint may become the last good one.
 
         A run that is rolled back goes to a step that `save_every` names, never to one that a signal or the time chose.
-        So it does not depend on when it was interrupted.
+        So what it computes does not depend on when it was interrupted.
         """
         runtime = self.learner.runtime
         return runtime.on_divergence == "stop" or step % runtime.save_every == 0
@@ -223,7 +223,7 @@ class Checkpoints:
         learner.state.computed_on = here
         learner.world.first_does(self._drop_later_records)
         if path is None and learner.runtime.on_divergence == "rollback":
-            self.save()  # the start, to which a run can go back that diverges early
+            self.save()  # the start, to which a run that diverges early can go back
 
     def _load(self, path: Path) -> None:
         tensors, self.learner.state = checkpoint.load_checkpoint(

@@ -1,6 +1,6 @@
-"""What a run amounts to before it starts: parameters, FLOPs, tokens, optimizer groups, and measured estimates.
+"""The plan of a run, made before the run starts: parameters, FLOPs, tokens, optimizer groups, measured estimates.
 
-Of a run on N processes, each process sends in a step (and receives) in a ring of all-reduces, in fp32:
+In each step of a run on N processes, each process sends (and receives) these numbers in fp32, by ring collectives:
 
     ddp     the sum of the gradients, once a step            2 (N - 1) / N gradients                        (1)
     fsdp    for every micro-batch, each layer twice (gathered for the forward and for the backward pass), the

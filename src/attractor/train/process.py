@@ -26,12 +26,13 @@ NEEDED = ["attractor.train.loop", "torch._dynamo"]
 
 
 def fresh_processes() -> ForkServerContext:
+    """Start the server, if it is not running yet, and return the context that forks processes from it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(NEEDED)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         for start in (resource_tracker.ensure_running, forkserver.ensure_running):
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # for each start, since the tracker's unblocks some
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # each time: starting the tracker unblocks some
             start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -42,7 +43,7 @@ def begin(at_end: Callable[[], Any]) -> None:
     """Detach a fresh process from the terminal, unblock its signals, and call `at_end` if its parent ends.
 
     The parent keeps the terminal and asks its processes to stop, unless it was killed. A signal that no run handles
-    ends the process without a traceback, and none disturbs the end of a run that was interrupted.
+    ends the process without a traceback. No signal disturbs the end of a run that was interrupted.
     """
     os.setsid()
     StopRequest.ends_process = True

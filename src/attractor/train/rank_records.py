@@ -2,7 +2,7 @@
 
 Every process has a slot of a shared file, into which it writes its step and phase whenever they change. That takes
 microseconds, and the record of a process that is stopped or killed remains. A process whose collective operation fails
-writes so, too. The process that then stays silent is the one that is gone or stuck.
+records that, too. The process that then records nothing is the one that is gone or stuck.
 """
 
 import json

@@ -85,9 +85,11 @@ def _renew_best(run: RunFolder) -> list[str]:
 
 
 def _compare_with_seal(run: RunFolder) -> list[str]:
-    """Compare the files with the seal. Of a file that is intact JSON, and yet another one, no part can be told to be
-    right. It is set aside if the run can do without it or make it anew. The configuration, and the metrics of a
-    finished run, stay as they are, and reports leave the run out."""
+    """Compare the files with the seal, and return a line about each file that differs.
+
+    If a file is valid JSON but differs from what was sealed, nobody can tell which part of it is right. It is set aside
+    if the run can do without it or make it anew. The configuration, and the metrics of a finished run, stay as they
+    are, and reports leave the run out."""
     if run.altered() == [SEAL]:
         return [f"{SEAL}: its content changed; it is kept as {set_aside(run.path / SEAL).name}"]
     lines = []
@@ -99,8 +101,8 @@ def _compare_with_seal(run: RunFolder) -> list[str]:
             _unseal(run, name)
     if altered := run.altered():
         lines.append(
-            f"reports leave the run out: {', '.join(altered)} of '{run.path}' changed since the run was sealed, and no "
-            "part of it can be told to be right; restore it from a copy, or train the run anew elsewhere"
+            f"reports leave the run out: {', '.join(altered)} of '{run.path}' changed since the run was sealed, and "
+            "nobody can tell which part is right; restore it from a copy, or train the run anew elsewhere"
         )
     return lines
 

@@ -30,7 +30,8 @@ def continuation(
 ) -> str:
     """Return the text that the model samples after the prompt, a text or tokens. An empty prompt starts a document.
 
-    With the settings of an imported model, its texts begin and end as they say, and special tokens are left out."""
+    `settings` are those of an imported model. They name the tokens that begin and end a text, and special tokens, which
+    are left out."""
     require_seed(seed)
     end = tokenizer.end_of_text
     start = [token for token in (end if settings is None else settings.start,) if token is not None]

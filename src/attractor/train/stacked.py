@@ -3,7 +3,7 @@
     L_s = loss(row s, batch s);   G = d sum_s L_s / d W, whose row s is the gradient of model s             (1)
     n_s = |G_s|,   G_s <- G_s min(1, clip / n_s)                                                            (2)
     AdamW, elementwise, on the rows where L_s + n_s is finite. Any other row keeps its weights, and its step
-    does not count. After `max_bad_steps` non-finite steps in a row, a row stays for good                   (3)
+    does not count. After `max_bad_steps` consecutive non-finite steps, a row never changes again           (3)
 
 Rows never mix, so each model learns as it would alone. In a row the matrices come first, because they alone decay. A
 step never waits for the device: its loss and gradient norm stay there as tensors until the training loop reads them.
@@ -117,7 +117,7 @@ class Stack:
             return self._computed(self.weights, *data)
         key = tuple(None if x is None else x.shape for x in data)
         if key not in self._traces:
-            # make_fx takes a plain function, and no bound method.
+            # make_fx takes a plain function, not a bound method.
             trace = make_fx(
                 lambda weights, inputs, targets, real, shares: self._computed(weights, inputs, targets, real, shares)
             )

@@ -1,7 +1,7 @@
 """Start a run from the weights of another run, as fine-tuning does. Everything but the readout must fit.
 
-Every run of a comparison starts from its counterpart in an earlier comparison: the run of the same mechanism and seed.
-In any other path, `{attention}` and `{seed}` stand for those of the new run.
+If `start` is a comparison, a new run starts from its counterpart there: the run of the same mechanism and seed. In any
+other path, `{attention}` and `{seed}` stand for those of the new run.
 """
 
 import json
@@ -52,7 +52,7 @@ def chosen_checkpoint(run: Path, which: str = "best") -> Path:
 
 
 def plain_checkpoint(run: Path) -> Path:
-    """Return the best checkpoint of a run, and refuse a sharded one, whose fingerprint would be another."""
+    """Return the best checkpoint of a run, and refuse a sharded one, since its fingerprint would differ."""
     path = chosen_checkpoint(run)
     if checkpoint.is_sharded(path):
         raise InputError(

@@ -49,7 +49,7 @@ def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
-    """Return by name one number of each look, few and short enough for a stored record and its figures."""
+    """Return, by name, one number of each look. At most MOST_LOOKS looks are kept, with four digits each."""
     by_name = {}
     for name, number in TRAJECTORIES.items():
         looks = ((step, number(value)) for step, value in _looks(records, name))
@@ -58,7 +58,7 @@ def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[fl
 
 
 def trajectories_by_head(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
-    """Return by name the numbers of each look of all heads, layer after layer."""
+    """Return, by name, the numbers of all heads at each look, layer after layer."""
     by_name = {
         name: [[step, [x if x is None else _short(x) for x in _flat(value)]] for step, value in _looks(records, name)]
         for name in BY_HEAD

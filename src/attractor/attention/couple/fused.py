@@ -15,9 +15,9 @@ from attractor.kernels.coupling import FORCE, MLPProgram, Program
 from attractor.kernels.fallback import use_kernel
 from attractor.kernels.precision import autocast_dtype
 
-WIDEST, LARGEST_GROUP = 256, 16
-WIDEST_LINEAR = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 64}  # heads whose matrix a program holds whole
-LONGEST = 8  # forces in a program, which the kernel unrolls move by move
+WIDEST, LARGEST_GROUP = 256, 16  # width of a head; queries per key
+WIDEST_LINEAR = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 64}  # where one GPU program holds the matrix
+LONGEST = 8  # forces in a `Program` of moves, which the kernel unrolls
 
 
 def kernel_applies(
@@ -65,4 +65,4 @@ def couple(
 def _products(q: Tensor, force: Force) -> torch.dtype:
     """Return the precision of the force's matrix products: that of autocast, or of the weights."""
     weights = (parameter.dtype for parameter in force.parameters() if parameter.is_floating_point())
-    return autocast_dtype(q) or next(weights, q.dtype)  # quantised layers have none
+    return autocast_dtype(q) or next(weights, q.dtype)  # quantised layers have no such weights

@@ -2,9 +2,10 @@
 
     out = W_O ([c_1 ... c_H] * sigmoid(W_g x))                                                              (1)
 
-The gate is elementwise and specific to the head, before W_O. It adds D H V parameters a layer, so match budgets.
+The gate is elementwise and specific to the head, before W_O. It adds D H V parameters per layer, so compare
+models of equal size.
 Qiu et al., Gated attention for large language models, 2025, arXiv 2505.06708: the strongest published rival of the
-mechanisms in the five papers.
+mechanisms in the five papers (docs/glossary.md).
 """
 
 from dataclasses import dataclass

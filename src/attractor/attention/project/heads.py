@@ -24,7 +24,7 @@ from attractor.kernels.precision import without_autocast
 
 
 def split_heads(x: Float[Tensor, "B T HK"], n_heads: int = -1, width: int = -1) -> Float[Tensor, "B H T K"]:
-    """Split into so many heads, or into heads of this width, which is right for a part of the heads as well."""
+    """Split into `n_heads` heads, or into heads of width `width`, which also fits if x holds only some of the heads."""
     return x.unflatten(-1, (n_heads, width)).transpose(1, 2)
 
 

@@ -9,7 +9,7 @@
 Under (2) and (3) each head is two sub-heads of half its width: maps h and H + h belong to head h. Under (4) query heads
 2h and 2h + 1 read the same key head. Taps show all A_1 before all A_2 in each form.
 Limits: lambda = 0 gives the norm of A_1 v; rows of the signed difference sum to 1 - lambda, not 1.
-(2) CoupledQK, appendix B, with 64 more parameters: Gahtan and Bronstein, Coupled Query-Key Dynamics for Attention,
+(2) CoupledQK, appendix B, where it adds 64 parameters: Gahtan and Bronstein, Coupled Query-Key Dynamics for Attention,
 2026, arXiv 2604.01683; (3) Ye et al., Differential Transformer, 2024, arXiv 2410.05258; (4) its second
 version, a blog post of Microsoft, 2026.
 """
@@ -119,7 +119,7 @@ def plainly_causal(mask: Mask, softcap: float | None, dropout: float) -> bool:
 def attention_difference(
     q: Tensor, k: Tensor, v: Tensor, by: Tensor, mask: Mask, scale: float, softcap: float | None, dropout: float
 ) -> Tensor:
-    """Return A_1 v - by A_2 v. The heads of q and k are all first maps, then all second maps."""
+    """Return A_1 v - lambda A_2 v (`by` is lambda). The heads of q and k are all first maps, then all second maps."""
     if plainly_causal(mask, softcap, dropout):
         return differential_attention(q, k, v, by, scale)
     first, second = (

@@ -1,4 +1,4 @@
-"""What the launches of all kernels share: padded widths, rows that lie in one piece, and the size of the GPU."""
+"""What the launches of all kernels share: padded widths, contiguous rows, and the size of the GPU."""
 
 from functools import cache
 

@@ -42,7 +42,7 @@ class Glue(TaskConfig):
 
 
 class GlueTask:
-    """The seed decides the order of training. A batch is as wide as its longest sequence needs."""
+    """Batches of a GLUE task, as wide as the longest sequence needs. The seed decides the order of training."""
 
     def __init__(self, config: Glue, seq_len: int, seed: int) -> None:
         self.config = config
