@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -35,7 +36,15 @@ def main() -> None:
         from attractor.cli import main as run_command
         from attractor.train.interrupt import StopRequest
     StopRequest.ends_process = True
-    run_command()
+    ended = SystemExit(0)
+    try:
+        run_command()
+    except SystemExit as with_code:
+        ended = with_code
+    distributed = sys.modules.get("attractor.train.distributed")
+    if distributed is not None and distributed.World.from_environment().size > 1:
+        distributed.end_process(ended.code or 0)
+    raise ended
 
 
 if __name__ == "__main__":

@@ -267,6 +267,22 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path, corpus: str) -> None:
     assert done.stdout.splitlines() == [OPEN_RENDEZVOUS]
 
 
+@pytest.mark.slow
+def test_a_process_of_several_ends_without_taking_the_interpreter_apart() -> None:
+    """Criterion: exit functions run, the output is written and the exit code is kept; destructors do not run."""
+    script = (
+        "import atexit\n"
+        "from attractor.train.distributed import end_process\n"
+        "class Held:\n    def __del__(self): print('taken apart')\n"
+        "held = Held()\n"
+        "atexit.register(print, 'left the group')\n"
+        "print('ended well')\n"
+        "end_process(3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    assert (ended.returncode, ended.stdout.split("\n")) == (3, ["ended well", "left the group", ""])
+
+
 def test_only_a_rendezvous_that_others_can_reach_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Criterion: torchrun's store causes a warning even at a loopback address, since it listens on all interfaces; a
     file store does not."""

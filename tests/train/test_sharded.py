@@ -20,6 +20,7 @@ from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train import checkpoint, sharded
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.distributed import World, end_process
 from attractor.train.finished import finished_run
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
@@ -214,6 +215,8 @@ def until(step: int, path: str, corpus: str) -> None:
         train(config_of(corpus), path, runtime)
     except RunInterrupted as interrupted:
         print(interrupted)
+    if World.from_environment().size > 1:
+        end_process(0)
 
 
 @pytest.mark.slow
