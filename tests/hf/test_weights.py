@@ -294,7 +294,7 @@ def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
             r"k_proj.weight must have shape \(24, 48\)",
         ),
         (llama, lambda: build("differential-original", D, 6), "unilm-diff-flash", "must hold"),
-        (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "apart: couple"),
+        (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "these differ: couple"),
     ],
 )
 def test_another_layout_or_shape_is_refused_and_changes_nothing(make: Any, ours: Any, layout: str, words: str) -> None:
