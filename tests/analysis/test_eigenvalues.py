@@ -194,8 +194,8 @@ def test_the_error_of_a_probed_share_matches_its_standard_error() -> None:
     """Criterion: over 60 seeds, the root mean square of error over standard error is 1 within a third."""
     matrix = normal(200, 200) @ torch.diag(torch.linspace(0, 2, 200, dtype=torch.float64))
     true = ((matrix - matrix.T) / 2).square().sum() / matrix.square().sum()
-    found = [oscillatory_share(*linear(matrix), n_probes=32, seed=seed) for seed in range(60)]
-    scores = torch.stack([(each.share - true) / each.standard_error for each in found])
+    estimates = [oscillatory_share(*linear(matrix), n_probes=32, seed=seed) for seed in range(60)]
+    scores = torch.stack([(estimate.share - true) / estimate.standard_error for estimate in estimates])
     assert 2 / 3 < scores.square().mean().sqrt() < 4 / 3
 
 

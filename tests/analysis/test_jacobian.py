@@ -74,7 +74,7 @@ def reference(step: Map, x: Tensor) -> Tensor:
     y = step(x).reshape(-1)
     if not y.requires_grad:
         return torch.zeros(x.numel(), x.numel(), dtype=x.dtype)
-    rows = [torch.autograd.grad(each, x, retain_graph=True)[0].reshape(-1) for each in y]
+    rows = [torch.autograd.grad(number, x, retain_graph=True)[0].reshape(-1) for number in y]
     return torch.stack(rows)
 
 
@@ -100,8 +100,8 @@ def test_products_of_the_operator_have_no_graph() -> None:
     layer = torch.nn.Linear(4, 4)
     x = torch.ones(4, requires_grad=True)
     operator = Jacobian(lambda x: layer(x).tanh(), x)
-    for found in (operator.jvp(torch.ones(4)), operator.vjp(torch.ones(4)), operator.image, operator.x):
-        assert not found.requires_grad
+    for result in (operator.jvp(torch.ones(4)), operator.vjp(torch.ones(4)), operator.image, operator.x):
+        assert not result.requires_grad
     with torch.no_grad():
         torch.testing.assert_close(operator.jvp(torch.ones(4)), jacobian(lambda x: layer(x).tanh(), x) @ torch.ones(4))
 
@@ -157,7 +157,7 @@ def test_tangent_space_is_taken_at_both_ends() -> None:
         )
 
 
-def test_with_a_gain_nothing_moves_along_the_normal_of_the_ellipsoid() -> None:
+def test_with_a_gain_the_image_lies_in_the_tangent_space_of_the_ellipsoid() -> None:
     """Criterion: projecting onto the tangent space of the ellipsoid does not change the image of the Jacobian of g x /
     |x|."""
     gain = torch.linspace(0.5, 2, 6, dtype=torch.float64)

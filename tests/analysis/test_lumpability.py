@@ -60,11 +60,12 @@ def test_lifted_chains_have_no_defect(length: int, block: int, is_causal: bool) 
 
 def test_defect_is_zero_only_where_the_condition_holds() -> None:
     """Criterion: the defect of a mixture of a lumpable and a random map grows with the random share from 0."""
-    one, other = lifted(12, 4), distributions(12, 12)
-    found = [lumpability_defect((1 - share) * one + share * other, 4) for share in (0.0, 0.01, 0.1, 0.5, 1.0)]
-    assert found[0] < 1e-14
-    assert all(more > less + 1e-4 for less, more in pairwise(found))
-    torch.testing.assert_close(found[1] / found[4], torch.tensor(0.01, dtype=torch.float64))
+    lumpable, random = lifted(12, 4), distributions(12, 12)
+    shares = (0.0, 0.01, 0.1, 0.5, 1.0)
+    defects = [lumpability_defect((1 - share) * lumpable + share * random, 4) for share in shares]
+    assert defects[0] < 1e-14
+    assert all(more > less + 1e-4 for less, more in pairwise(defects))
+    torch.testing.assert_close(defects[1] / defects[4], torch.tensor(0.01, dtype=torch.float64))
 
 
 def test_definition_by_hand() -> None:
@@ -75,7 +76,7 @@ def test_definition_by_hand() -> None:
     for rows in blocks:
         for columns in blocks:
             mass = [sum(weights[i, j].item() for j in columns) for i in rows]
-            scatter = sum((one - sum(mass) / len(mass)) ** 2 for one in mass)
+            scatter = sum((of_row - sum(mass) / len(mass)) ** 2 for of_row in mass)
             total += scatter
             on_diagonal += scatter * (rows == columns)
     found = lumpability_profile(weights, 4)
@@ -122,10 +123,10 @@ def test_order_within_blocks_does_not_matter_and_across_does(weights: Tensor) ->
     within = torch.tensor([2, 0, 3, 1, 7, 4, 5, 6, 8, 11, 10, 9])
     across = torch.arange(12).view(3, 4).T.flatten()
     before = lumpability_profile(weights, 4)
-    for one, other in zip(before, lumpability_profile(weights[within][:, within], 4), strict=True):
-        torch.testing.assert_close(one, other)
-    for one, other in zip(before, lumpability_profile(weights[within], 4), strict=True):  # only rows are permuted
-        torch.testing.assert_close(one, other)
+    for part, permuted in zip(before, lumpability_profile(weights[within][:, within], 4), strict=True):
+        torch.testing.assert_close(part, permuted)
+    for part, permuted in zip(before, lumpability_profile(weights[within], 4), strict=True):  # only rows are permuted
+        torch.testing.assert_close(part, permuted)
     assert abs(lumpability_defect(weights[across][:, across], 4) - before.defect) > 1e-2
 
 

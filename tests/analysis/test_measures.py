@@ -35,8 +35,9 @@ def test_entropy_of_a_causal_map_by_row() -> None:
 
 
 def test_normalised_entropy_is_one_for_any_uniform_map() -> None:
-    """Criterion: it is 1 where rows see all positions and where they see those up to their own, row 0 being left out
-    since it has no choice; 0 for one-hot rows; and the mean of H_t / log n_t between."""
+    """Criterion: a uniform map has 1, both where rows see all positions and where they see only those up to their own.
+    One-hot rows have 0, and all others the mean of H_t / log n_t. Row 0 of a causal map sees one position, so it is
+    left out."""
     causal = torch.ones(6, 6, dtype=torch.bool).tril()
     uniform = causal / causal.sum(-1, keepdim=True)
     torch.testing.assert_close(normalised_entropy(uniform.expand(2, 3, 6, 6), causal), torch.ones(2, 3))
@@ -51,7 +52,7 @@ def test_normalised_entropy_is_one_for_any_uniform_map() -> None:
     assert normalised_entropy(torch.ones(1, 1)).isnan()
 
 
-def test_entropy_is_between_its_limits_and_blind_to_the_order_of_keys() -> None:
+def test_entropy_is_between_its_limits_and_independent_of_the_order_of_keys() -> None:
     weights = random_map(2, 4, 5, 9)
     entropy = attention_entropy(weights)
     assert entropy.shape == (2, 4, 5)
@@ -77,8 +78,8 @@ def test_rank_of_known_maps(n: int) -> None:
 def test_rank_is_not_the_exponential_of_the_entropy() -> None:
     """Criterion: singular values 3 and 1 have rank (3 + 1)^2 / (9 + 1) = 1.6. The exponential of their entropy is
     1.755."""
-    found = effective_rank(torch.diag(torch.tensor([3.0, 1.0, 0.0]))).item()
-    assert found == pytest.approx(1.6)
+    rank = effective_rank(torch.diag(torch.tensor([3.0, 1.0, 0.0]))).item()
+    assert rank == pytest.approx(1.6)
     assert math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)) == pytest.approx(1.755, abs=1e-3)
 
 

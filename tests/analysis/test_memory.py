@@ -87,7 +87,7 @@ def test_falling_weights(a: float) -> None:
         assert distance_holding(row, share).item() == math.ceil(math.log(1 - share) / math.log(a)) - 1
 
 
-def test_thin_tail_moves_the_mean_alone() -> None:
+def test_a_thin_tail_moves_the_mean_distance_only() -> None:
     row = torch.zeros(1, 1000)
     row[0, -1], row[0, 0] = 0.95, 0.05
     assert mean_distance(row).item() == pytest.approx(0.05 * 999)
@@ -102,7 +102,7 @@ def test_queries_of_a_cache_are_the_last_positions() -> None:
         assert torch.equal(measure(weights[:, -3:]), measure(weights)[:, -3:])
 
 
-def test_later_positions_are_as_far_as_earlier_ones() -> None:
+def test_distances_to_later_and_to_earlier_positions_are_measured_alike() -> None:
     weights = torch.rand(T, T, generator=torch.Generator().manual_seed(0))
     for measure in (mean_distance, distance_holding):
         torch.testing.assert_close(measure(weights.flip(0, 1)), measure(weights).flip(0))

@@ -1,4 +1,4 @@
-"""A bench that takes seconds: it copies and multiplies little, in few rounds, with trials in the test's own process."""
+"""Fixtures that make a bench take seconds: small copies and products, few rounds, and trials in the test's process."""
 
 from collections.abc import Callable
 from typing import Any

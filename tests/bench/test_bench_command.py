@@ -60,7 +60,7 @@ def test_all_parts_run_at_once(run: Run, tmp_path: Path) -> None:
     assert cells == [(length, 32 // length, name) for length in (8, 16) for name in names]
     for row in record["training"]:
         assert row["left_out"] is None
-        assert all(len(found["seconds"]) == 2 for found in row["passes"].values())
+        assert all(len(timing["seconds"]) == 2 for timing in row["passes"].values())
         assert row["compile_seconds"] is None
     stages = {row["name"] for row in record["stages"] if row["left_out"] is None}
     assert {"couple, coupled-euler", "couple, phase", "score, standard", "readout, linear cross-entropy"} <= stages
@@ -131,7 +131,7 @@ def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Pa
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-def test_a_profile_is_of_a_training_run_of_the_same_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Criterion: only our models are profiled, each with a trace of its own in the folder of the record."""
     asked: list[tuple[TrainConfig, Path]] = []
 
@@ -180,9 +180,9 @@ def test_a_wrong_option_is_refused_in_one_line(options: tuple[str, ...], said: s
     assert "\n" not in str(refused.value)
 
 
-def test_two_timescales_honour_their_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: device, lengths, rounds and file are those of the command line, and lengths have another default than
-    elsewhere. The record has every comparison by both clocks."""
+def test_the_comparison_of_two_timescales_follows_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: device, lengths, rounds and file are those of the command line. Lengths have their own default. The
+    record has every comparison by both clocks."""
     asked: list[tuple[Any, ...]] = []
 
     def compared(

@@ -35,20 +35,20 @@ def test_parameters_are_those_of_ours_up_to_known_differences(name: str) -> None
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_an_untrained_peer_guesses_and_is_causal(name: str) -> None:
-    """Criterion: its loss is close to the log of the vocabulary size, and another last token changes no earlier
+    """Criterion: the loss is close to the log of the vocabulary size, and another last token changes no earlier
     logits."""
     model, loss = model_and_loss(name, SHAPE, CPU)
     tokens = tokens_of(SHAPE, CPU)
     with torch.no_grad():
         assert float(loss(tokens)) == pytest.approx(math.log(SHAPE.vocab_size), abs=1.0)
         other = torch.cat([tokens[:, :-1], (tokens[:, -1:] + 1) % SHAPE.vocab_size], dim=1)
-        before, after = (PEERS[name].logits(model, each)[:, :-1] for each in (tokens, other))
+        before, after = (PEERS[name].logits(model, sequence)[:, :-1] for sequence in (tokens, other))
     assert torch.allclose(before, after, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_peer_generates_the_requested_number_of_tokens(name: str) -> None:
-    """The result of `generate` may contain the prompt, too."""
+    """The result of a peer's `generate` may begin with the prompt."""
     model, _ = model_and_loss(name, SHAPE, CPU)
     prompt = prompts(SHAPE.vocab_size, 2, CPU)
     with torch.no_grad():

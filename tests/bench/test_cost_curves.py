@@ -22,7 +22,7 @@ def growing(name: str, setting: BenchSetting, n_calls: int, patience: float) -> 
     seconds = 1e-3 * (shape.seq_len / 8) ** 1.5 * (1 + 0.1 * (n_steps - 1)) * (shape.d_model / 64) ** 2
     lap = dict.fromkeys(PASSES, seconds)
     state = cost_curves.TRAINED_BYTES * counted_parameters(name, setting)
-    slow = {name: 100 * each for name, each in lap.items()}  # the first call, and one on a busy machine
+    slow = {timed: 100 * taken for timed, taken in lap.items()}  # the first call, and one on a busy machine
     return Trial((slow, slow, *(lap,) * (n_calls - 2)), state + 1000 * shape.seq_len)
 
 
@@ -37,7 +37,7 @@ def found(monkeypatch: pytest.MonkeyPatch, setting: BenchSetting) -> dict[tuple[
     monkeypatch.setattr(cost_curves, "tried", growing)
     measured = measured_at(("standard", "coupled-euler"), setting, (8, 16, 32), (64, 128, 256))
     assert all(point.left_out is None for point in measured)
-    return {(each.name, each.axis): each for each in growths(measured)}
+    return {(growth.name, growth.axis): growth for growth in growths(measured)}
 
 
 def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None:
@@ -51,7 +51,7 @@ def test_known_exponents_are_found(found: dict[tuple[str, str], Growth]) -> None
         assert width.seconds.slope == pytest.approx(2.0)
 
 
-def test_the_line_before_each_point_has_the_number_of_points_left(
+def test_the_line_before_each_point_has_its_number_and_the_remaining_time(
     monkeypatch: pytest.MonkeyPatch, setting: BenchSetting
 ) -> None:
     """Every reading of this clock adds one second. All mechanisms of an axis come before the next axis."""

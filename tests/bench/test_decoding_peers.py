@@ -5,7 +5,7 @@ from decoding_peers import BASELINE, bench_decoding_peers
 from attractor.models import TransformerConfig
 
 
-def test_all_three_are_timed_on_the_same_tokens() -> None:
+def test_all_three_ways_to_generate_are_timed_on_the_same_tokens() -> None:
     config = TransformerConfig(
         vocab_size=50, d_model=32, n_heads=2, n_layers=2, d_ff=48, max_seq_len=64, positions="rope"
     )

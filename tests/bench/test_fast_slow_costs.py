@@ -36,7 +36,7 @@ def record(seconds: dict[str, float], jitter: float = 0.0) -> StudyRecord:
         budget="tokens",
         quantities=(Quantity("L_eq", "layer_equivalents"),),
     )
-    return StudyRecord(design, tuple(cell(row, summary_of(row, each, jitter)) for row, each in seconds.items()))
+    return StudyRecord(design, tuple(cell(row, summary_of(row, of_step, jitter)) for row, of_step in seconds.items()))
 
 
 def cell(row: str, summary: dict[str, Any]) -> Cell:

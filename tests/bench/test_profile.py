@@ -49,8 +49,8 @@ DIFFERENTIATED = {"embedding", "norms", "project", "couple", "score", "output", 
     ids=["recomputed", "two timescales"],
 )
 def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: they sum to the step within 5%, every part with weights has time in both passes, and the trace has
-    their ranges."""
+    """Criterion: the times of all parts sum to that of the step within 5%, every differentiated part has time in both
+    passes, and the trace names the ranges of the parts."""
     monkeypatch.setattr(profiling, "WARM_UP", 1)
     found = profile_step(CONFIG.replace(**changes), CPU, tmp_path / "deep" / "trace.json.gz", n_steps=2)
     assert found.accounted_seconds == pytest.approx(found.step_seconds, rel=0.05)
@@ -71,7 +71,7 @@ def test_the_parts_add_up_to_the_step(changes: dict[str, Any], tmp_path: Path, m
 
 
 class Sleeping(torch.autograd.Function):
-    """A module that takes longer than the rest of a step, and three times as long in the backward pass."""
+    """An identity that takes longer than the rest of a step, and three times as long in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -83,9 +83,9 @@ def test_ratios_are_those_of_the_passes(measured: Callable[..., dict[str, TimedC
         assert cell.left_out is None
         assert cell.timings is not None
         assert cell.n_parameters == 1000
-        for each in PASSES:
-            assert cell.timings[each].ratio == pytest.approx(STEP["standard"] / STEP[name])
-            assert len(cell.timings[each].seconds) == 4
+        for timed in PASSES:
+            assert cell.timings[timed].ratio == pytest.approx(STEP["standard"] / STEP[name])
+            assert len(cell.timings[timed].seconds) == 4
 
 
 @pytest.mark.parametrize("when", ["alone", "warm", "fails_in"])

@@ -41,7 +41,7 @@ def test_compile_time_is_separate_from_the_time_of_passes(
 
 
 def test_a_subprocess_measures_the_memory_of_the_step(setting: BenchSetting) -> None:
-    """Criterion: it is at least that of weights, moments and gradients, and the passes are the same."""
+    """Criterion: the memory is at least that of weights, moments and gradients, and two calls are measured."""
     from dataclasses import replace
 
     wide = replace(setting, shape=replace(setting.shape, d_model=512, n_heads=8, d_ff=2048, n_layers=2))

@@ -90,9 +90,9 @@ def inputs(batch: int = 2, length: int = 7, width: int = WIDTH, seed: int = 1) -
     return torch.randn(batch, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def gradients(state: Tensor, *of: Tensor) -> list[Tensor]:
+def gradients(state: Tensor, *variables: Tensor) -> list[Tensor]:
     weights = torch.randn(state.shape, dtype=state.dtype, generator=torch.Generator().manual_seed(2))
-    return list(torch.autograd.grad((state * weights).sum(), of))
+    return list(torch.autograd.grad((state * weights).sum(), variables))
 
 
 @every_solver
@@ -168,8 +168,8 @@ def test_one_evaluation_is_the_single_pass(method: str) -> None:
     state = Solver(method, 1).solve(step, u).state
     expected = step(u, 0)
     assert torch.equal(state, expected)
-    of = (u, step.weight, step.value)
-    for ours, theirs in zip(gradients(state, *of), gradients(expected, *of), strict=True):
+    variables = (u, step.weight, step.value)
+    for ours, theirs in zip(gradients(state, *variables), gradients(expected, *variables), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -213,16 +213,16 @@ def test_the_limit_of_forced_depends_on_the_forcing_alone() -> None:
     """Criterion: from two starts with the same forcing, the states agree within 1e-8; with two forcings they do not.
     The state solves z = F(z) + c, and its residual says so."""
     solver, u, v, c, d = Solver("forced", 64), *(inputs(seed=seed) for seed in range(4))
-    one, other = (solver.solve(contracting, start, c) for start in (u, v))
-    assert (one.state - other.state).abs().max() < 1e-8
-    assert (one.state - solver.solve(contracting, u, d).state).abs().max() > 1e-2
-    torch.testing.assert_close(one.state, contracting(one.state, 0) + c)
-    assert one.n_unsolved == 0
+    from_u, from_v = (solver.solve(contracting, start, c) for start in (u, v))
+    assert (from_u.state - from_v.state).abs().max() < 1e-8
+    assert (from_u.state - solver.solve(contracting, u, d).state).abs().max() > 1e-2
+    torch.testing.assert_close(from_u.state, contracting(from_u.state, 0) + c)
+    assert from_u.n_unsolved == 0
     assert torch.equal(solver.solve(contracting, u).state, Solver("passes", 64).solve(contracting, u).state)
 
 
 def test_forced_has_exact_gradients_and_reads_no_future() -> None:
-    """Criterion: gradients by start and forcing agree with finite differences, and are zero at later tokens."""
+    """Criterion: gradients for start and forcing agree with finite differences, and are zero at later tokens."""
     solver, u, c = Solver("forced", 3), inputs().requires_grad_(), inputs(seed=5).requires_grad_()
     assert torch.autograd.gradcheck(lambda u, c: solver.solve(contracting, u, c).state, (u, c))
     for t in range(7):
@@ -333,7 +333,7 @@ def test_half_precision_is_close_and_stays_half(solver: Solver, dtype: torch.dty
     toy = Toy()
 
     def step(z: Tensor, index: int) -> Tensor:
-        """Contract, or under "deq" return a map whose G contracts."""
+        """Apply a contraction, or for "deq" a map whose G in (4) is a contraction."""
         return toy(z, index) - (0 if solver.method == "deq" else z - 1)
 
     wide = solver.solve(step, inputs()).state
@@ -370,10 +370,11 @@ def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module
     """Criterion: both gradients agree for the input and for every parameter."""
     step = make()
     u = inputs(width=8 if isinstance(step, Layer) else WIDTH).requires_grad_()
-    of = (u, *step.parameters())
+    variables = (u, *step.parameters())
     result = Solver("deq", 120, depth=depth, tolerance=1e-10).solve(step, u)
     assert result.n_unsolved == 0
-    for ours, theirs in zip(gradients(result.state, *of), gradients(unrolled(step, u), *of), strict=True):
+    expected = gradients(unrolled(step, u), *variables)
+    for ours, theirs in zip(gradients(result.state, *variables), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
 
 
@@ -458,7 +459,7 @@ def test_the_graph_of_a_solve_is_freed_with_its_result() -> None:
 def test_deq_agrees_with_torchdeq() -> None:
     """Criterion: the root and the gradients equal those of torchdeq, an independent implementation."""
     step, u = Toy(0.6), inputs().requires_grad_()
-    of = (u, *step.parameters())
+    variables = (u, *step.parameters())
     theirs = torchdeq.get_deq(
         f_solver="fixed_point_iter", f_max_iter=200, f_tol=1e-13, b_solver="fixed_point_iter", b_max_iter=200,
         b_tol=1e-13, ift=True, f_stop_mode="rel", b_stop_mode="rel",
@@ -466,7 +467,7 @@ def test_deq_agrees_with_torchdeq() -> None:
     states, _ = theirs(lambda z: u + step(z, 0) - z, torch.zeros_like(u))
     ours = Solver("deq", 80).solve(step, u).state
     torch.testing.assert_close(ours, states[-1], atol=1e-10, rtol=1e-10)
-    for x, y in zip(gradients(ours, *of), gradients(states[-1], *of), strict=True):
+    for x, y in zip(gradients(ours, *variables), gradients(states[-1], *variables), strict=True):
         torch.testing.assert_close(x, y, atol=1e-9, rtol=1e-9)
 
 
@@ -477,8 +478,8 @@ def test_norm_and_growth_of_known_maps() -> None:
     turn = 0.9 * torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     for estimate in (rms_singular_value, growth_rate):
         torch.testing.assert_close(estimate(lambda z: z @ turn, z), torch.full((3,), 0.9, dtype=torch.float64))
-        own = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64).view(3, 1, 1)
-        torch.testing.assert_close(estimate(lambda z, own=own: own * z, z), own.flatten())
+        factors = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64).view(3, 1, 1)
+        torch.testing.assert_close(estimate(lambda z, factors=factors: factors * z, z), factors.flatten())
     assert not growth_rate(lambda z: F.pad(z, (0, 0, 1, -1)), z).any()
     map, z = Linear(6, 0.8), inputs(2, 6)
     torch.testing.assert_close(

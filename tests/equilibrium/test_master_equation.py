@@ -190,8 +190,8 @@ def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_tr
         with pytest.raises(InputError, match="one closed class of states, got") as refused:
             stationary(generator)
         assert all(str(states) in str(refused.value) for states in classes)
-        one = found[0]
-        assert stationary(generator[one][:, one]).shape == (len(one),)  # as the message advises
+        states = found[0]
+        assert stationary(generator[states][:, states]).shape == (len(states),)  # as the message advises
     else:
         p = stationary(generator)
         assert (p > 0).nonzero().flatten().tolist() == classes[0]

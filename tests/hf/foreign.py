@@ -195,9 +195,9 @@ FAST = [  # one of each architecture
 
 
 def theirs(name: str, **changes: Any) -> Any:
-    """Build the model with weights so large that each of them changes the logits."""
-    model_type, own = MODELS[name]
-    config = transformers.AutoConfig.for_model(model_type, **COMMON | own | changes)
+    """Build transformers' model of this name, with weights so large that each of them changes the logits."""
+    model_type, fields = MODELS[name]
+    config = transformers.AutoConfig.for_model(model_type, **COMMON | fields | changes)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for name, weight in model.named_parameters():
@@ -208,6 +208,7 @@ def theirs(name: str, **changes: Any) -> Any:
 
 
 def saved(folder: Path, name: str = "llama", spelled: bool = True, shards: str = "5GB", **changes: Any) -> Any:
+    """Save the model in the folder and return it. With `spelled`, the folder also has a tokenizer.json."""
     model = theirs(name, **changes)
     model.save_pretrained(folder, max_shard_size=shards)
     if spelled:

@@ -13,8 +13,8 @@ from attractor.hf import bundle
 from attractor.hf.bundle import OPTIONAL, file_name, rewritten, self_contained_code
 
 CODE = self_contained_code()
-THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # the last comes with transformers
-ROOMS = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "taps", "hf"}
+THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # huggingface_hub comes with transformers
+BUNDLED = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "taps", "hf"}
 
 
 def modules() -> dict[str, Path]:
@@ -62,7 +62,7 @@ def test_packages_that_only_a_gpu_needs_are_not_required(tmp_path: Path) -> None
 
 
 def test_the_bundle_contains_no_unused_packages() -> None:
-    assert {source.relative_to(bundle.PACKAGE).with_suffix("").parts[0] for source in modules().values()} <= ROOMS
+    assert {source.relative_to(bundle.PACKAGE).with_suffix("").parts[0] for source in modules().values()} <= BUNDLED
 
 
 def test_comments_and_docstrings_are_kept() -> None:
@@ -100,10 +100,10 @@ def test_an_import_is_rewritten_to_the_file_that_defines_the_name(line: str, bec
     for indent in ("", "    "):
         before = "def f():\n    é = 1\n"
         text, _ = rewritten(f"{before}{indent}{line}\n".encode())
-        assert text == before + "".join(f"{indent}{each}\n" for each in becomes.splitlines())
+        assert text == before + "".join(f"{indent}{rewrite}\n" for rewrite in becomes.splitlines())
 
 
-def test_shapes_become_types_where_lines_hold_signs_of_several_bytes() -> None:
+def test_shapes_become_types_in_lines_with_characters_of_several_bytes() -> None:
     text, _ = rewritten(
         b'from jaxtyping import Float, Int\nx = "\xc3\xa9"; y: Float[Tensor, "B T"] = {}  # \xc3\xa9\n'
         b'def f(z: dict[str, Float[\n    Tensor | None, "B"\n]], n: Int[Tensor, ""]) -> list[int]: ...\n'

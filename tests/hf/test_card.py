@@ -138,11 +138,11 @@ def test_names_from_users_cannot_change_the_structure_of_the_card(
     summary = {"data": f"{corpus}: 3 documents", "steps": 5, "metric": {"name": "perplexity", "value": 2.7}}
     (run.path / "summary.json").write_text(json.dumps(summary))
     card = model_card(run, Exported(name, step=5, has_tokenizer=True, mechanism=(label,), sources=(label,)))
-    found = head(card)
-    assert found.keys() <= {"library_name", "pipeline_tag", "tags", "model-index"}
-    if "model-index" in found:
-        (result,) = found["model-index"][0]["results"]
-        assert found["model-index"][0]["name"] == plain(name)
+    metadata = head(card)
+    assert metadata.keys() <= {"library_name", "pipeline_tag", "tags", "model-index"}
+    if "model-index" in metadata:
+        (result,) = metadata["model-index"][0]["results"]
+        assert metadata["model-index"][0]["name"] == plain(name)
         assert result["metrics"] == [{"type": "perplexity", "value": 2.7}]
     body = card.split("---\n", 2)[2]
     titles = re.findall(r"^## (.+)$", body, re.MULTILINE)
@@ -157,13 +157,13 @@ def test_names_from_users_cannot_change_the_structure_of_the_card(
 
 
 @given(st.text())
-def test_escaped_text_is_one_line_without_live_signs(text: str) -> None:
+def test_escaped_text_is_one_line_without_active_markup(text: str) -> None:
     shown = escaped(text)
     assert "\n" not in shown
     assert not re.search(r"(?<!\\)(?:\\\\)*[`*_<|\[]", shown)
 
 
-def test_the_hub_accepts_the_head(fake_runs: Callable[..., list[RunFolder]]) -> None:
+def test_the_hub_accepts_the_metadata(fake_runs: Callable[..., list[RunFolder]]) -> None:
     (run,) = fake_runs(standard=[1.6])
     read = ModelCard(model_card(run, TEXT))
     assert read.data.library_name == "transformers"

@@ -41,7 +41,10 @@ ROUTES = ("imported", "tuned", "converted", "tuned and converted", "again")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with the original `chat`, the runs that descend from it, and an export of each run."""
+    """Make a folder with the original `chat`, the runs that descend from it, and an export of each run.
+
+    The run `again` is imported from the export of `imported`.
+    """
     place = tmp_path_factory.mktemp("place")
     import_run(write_chat(place / "chat"), place / "imported")
     (place / "texts.txt").write_text("<|endoftext|>\n".join(TEXTS))
@@ -111,7 +114,7 @@ def test_a_tuned_run_is_exported_completely_as_a_model_of_transformers(place: Pa
     assert model.nats == pytest.approx(run.nats, rel=1e-5)
 
 
-def test_a_tokenizer_that_transformers_would_build_anew_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_transformers_would_rebuild_is_refused(tmp_path: Path) -> None:
     """transformers splits words for every qwen2 model as Qwen's own tokenizer does, so other tokenizers are refused."""
     from attractor.corpus import bpe
     from attractor.hf.export import export_model
@@ -183,10 +186,11 @@ def printed(text: str) -> str:
     return strip_control_codes(text) + "\n"
 
 
-def test_generate_speaks_in_the_chat_template_and_stops_at_any_end(
+def test_generate_applies_the_chat_template_and_stops_at_any_end_token(
     attractor: Command, place: Path, original: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model has no repetition penalty, since the command does not apply it. It says so for a model that has one."""
+    """The model has no repetition penalty, since the command does not apply it. For the last model, which has one, the
+    command says so."""
     import_run(write_chat(tmp_path / "chat", penalty=None), tmp_path / "run")
     (message,) = CHAT[1:]
     prompt = original.apply_chat_template([message], add_generation_prompt=True, return_tensors="pt")["input_ids"]
@@ -245,13 +249,13 @@ def test_chats_are_prepared_and_scored_with_their_special_tokens(
 
 
 def unsealed_copy(run: Path, copy: Path) -> Path:
-    """Copy a run as one that is older than seals, or whose writer removed the seal."""
+    """Copy a run and remove its seal, which runs of earlier versions lack."""
     shutil.copytree(run, copy)
     (copy / SEAL).unlink()
     return copy
 
 
-def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
+def test_a_run_without_stored_settings_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
     """In older runs without settings, <s> is recognised by its name, and names of special tokens are encoded as
     text."""
     older = unsealed_copy(place / "imported", tmp_path / "older")
@@ -268,7 +272,7 @@ def test_a_run_without_the_file_behaves_as_before(attractor: Command, place: Pat
     assert "chat must be left out, since" in err
 
 
-def test_a_tokenizer_that_its_class_builds_anew_is_the_one_of_its_class(tmp_path: Path) -> None:
+def test_a_tokenizer_that_its_class_rebuilds_has_the_token_ids_of_the_class(tmp_path: Path) -> None:
     """Criterion: token ids are those of LlamaTokenizer, which splits words differently from this tokenizer.json."""
     saved(tmp_path / "llama")
     (tmp_path / "llama" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
@@ -346,7 +350,7 @@ def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> No
     run = import_run(folder, tmp_path / "run")
     assert not [name for name in ("evil", "Evil", "passwd") if name in (run.path / SETTINGS_FILE).read_text()]
     facts = json.loads((run.path / SETTINGS_FILE).read_text())
-    facts["tokenizer_config"] |= code  # a run from a stranger
+    facts["tokenizer_config"] |= code  # as in a run from an untrusted source
     (run.path / SETTINGS_FILE).write_text(json.dumps(facts))
     (run.path / SEAL).unlink()
     settings = saved_settings(run.path)

@@ -82,7 +82,7 @@ with torch.no_grad():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the exporter
+@pytest.mark.filterwarnings("ignore")  # warnings of the exporter
 @pytest.mark.parametrize(
     "name", ["standard", "mla", "coupled-hamiltonian", "differential", "decay", "fast-slow", "itrsa"]
 )
@@ -104,7 +104,7 @@ def test_onnx_runtime_gives_the_same_logits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["standard", "coupled-euler"])
-def test_the_implementation_of_attention_may_be_named_where_it_is_what_runs(name: str, tmp_path: Path) -> None:
+def test_sdpa_and_eager_are_accepted_and_flash_attention_is_refused(name: str, tmp_path: Path) -> None:
     """Criterion: `sdpa` and `eager` change no bit; an implementation that these models do not have is refused."""
     model = wrapped(name)
     model.save_pretrained(tmp_path)

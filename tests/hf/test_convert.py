@@ -69,9 +69,9 @@ def test_the_converted_model_starts_as_the_original_bit_for_bit(source: str, att
     assert all(torch.equal(weight, before[name]) for name, weight in original.state_dict().items())
     if source == "mla":  # its cache differs, since coupled keys cannot be computed from the latent
         return
-    cache, other = made.new_cache(), original.new_cache()
+    cache, original_cache = made.new_cache(), original.new_cache()
     for part in tokens().split(8, dim=1):
-        assert torch.equal(made(part, cache=cache)[0], original(part, cache=other)[0])
+        assert torch.equal(made(part, cache=cache)[0], original(part, cache=original_cache)[0])
 
 
 @torch.no_grad()
@@ -86,20 +86,20 @@ def test_the_start_is_exact_in_half_precision_too(attention: str) -> None:
 @pytest.mark.parametrize("attention", COUPLED_SOFTMAX)
 def test_new_weights_learn(attention: str) -> None:
     """Criterion: the first loss is that of the original, the loss falls, and after four steps every new weight has a
-    gradient. At first the gates block these gradients."""
+    gradient. In the first step, the closed gates block these gradients."""
     original = model("grouped queries")
     made = convert_model(original, attention).train()
     new = [weight for name, weight in made.named_parameters() if name not in dict(original.named_parameters())]
     optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
-    asked, targets = tokens(), tokens().roll(-1, 1)
+    inputs, targets = tokens(), tokens().roll(-1, 1)
     losses = []
     for _ in range(4):
         optimizer.zero_grad()
-        loss, _ = made.loss(asked, targets)
+        loss, _ = made.loss(inputs, targets)
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
-    assert losses[0] == original.loss(asked, targets)[0].item()
+    assert losses[0] == original.loss(inputs, targets)[0].item()
     assert losses[-1] < losses[0]
     assert new
     assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in new)

@@ -130,7 +130,8 @@ def built() -> dict[str, LanguageModel]:
 def answers(built: dict[str, LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
     root = tmp_path_factory.mktemp("exports")
     for name, model in built.items():
-        export_model(model, root / name / "model", ByteTokenizer())  # code of one name is loaded once
+        # transformers loads the code of folders with the same name only once, which saves time
+        export_model(model, root / name / "model", ByteTokenizer())
     surroundings = os.environ | {"HF_MODULES_CACHE": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", STRANGER, str(root), *built]
     done = subprocess.run(command, env=surroundings, cwd=root, capture_output=True, text=True, timeout=300)
@@ -182,20 +183,20 @@ def test_weights_are_those_of_the_model_in_one_file_or_several(tmp_path: Path) -
     index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())
     assert index["weight_map"].keys() == parts.keys()
     ours = {f"model.{name}": weight for name, weight in model.state_dict().items()}
-    for found in (parts, load_file(tmp_path / "one" / "model.safetensors")):
-        torch.testing.assert_close(found, ours, rtol=0, atol=0)
+    for stored in (parts, load_file(tmp_path / "one" / "model.safetensors")):
+        torch.testing.assert_close(stored, ours, rtol=0, atol=0)
     assert not list((tmp_path / "one").glob("*.py"))
 
 
-def test_half_precision_narrows_the_file_and_leaves_the_model(tmp_path: Path) -> None:
+def test_half_precision_changes_the_file_and_not_the_model(tmp_path: Path) -> None:
     model = stirred(SMALL)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     export_model(model, tmp_path / "half", self_contained=False, dtype=torch.bfloat16)
-    found = load_file(tmp_path / "half" / "model.safetensors")
+    stored = load_file(tmp_path / "half" / "model.safetensors")
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, before[name])
-        assert torch.equal(found[f"model.{name}"], weight.bfloat16())
+        assert torch.equal(stored[f"model.{name}"], weight.bfloat16())
 
 
 def test_the_configuration_has_the_ids_of_special_tokens(tmp_path: Path) -> None:
@@ -307,9 +308,9 @@ def test_a_run_is_exported_with_tokenizer_card_and_code(run: Path, exported: Cal
     best = json.loads((run / "checkpoints" / "best.json").read_text())
     assert f"| exported weights are of step | {best['step']} |" in card
     weights = load_file(run / "checkpoints" / f"step-{best['step']:08d}" / "model.safetensors")
-    found = load_file(out / "model.safetensors")
+    exported_weights = load_file(out / "model.safetensors")
     for name, weight in weights.items():
-        assert torch.equal(found[f"model.{name}"], weight)
+        assert torch.equal(exported_weights[f"model.{name}"], weight)
 
 
 def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_path: Path) -> None:
@@ -339,6 +340,6 @@ def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", config.to_dict())
     assert tokenizer_to_export(folder, config) is None
     glue = TrainConfig(task=Glue(glue_data="stdlib"), model=LABELLED, seq_len=16)
-    found = tokenizer_to_export(folder, glue)
-    assert found is not None
-    assert found.fingerprint == load_tokenizer("bytes").fingerprint
+    tokenizer = tokenizer_to_export(folder, glue)
+    assert tokenizer is not None
+    assert tokenizer.fingerprint == load_tokenizer("bytes").fingerprint

@@ -114,8 +114,8 @@ def test_our_models_are_exported_as_other_architectures(name: str, tmp_path: Pat
         weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
     export_model(model, tmp_path / "out", ByteTokenizer(), to=chosen_architecture(option))
     assert_same_weights(model, import_model(tmp_path / "out"))
-    theirs, asked = own_class(tmp_path / "out"), tokens()
-    torch.testing.assert_close(theirs(asked).logits, model(asked)[0], rtol=0, atol=1e-5)
+    theirs, inputs = own_class(tmp_path / "out"), tokens()
+    torch.testing.assert_close(theirs(inputs).logits, model(inputs)[0], rtol=0, atol=1e-5)
     assert theirs.generation_config.eos_token_id == ByteTokenizer().end_of_text
     spelled = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a cat")["input_ids"]
     assert spelled == ByteTokenizer().encode("a cat").tolist()

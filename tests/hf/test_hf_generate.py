@@ -33,6 +33,7 @@ N_NEW = 10
 
 
 def around(name: str) -> AttractorForCausalLM:
+    """Build the model of this name in Hugging Face's interface."""
     model = CONFIGS[name].build(0).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():  # large weights open gates, vary the text and make choices clear
@@ -109,11 +110,10 @@ def test_rows_are_selected_in_all_caches() -> None:
             model(inputs["input_ids"], cache=cache.held, real=real)
         rows = torch.tensor([2, 0, 0, 1])
         changed.reorder_cache(rows)
-        expected = torch.cat([model(fresh, cache=plain.held)[0] for fresh in fresh.expand(3, 5).split(1, dim=1)], dim=1)
-        found = torch.cat(
-            [model(fresh[rows], cache=changed.held)[0] for fresh in fresh.expand(3, 5).split(1, dim=1)], dim=1
-        )
-    torch.testing.assert_close(found, expected[rows], rtol=1e-5, atol=1e-5)
+        new_tokens = fresh.expand(3, 5).split(1, dim=1)
+        expected = torch.cat([model(token, cache=plain.held)[0] for token in new_tokens], dim=1)
+        selected = torch.cat([model(token[rows], cache=changed.held)[0] for token in new_tokens], dim=1)
+    torch.testing.assert_close(selected, expected[rows], rtol=1e-5, atol=1e-5)
     changed.batch_repeat_interleave(2)
     assert changed.held.real is not None
     assert changed.held.real.shape[0] == 8
@@ -121,7 +121,7 @@ def test_rows_are_selected_in_all_caches() -> None:
 
 def test_rejected_tokens_of_an_assistant_change_nothing() -> None:
     """Criterion: tokens that an assistant proposes and the model rejects do not change the text. FastSlow refuses
-    one."""
+    an assistant."""
     model = around("standard")
     assistant = AttractorForCausalLM.of(CONFIGS["gqa"].build(1).eval(), pad_token_id=0)
     prompt = torch.tensor([PROMPTS[1]])
@@ -130,17 +130,17 @@ def test_rejected_tokens_of_an_assistant_change_nothing() -> None:
         greedy(around("fast-slow"), input_ids=prompt, assistant_model=assistant)
 
 
-def test_pipeline() -> None:
+def test_the_pipeline_generates_our_text() -> None:
     words = {f"w{i}": i for i in range(60)} | {"<pad>": 60}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", padding_side="left")
     model = around("coupled-euler")
-    speak = transformers.pipeline("text-generation", model=model, tokenizer=fast, batch_size=3)
+    pipeline = transformers.pipeline("text-generation", model=model, tokenizer=fast, batch_size=3)
     prompts = [" ".join(f"w{token}" for token in row) for row in PROMPTS]
-    told = speak(prompts, max_new_tokens=N_NEW, do_sample=False)
+    answers = pipeline(prompts, max_new_tokens=N_NEW, do_sample=False)
     ours = model.model.generate(PROMPTS, N_NEW, temperature=0.0)
-    for (answer,), row, prompt in zip(told, ours, prompts, strict=True):
+    for (answer,), row, prompt in zip(answers, ours, prompts, strict=True):
         assert answer["generated_text"] == prompt + fast.decode(row[6:])
 
 

@@ -55,11 +55,11 @@ def test_same_logits_at_once_and_token_by_token(name: str, tmp_path: Path) -> No
     """Criterion: fp32 logits agree to 1e-5, far below their differences between tokens. The sequence is longer than the
     positions at which any RoPE scaling begins."""
     model = saved(tmp_path, name, spelled=False)
-    ours, asked = import_model(tmp_path), tokens()
-    expected = model(asked).logits
+    ours, inputs = import_model(tmp_path), tokens()
+    expected = model(inputs).logits
     assert expected.std() > 0.05
-    torch.testing.assert_close(ours(asked)[0], expected, rtol=0, atol=1e-5)
-    cache, start = ours.new_cache(), asked[:, :12]
+    torch.testing.assert_close(ours(inputs)[0], expected, rtol=0, atol=1e-5)
+    cache, start = ours.new_cache(), inputs[:, :12]
     parts = [ours(part, cache=cache)[0] for part in start.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), model(start).logits, rtol=0, atol=1e-5)
 
@@ -95,9 +95,9 @@ def test_weights_are_read_as_safetensors_reads_them_shards_too(tmp_path: Path) -
     saved(tmp_path / "several", spelled=False, shards="20KB")
     expected = load_file(tmp_path / "one" / SINGLE)
     for folder in (tmp_path / "one", tmp_path / "several"):
-        found = {name: stored.read() for name, stored in StoredWeights.open(folder).tensors.items()}
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        weights = {name: stored.read() for name, stored in StoredWeights.open(folder).tensors.items()}
+        assert weights.keys() == expected.keys()
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
     assert len({stored.file for stored in StoredWeights.open(tmp_path / "several").tensors.values()}) > 1
 
 
@@ -369,7 +369,7 @@ def test_a_folder_that_is_not_empty_is_refused(llama: Path, tmp_path: Path) -> N
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["letter.txt"]
 
 
-def test_without_its_tokenizer_a_model_is_imported_and_said_to_have_none(tmp_path: Path) -> None:
+def test_a_model_without_tokenizer_is_imported_with_a_message_that_says_so(tmp_path: Path) -> None:
     saved(tmp_path / "llama", spelled=False)
     run = import_run(tmp_path / "llama", tmp_path / "run")
     assert run.finished

@@ -65,8 +65,8 @@ def test_a_saved_and_loaded_model_is_the_same(name: str, tmp_path: Path) -> None
     model = built(name)
     AttractorForCausalLM.of(model).save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    back, found = loaded(tmp_path, output_loading_info=True)
-    assert not any(found.values())
+    back, report = loaded(tmp_path, output_loading_info=True)
+    assert not any(report.values())
     assert isinstance(back, AttractorForCausalLM)
     assert back.model.config == model.config
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_logits_are_computed_only_at_the_requested_positions() -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_more_tokens_in_the_vocabulary(name: str, tmp_path: Path) -> None:
+def test_the_vocabulary_can_be_enlarged(name: str, tmp_path: Path) -> None:
     """Criterion: the logits of the old tokens stay, the configuration has the new size, and the saved model loads."""
     around = AttractorForCausalLM.of(built(name))
     before = around(tokens()).logits
@@ -189,7 +189,7 @@ def test_a_tied_readout_is_one_matrix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pool", ["last", "mean"])
-def test_a_classifier_of_ours(pool: str, tmp_path: Path) -> None:
+def test_our_classifier_gives_the_same_logits_and_loss(pool: str, tmp_path: Path) -> None:
     model = plain(n_classes=3, pool=pool).build(0).eval()
     AttractorForSequenceClassification.of(model).save_pretrained(tmp_path)
     back = loaded(tmp_path, transformers.AutoModelForSequenceClassification)
@@ -201,7 +201,7 @@ def test_a_classifier_of_ours(pool: str, tmp_path: Path) -> None:
     torch.testing.assert_close(out.loss, model.loss(tokens(), torch.tensor([0, 2]), mask.bool())[0])
 
 
-def test_numbers_and_several_labels_at_once() -> None:
+def test_losses_of_a_regression_and_of_several_labels_at_once() -> None:
     number = AttractorForSequenceClassification.of(plain(n_classes=1).build(0))
     target = torch.tensor([0.5, -1.0])
     torch.testing.assert_close(number(tokens(), labels=target).loss, number.model.loss(tokens(), target)[0])
@@ -211,13 +211,13 @@ def test_numbers_and_several_labels_at_once() -> None:
     torch.testing.assert_close(out.loss, torch.nn.functional.binary_cross_entropy_with_logits(out.logits, labels))
 
 
-def test_pretrained_text_becomes_a_classifier(tmp_path: Path) -> None:
+def test_a_pretrained_language_model_becomes_a_classifier(tmp_path: Path) -> None:
     """Criterion: the classifier has all pretrained weights except for its new, random readout, and can be saved."""
     model = built("coupled-euler")
     AttractorForCausalLM.of(model).save_pretrained(tmp_path)
     kind = transformers.AutoModelForSequenceClassification
-    made, found = kind.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
-    assert found["missing_keys"] == {"model.head.weight"}
+    made, report = kind.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
+    assert report["missing_keys"] == {"model.head.weight"}
     assert made.model.head.weight.std() > 0.01
     assert all(torch.equal(value, made.model.state_dict()[name]) for name, value in model.state_dict().items())
     made.save_pretrained(tmp_path / "classifier")
@@ -226,7 +226,7 @@ def test_pretrained_text_becomes_a_classifier(tmp_path: Path) -> None:
     assert again.config.attractor["n_classes"] == 3
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_the_configuration_is_ours_and_is_checked_as_ours(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Our models under Hugging Face's Trainer and Accelerate: the loss is ours, however a batch is cut up."""
+"""Our models train in Hugging Face's Trainer and with Accelerate, and their loss does not depend on how a batch is
+split."""
 
 import copy
 from pathlib import Path
@@ -32,7 +33,7 @@ def around(name: str) -> AttractorForCausalLM:
 
 
 def examples(n: int) -> list[dict[str, Tensor]]:
-    """Rows that count up from anywhere; how much of each is scored differs."""
+    """Return n rows that count up from a random token. A different number of first tokens is scored in each row."""
     generator = torch.Generator().manual_seed(1)
     drawn = (torch.randint(0, 37, (n, 1), generator=generator) + torch.arange(12)) % 37
     scored = torch.arange(12) < torch.randint(4, 13, (n, 1), generator=generator)
@@ -41,7 +42,7 @@ def examples(n: int) -> list[dict[str, Tensor]]:
 
 
 def batch(n: int = 6) -> dict[str, Tensor]:
-    return {name: torch.stack([one[name] for one in examples(n)]) for name in ("input_ids", "labels")}
+    return {name: torch.stack([example[name] for example in examples(n)]) for name in ("input_ids", "labels")}
 
 
 def trainer(model: Any, out: Path, steps: int, callbacks: list[Any] | None = None, **changes: Any) -> Any:
@@ -75,15 +76,15 @@ def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_loss_is_of_the_next_token_and_ours(name: str) -> None:
-    """Criterion: that of the model itself on shifted targets, with its auxiliary loss; in evaluation also Hugging
-    Face's own of the logits."""
+def test_the_loss_is_that_of_the_model_on_the_next_tokens(name: str) -> None:
+    """Criterion: in training, the loss is that of the model itself on shifted targets plus its auxiliary loss. In
+    evaluation, it equals Hugging Face's own loss of the logits."""
     model = around(name)
     tokens, labels = batch().values()
     ours, aux_loss = model.model.train().loss(tokens[:, :-1], labels[:, 1:])
     assert (aux_loss > 0) == (name in ("z-loss", "fast-slow"))
     out = model.train()(tokens, labels=labels)
-    if name in ("standard", "coupled-euler"):  # an auxiliary loss is of all positions, the last among them
+    if name in ("standard", "coupled-euler"):  # an auxiliary loss would also cover the last position
         torch.testing.assert_close(out.loss, ours + aux_loss)
     assert out.logits is None
     assert model(tokens, labels=labels, skip_logits=False).logits.shape == (6, 12, 37)
@@ -93,8 +94,8 @@ def test_the_loss_is_of_the_next_token_and_ours(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
-    """Criterion: losses and gradients, with parts that score little or nothing. An auxiliary loss is a mean over
-    sequences here and there, so it adds up where parts score alike."""
+    """Criterion: losses and gradients of the parts add up to those of the batch, even if a part scores few positions or
+    none. With an auxiliary loss, which is a mean over sequences, this holds where all parts score equally many."""
     tokens, labels = batch().values()
     if name in ("z-loss", "fast-slow"):
         labels = tokens.clone()
@@ -116,7 +117,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
 
 
 def test_a_part_without_scored_positions_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: neither is a number lost, by the loss that holds all logits or by the one that does not."""
+    """Criterion: the loss and all gradients are exactly 0, not NaN, with and without computing the logits in chunks."""
     tokens, _ = batch().values()
     for small in (cross_entropy.SMALL, 0):
         monkeypatch.setattr(cross_entropy, "SMALL", small)
@@ -130,7 +131,7 @@ def test_a_part_without_scored_positions_has_no_gradient(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["coupled-euler", "fast-slow"])
 def test_recomputed_activations_change_nothing(name: str) -> None:
     tokens, labels = batch().values()
-    found = []
+    by_checkpointing = []
     for enabled in (False, True):
         model = around(name).train()
         if enabled:
@@ -138,17 +139,18 @@ def test_recomputed_activations_change_nothing(name: str) -> None:
             assert model.model.activation_checkpointing
             assert model.is_activation_checkpointing
         model(tokens, labels=labels).loss.backward()
-        found.append(gradients(model))
+        by_checkpointing.append(gradients(model))
         model.activation_checkpointing_disable()
         assert not model.model.activation_checkpointing
-    assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+    without, with_checkpointing = by_checkpointing
+    assert all(torch.equal(value, with_checkpointing[key]) for key, value in without.items())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["coupled-euler", "fast-slow"])
 def test_the_trainer_resumes_exactly(name: str, tmp_path: Path) -> None:
-    """Criterion: six steps in one go, and three and three, end with the same bits; the loss falls, and evaluation gives
-    it, too."""
+    """Criterion: six steps at once and twice three steps end with the same bits. The loss falls in training, and
+    `evaluate` returns a lower one than that of the first step, too."""
     whole = trainer(around(name), tmp_path / "whole", 6)
     whole.train()
     losses = [log["loss"] for log in whole.state.log_history if "loss" in log]
@@ -161,8 +163,9 @@ def test_the_trainer_resumes_exactly(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(value, end[key]) for key, value in weights(whole.model).items())
 
 
-def test_the_trainer_accumulates(tmp_path: Path) -> None:
-    """Criterion: batches in halves, which score different numbers of positions, end where whole ones do."""
+def test_the_trainer_accumulates_gradients(tmp_path: Path) -> None:
+    """Criterion: batches in halves, which score different numbers of positions, give the final weights of whole
+    batches."""
     ends = []
     for size, n_parts in ((4, 1), (2, 2)):
         cut = {"per_device_train_batch_size": size, "gradient_accumulation_steps": n_parts}
@@ -175,7 +178,8 @@ def test_the_trainer_accumulates(tmp_path: Path) -> None:
 
 
 def test_control_of_logits_in_the_trainer(tmp_path: Path) -> None:
-    """Criterion: heads of our layers are clipped and paced, and a resumed run goes on bit for bit."""
+    """Criterion: heads of our layers are clipped, the weights differ from those without control, and a resumed run ends
+    with the bits of an uninterrupted one."""
     control = {"quack": 0.5, "qk_clip": 1e-3}
     ends = []
     for folder, steps, options in (("whole", 6, {}), ("parts", 3, {}), ("parts", 6, {}), ("bare", 6, None)):
@@ -190,7 +194,8 @@ def test_control_of_logits_in_the_trainer(tmp_path: Path) -> None:
 
 
 class Interrupt(transformers.TrainerCallback):
-    """Ends the first training as a person does, or as a GPU that runs out of memory, so that it never ends properly."""
+    """A callback that raises the error after the second step of the first training, so that `on_train_end` is never
+    called. Ctrl-C and a GPU that runs out of memory do the same."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error: type[BaseException] | None = error
@@ -201,9 +206,9 @@ class Interrupt(transformers.TrainerCallback):
             raise error("out of memory")
 
 
-def test_control_is_attached_anew_where_training_begins_again(tmp_path: Path) -> None:
-    """Criterion: after an interrupt a second `train()` controls its new optimizer, once; largest logit and rates are
-    logged; afterwards nothing is attached."""
+def test_control_is_attached_again_where_training_begins_again(tmp_path: Path) -> None:
+    """Criterion: after an interrupt, a second `train()` attaches the control to its new optimizer, once. The largest
+    logit and the rates are logged, and afterwards nothing is attached."""
     control = LogitControl(quack=0.5, qk_clip=1e-3)
     run = trainer(around("standard"), tmp_path, 4, [control, Interrupt(KeyboardInterrupt)], save_strategy="no")
     with pytest.raises(KeyboardInterrupt):
@@ -214,14 +219,14 @@ def test_control_is_attached_anew_where_training_begins_again(tmp_path: Path) ->
     run.train()
     assert control.rates is None
     assert control.clip is None
-    assert not any(one._optimizer_step_post_hooks for one in first.optimizers)
+    assert not any(optimizer._optimizer_step_post_hooks for optimizer in first.optimizers)
     log = next(entry for entry in reversed(run.state.log_history) if "qk_clips" in entry)
     assert log["largest_logit"] > 0
     assert 0 < log["smallest_qk_rate"] <= log["largest_qk_rate"]
 
 
 def test_control_is_attached_once_where_the_trainer_tries_smaller_batches(tmp_path: Path) -> None:
-    """Criterion: after batch sizes that found no memory, the optimizer of the last alone is controlled, and its
+    """Criterion: after batch sizes that ran out of memory, only the optimizer of the last size is controlled. The
     weights are those of a training that began with that size."""
     controls, trained = [LogitControl(quack=0.5), LogitControl(quack=0.5)], []
     sizes: list[int] = []
@@ -246,12 +251,12 @@ def test_control_is_attached_once_where_the_trainer_tries_smaller_batches(tmp_pa
         hook.remove()
         trained.append(weights(model))
         assert control.rates is None
-    assert sum(size > 1 for size in sizes) >= 2  # how fast it goes down is the Trainer's choice
+    assert sum(size > 1 for size in sizes) >= 2  # the Trainer chooses how fast the batch size goes down
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
 
 
 def test_accelerate_with_two_optimizers() -> None:
-    """Criterion: the prepared model and optimizers are taken as they are, and both act."""
+    """Criterion: QuacK and QK-clip accept the model and optimizers that Accelerate has prepared, and both act."""
     from attractor.control import QKClip, QuacK
 
     accelerator = accelerate.Accelerator(cpu=True)
@@ -272,10 +277,11 @@ def test_accelerate_with_two_optimizers() -> None:
 
 
 @pytest.mark.slow
-def test_a_loop_of_accelerate_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
-    """Criterion: with accumulation; four rounds end as two, a stop, and two do."""
+def test_a_loop_with_accelerate_continues_from_its_own_checkpoint(tmp_path: Path) -> None:
+    """Criterion: with gradient accumulation, four epochs at once and two epochs before and after a checkpoint end with
+    the same bits."""
 
-    def run(n_rounds: int, save: Path | None = None, start: Path | None = None) -> dict[str, Tensor]:
+    def run(n_epochs: int, save: Path | None = None, start: Path | None = None) -> dict[str, Tensor]:
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
         model = around("fast-slow").train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -283,7 +289,7 @@ def test_a_loop_of_accelerate_goes_on_from_its_own_checkpoint(tmp_path: Path) ->
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         if start is not None:
             accelerator.load_state(str(start))
-        for _ in range(n_rounds):
+        for _ in range(n_epochs):
             for rows in loader:
                 with accelerator.accumulate(model):
                     accelerator.backward(model(**rows).loss)
@@ -299,7 +305,8 @@ def test_a_loop_of_accelerate_goes_on_from_its_own_checkpoint(tmp_path: Path) ->
 
 
 def test_labels_of_sequences_are_learned_in_the_trainer(tmp_path: Path) -> None:
-    """Criterion: which half of the vocabulary a sequence is of, from rows of unequal length."""
+    """Criterion: for rows of unequal length, the model learns from which half of the vocabulary their tokens are, with
+    an accuracy above 90%."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for index in range(32):

@@ -25,10 +25,10 @@ MODELS = {
 @pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest) -> nn.Module:
     torch.manual_seed(0)
-    found = transformers.AutoModelForCausalLM.from_config(MODELS[request.param]).double().eval()
-    for parameter in found.parameters():
+    built = transformers.AutoModelForCausalLM.from_config(MODELS[request.param]).double().eval()
+    for parameter in built.parameters():
         parameter.data.normal_(std=0.3)
-    return found
+    return built
 
 
 def tokens() -> Tensor:
@@ -37,7 +37,8 @@ def tokens() -> Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_states_are_the_models_own(model: Any, padded: bool) -> None:
-    """Criterion: states equal the model's hidden states bit for bit; the last one does after the final norm."""
+    """Criterion: all states but the last equal the model's hidden states bit for bit. The final norm of the last state
+    equals the last hidden state."""
     inputs = {"attention_mask": (torch.arange(5) < torch.tensor([[5], [3]])).long()} if padded else {}
     maps = layer_maps(model, tokens(), **inputs)
     shown = model(input_ids=tokens(), output_hidden_states=True, use_cache=False, **inputs)
@@ -77,7 +78,7 @@ def test_layers_may_be_named(model: nn.Module) -> None:
 
 
 class Two(nn.Module):
-    """A model with two lists of layers whose purpose cannot be determined."""
+    """A model with two lists of num_hidden_layers layers, so that the right one must be named."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -100,7 +100,7 @@ def test_plain_training_with_a_clip(name: str) -> None:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
-    batch = {name: torch.stack([one[name] for one in batches(1)]) for name in ("input_ids", "labels")}
+    batch = {name: torch.stack([example[name] for example in batches(1)]) for name in ("input_ids", "labels")}
     losses = []
     model.train()
     for _ in range(8):
@@ -133,7 +133,7 @@ def test_the_trainer_with_quack_resumes_exactly(name: str, tmp_path: Path) -> No
     resumed.train(resume_from_checkpoint=True)
     bare = trainer(build(name), tmp_path / "bare", 6)
     bare.train()
-    ends = [weights(each.model) for each in (whole, resumed, bare)]
+    ends = [weights(run.model) for run in (whole, resumed, bare)]
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
     assert any(not torch.equal(value, ends[2][key]) for key, value in ends[0].items())
     FixedRates(whole.model, whole.optimizer, 0.5).remove()  # refused if QuacK is still attached

@@ -82,7 +82,7 @@ def maps_of(model: nn.Module) -> list[Tensor]:
     ("name", "attend"), [(n, a) for n in THEIRS for a in ("eager", "sdpa") if a == "eager" or n not in ONLY_EAGER]
 )
 def test_weights_are_those_that_the_eager_model_shows(name: str, attend: str) -> None:
-    """Criterion: they equal output_attentions to 1e-6, also with soft-caps, windows, sinks and groups, for every
+    """Criterion: the weights equal output_attentions to 1e-6, also with soft-caps, windows, sinks and groups, for every
     attention function."""
     with torch.no_grad():
         shown = their_model(name, "eager")(TOKENS, output_attentions=True, use_cache=False).attentions
@@ -111,12 +111,13 @@ def test_the_maps_of_falcon_with_alibi_are_those_of_sdpa() -> None:
 
 @pytest.mark.parametrize("attention", OURS)
 def test_weights_are_those_that_taps_show(attention: str) -> None:
-    """Criterion: the maps are the same in any order; for differential attention they are the two softmax maps."""
+    """Criterion: the maps of a layer are the same, in any order. For differential attention, these are both softmax
+    maps of each head."""
     model = our_model(attention)
     with capture("weights") as seen, torch.no_grad():
         model(TOKENS)
     for weights, tapped in zip(maps_of(model), seen["weights"], strict=True):
-        mine, theirs = (sorted(each.flatten(1).tolist()) for each in (weights, tapped[0]))
+        mine, theirs = (sorted(maps.flatten(1).tolist()) for maps in (weights, tapped[0]))
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=0, atol=1e-6)
 
 
@@ -185,9 +186,9 @@ def test_logits_are_those_that_the_mask_allows() -> None:
     logits = given.q @ given.k.repeat_interleave(2, dim=1).mT * 0.5
     below = [head[torch.ones(T, T).tril().bool()] for head in logits[0]]
     found = head_measures(nn.Identity(), given, 10**9)
-    for name, of in (("logit_mean", Tensor.mean), ("logit_max", Tensor.amax)):
-        torch.testing.assert_close(found[name].float(), torch.stack([of(each) for each in below]))
-    deviations = torch.stack([each.std(correction=0) for each in below])
+    for name, reduced in (("logit_mean", Tensor.mean), ("logit_max", Tensor.amax)):
+        torch.testing.assert_close(found[name].float(), torch.stack([reduced(head) for head in below]))
+    deviations = torch.stack([head.std(correction=0) for head in below])
     torch.testing.assert_close(found["logit_std"].float(), deviations)
 
 
@@ -209,9 +210,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for each in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(each, Tensor):
-                self.nbytes = max(self.nbytes, each.nbytes)
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.nbytes = max(self.nbytes, tensor.nbytes)
         return out
 
 

@@ -32,7 +32,7 @@ def test_norms_are_those_of_the_dense_jacobians() -> None:
 
 
 def test_exponents_are_those_of_the_product_over_depth() -> None:
-    """Criterion: they are the logarithms of the dense product's singular values per layer, to 2e-3."""
+    """Criterion: exponents are the logarithms of the dense product's singular values per layer, to 2e-3."""
     product = DENSE[2] @ DENSE[1] @ DENSE[0]
     found = Jacobians.within(10**9, MAPS, k=3).exponents(3)
     expected = torch.linalg.svdvals(product)[:3].log() / 3

@@ -60,10 +60,10 @@ def test_one_passage_has_no_interval() -> None:
 
 
 def test_notes_report_missing_and_unconverged_numbers() -> None:
-    (silent,) = record("a", PLAN, SAMPLES, **ABOUT)["notes"]
-    assert silent.startswith("Not every layer (not 1) attends")
-    unsettled = [replace(each, jacobian_error=0.05, exponent_error=0.01) for each in SAMPLES[:2]]
-    stopped, _, norms, exponents = record("a", PLAN, unsettled, **ABOUT)["notes"]
+    (note,) = record("a", PLAN, SAMPLES, **ABOUT)["notes"]
+    assert note.startswith("Not every layer (not 1) attends")
+    unconverged = [replace(passage, jacobian_error=0.05, exponent_error=0.01) for passage in SAMPLES[:2]]
+    stopped, _, norms, exponents = record("a", PLAN, unconverged, **ABOUT)["notes"]
     assert stopped == "Stopped after 2 of 3 passages."
     assert "lower bounds: their relative error may be as large as 5.0%" in norms
     assert "their error may be as large as 1.0e-02" in exponents
@@ -115,8 +115,8 @@ def test_a_record_read_from_its_file_gives_the_same_page() -> None:
 
 
 def test_a_model_without_scores_has_a_page() -> None:
-    silent = [replace(each, heads={}, jacobian_norm=[], exponents=[]) for each in SAMPLES]
-    found = record("a", PLAN, silent, **ABOUT)
+    without_scores = [replace(passage, heads={}, jacobian_norm=[], exponents=[]) for passage in SAMPLES]
+    found = record("a", PLAN, without_scores, **ABOUT)
     assert "No layer attends" in found["notes"][0]
     page, drawn = render(contents(found))
     assert "No layer attends" in page

@@ -101,12 +101,12 @@ def test_the_choice_among_better_rivals_follows_their_comparison_then_speed_then
     assert shown.recommended == "gated"
     alike = advice({"coupled-euler": -0.2, "gated": -0.201}, n_max=8, sd=0.0005)
     assert alike.judgement.duels[0].outcome == "no relevant difference"
-    assert alike.recommended == "coupled-euler", "the faster"
+    assert alike.recommended == "coupled-euler", "the faster of two equals must be recommended"
     assert len(said(alike, "coupled-euler and gated: no relevant difference")) == 1
-    opened = advice({"coupled-euler": -0.3, "gated": -0.3}, n_max=4, sd=0.02, seed=1)
-    assert opened.judgement.duels[0].undecided
-    means = {finding.of: finding.interval.mean for finding in opened.judgement.rivals if finding.interval}
-    assert opened.recommended == min(means, key=lambda label: means[label])
+    undecided = advice({"coupled-euler": -0.3, "gated": -0.3}, n_max=4, sd=0.02, seed=1)
+    assert undecided.judgement.duels[0].undecided
+    means = {finding.of: finding.interval.mean for finding in undecided.judgement.rivals if finding.interval}
+    assert undecided.recommended == min(means, key=lambda label: means[label])
 
 
 def test_an_undecided_rival_is_reported_with_the_pairs_that_would_decide() -> None:
@@ -151,6 +151,6 @@ def test_only_a_rival_shown_to_be_better_is_recommended(seed: int, tmp_path: Pat
     stored = json.loads((tmp_path / "advice.json").read_text())
     assert stored["words"] == words
     assert stored["recommended"] == found.recommended
-    assert "advice.json" not in json.dumps(stored), "nothing leads back to a path"
+    assert "advice.json" not in json.dumps(stored), "the record must not name its own path"
     assert all(line in (tmp_path / "advice.md").read_text() for line in words)
     assert in_markdown(found).count("\n| ") == 2 + len(found.losses)

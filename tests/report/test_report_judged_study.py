@@ -45,7 +45,7 @@ def test_holm_is_over_the_whole_table_and_the_smallest_detectable_difference_is_
     assert {judged.differences[row, "", FIRST].outcome for row in rows} == {"worse", "no difference shown"}
 
 
-def test_without_a_sensitive_instrument_quality_is_not_judged_and_cost_is():
+def test_in_an_insensitive_setting_the_loss_is_not_judged_and_other_quantities_are():
     quantities = (PERPLEXITY, Quantity("loss slope", "probes.slope", "higher"))
     record = study(
         {"standard": BASE, "uniform": shifted(0.002), "good": shifted(-0.05)},
@@ -249,7 +249,7 @@ def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:
     assert "learning rate" not in alike.text
 
 
-def test_stored_runs_are_judged_where_they_are_paired_alone() -> None:
+def test_stored_runs_are_judged_only_where_they_are_paired() -> None:
     losses = {"standard": BASE, "uniform": shifted(0.5), "longer": shifted(-0.05), "alike": shifted(-0.05)}
     judged = JudgedStudy(study(losses, budget="stored", tokens={"longer": 2_000_000}))
     assert judged.differences["longer", "", FIRST].interval is None

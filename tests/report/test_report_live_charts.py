@@ -50,8 +50,8 @@ def looked_at(looks: Mapping[str, Looks], **arguments: Any) -> StudyRecord:
 
 
 def chart(record: StudyRecord, name: str) -> Chart:
-    (found,) = [each for each in charts(JudgedStudy(record)) if each.name == f"trajectory-{slug(name)}"]
-    return found
+    (named,) = [drawn for drawn in charts(JudgedStudy(record)) if drawn.name == f"trajectory-{slug(name)}"]
+    return named
 
 
 GATES = [[0.1, 0.2, 0.3], [0.1, 0.3, 0.5], [-0.1, -0.1, -0.1]]
@@ -70,8 +70,8 @@ def test_a_gate_is_drawn_by_its_opening_with_the_t_interval_of_its_seeds() -> No
 def test_rows_without_trajectories_have_no_line_and_studies_without_any_have_no_chart() -> None:
     record = looked_at({"slow": {"gate": GATES}})
     assert list(chart(record, "gate").panels[""]) == ["slow"]
-    assert [each.name for each in charts(JudgedStudy(record))] == ["curves", "trajectory-gate"]
-    assert [each.name for each in charts(JudgedStudy(looked_at({})))] == ["curves"]
+    assert [drawn.name for drawn in charts(JudgedStudy(record))] == ["curves", "trajectory-gate"]
+    assert [drawn.name for drawn in charts(JudgedStudy(looked_at({})))] == ["curves"]
 
 
 def test_the_axis_range_is_that_of_the_seeds_whatever_the_interval() -> None:
@@ -211,7 +211,7 @@ NAMES = [
 
 
 def test_measures_of_blocks_are_drawn_call_by_call() -> None:
-    (fast,) = [each for each in charts(JudgedStudy(everything())) if each.name == "change-by-the-fast-blocks"]
+    (fast,) = [drawn for drawn in charts(JudgedStudy(everything())) if drawn.name == "change-by-the-fast-blocks"]
     assert fast.of_layers
     assert [point[:2] for point in fast.panels[""]["decay"]] == [(0, 3.0), (1, 1.0), (2, 0.5)]
 
@@ -225,7 +225,7 @@ def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Pat
     written = write_report(stored, tmp_path, formats=("svg",))
     page = written.read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    kept = {each["name"]: each for each in json.loads(data)["charts"]}
+    kept = {stored_chart["name"]: stored_chart for stored_chart in json.loads(data)["charts"]}
     assert list(kept) == ["curves", *NAMES]
     assert kept["trajectory-max-logit"]["factors"]
     assert kept["trajectory-gate"]["x_unit"] == "steps"

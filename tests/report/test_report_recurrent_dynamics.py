@@ -16,6 +16,7 @@ ORBIT = [
 
 
 def seen(level: float) -> dict[str, Any]:
+    """Return the dynamics of a run as the probe stores them, with norms and an exponent of this level."""
     return {
         "norm": {"by_step": [level, 2 * level, 4 * level]},
         "entropy": {"by_step": [1.0, 0.8, 0.6]},
@@ -58,7 +59,8 @@ def test_norms_that_differ_by_large_factors_have_a_logarithmic_axis() -> None:
 
 
 def test_a_phase_portrait_has_every_board_from_its_start_to_its_end() -> None:
-    (picture,) = [each for each in pictures(JudgedStudy(dynamics(slow=seen(1.0)))) if each.name == "portraits"]
+    drawings = pictures(JudgedStudy(dynamics(slow=seen(1.0))))
+    (picture,) = [drawing for drawing in drawings if drawing.name == "portraits"]
     (axes,) = [axes for axes in picture.figure.axes if axes.get_visible()]
     drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
     for orbit in ORBIT:
@@ -71,4 +73,4 @@ def test_a_phase_portrait_has_every_board_from_its_start_to_its_end() -> None:
 def test_without_measurements_there_is_no_chart() -> None:
     record = dynamics()
     assert not [name for name in by_name(record) if name.startswith(("dynamics", "longer"))]
-    assert "portraits" not in [each.name for each in pictures(JudgedStudy(record))]
+    assert "portraits" not in [drawing.name for drawing in pictures(JudgedStudy(record))]

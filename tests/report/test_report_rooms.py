@@ -1,4 +1,4 @@
-"""The modules of stored results and reports import only what they need."""
+"""The packages of stored results and reports do not import torch, scipy or matplotlib."""
 
 import os
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "attractor"
 
 
-def test_no_room_of_results_imports_torch():
-    """A report can be read on a machine without torch. The test stubs the package itself, which imports the layers."""
-    rooms = [
-        path for room in ("runs", "statistics", "claims", "report") for path in sorted((SOURCE / room).glob("*.py"))
-    ]
-    names = [".".join(("attractor", path.parent.name, path.stem)).removesuffix(".__init__") for path in rooms]
+def test_no_package_of_results_imports_torch():
+    """Results can be read on a machine without torch. The test stubs the package `attractor` itself, which imports the
+    layers."""
+    packages = ("runs", "statistics", "claims", "report")
+    paths = [path for package in packages for path in sorted((SOURCE / package).glob("*.py"))]
+    names = [".".join(("attractor", path.parent.name, path.stem)).removesuffix(".__init__") for path in paths]
     script = f"""
 import importlib, sys, types
 package = types.ModuleType("attractor")

@@ -216,7 +216,7 @@ def test_the_index_stores_json(tmp_path):
     assert json.loads(fields)["label"] == "a"
 
 
-def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch):
+def test_an_index_that_another_process_has_locked_is_not_changed(tmp_path, monkeypatch):
     add_run(tmp_path, "a")
     listed(tmp_path)
     add_run(tmp_path, "b")

@@ -41,9 +41,9 @@ def test_records_of_several_writers_are_neither_lost_nor_torn(tmp_path):
     records = run.metrics()
     assert len(records) == N_PROCESSES * N_RECORDS
     for number in range(N_PROCESSES):
-        own = [record for record in records if record["by"] == number]
-        assert [record["step"] for record in own] == list(range(N_RECORDS))
-        assert all(len(record["filling"]) == 7 * number + record["step"] for record in own)
+        of_writer = [record for record in records if record["by"] == number]
+        assert [record["step"] for record in of_writer] == list(range(N_RECORDS))
+        assert all(len(record["filling"]) == 7 * number + record["step"] for record in of_writer)
 
 
 def create_runs(number: int, root: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_quantity_of_layers_has_values_a_mean_and_none_where_missing() -> None
 
 
 def test_generalisation_is_a_gap_and_not_a_level() -> None:
-    """A model that is better by .2 everywhere does not generalise better."""
+    """Criterion: a model whose loss is lower by 0.2 on every text has the same gap between texts."""
     runs = [
         outcome("a", 0, {"valid_loss": 1.7 - lead, "probes": {"elsewhere": {"far": 2.5 - lead, "near": 1.9 - lead}}})
         for lead in (0.0, 0.2)

@@ -98,7 +98,8 @@ def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinish
 
 
 def test_the_environment_of_an_unfinished_run_may_not_change(unfinished):
-    """`make stress` flipped a bit of a key, which is valid JSON: reports showed the environment without a word."""
+    """A flipped bit in a key leaves valid JSON. `make stress` found that reports showed such an environment without a
+    warning."""
     assert "versions" in unfinished.environment
     path = unfinished.path / "environment.json"
     path.write_text(path.read_text().replace('"torch"', '"toRch"'))
@@ -107,7 +108,7 @@ def test_the_environment_of_an_unfinished_run_may_not_change(unfinished):
 
 
 def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
-    """Criterion: no command goes on from another configuration, and the message names the file."""
+    """Criterion: the run cannot be opened, so no command continues it, and the message names the file."""
     config = unfinished.path / "config.json"
     config.write_text(config.read_text().replace('"seed"', '"sead"'))
     with pytest.raises(InputError, match=r"config\.json' changed since the run was sealed"):

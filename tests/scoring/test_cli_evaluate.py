@@ -31,7 +31,7 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return command_in_process(monkeypatch, capsys)
 
 
-def test_a_single_run_is_measured_as_it_was_validated(attractor: Command, place: Path) -> None:
+def test_a_single_run_has_the_loss_of_its_own_validation(attractor: Command, place: Path) -> None:
     code, _, err = attractor("evaluate", "run", "--out", "alone")
     assert (code, err) == (0, "")
     (row,) = json.loads((place / "alone" / "evaluation.json").read_text())["rows"]
@@ -50,8 +50,8 @@ def test_two_models_with_different_tokenizers_are_compared(attractor: Command, p
     assert len({row["n_bytes"] for row in kept["rows"]}) == 1
     documents = [json.loads(line) for line in (place / "two" / "documents.jsonl").read_text().splitlines()]
     for row in kept["rows"]:
-        own = [document for document in documents if document["model"] == row["model"]]
-        assert sum(document["nats"] for document in own) == pytest.approx(row["nats"])
+        of_model = [document for document in documents if document["model"] == row["model"]]
+        assert sum(document["nats"] for document in of_model) == pytest.approx(row["nats"])
     differences = [
         a["nats"] / a["n_bytes"] - b["nats"] / b["n_bytes"] for a, b in zip(documents[:8], documents[8:], strict=True)
     ]

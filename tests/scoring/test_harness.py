@@ -41,11 +41,12 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Causal:
 
 
 def asked(kind: str, *arguments: tuple[object, ...]) -> list[Instance]:
-    return [Instance(kind, {}, each, number) for number, each in enumerate(arguments)]
+    return [Instance(kind, {}, request, number) for number, request in enumerate(arguments)]
 
 
 @torch.no_grad()
 def direct(causal: Causal, tokens: list[int], n_scored: int) -> tuple[float, bool]:
+    """Return the log-likelihood of the last `n_scored` tokens, and whether greedy decoding generates them."""
     x = torch.tensor([tokens[-(N_POSITIONS + 1) :]])
     logits, wanted = causal.logits(x[:, :-1])[0, -n_scored:], x[0, -n_scored:]
     return -float(F.cross_entropy(logits.double(), wanted, reduction="sum")), bool((logits.argmax(-1) == wanted).all())
@@ -65,7 +66,7 @@ def test_log_likelihoods_are_those_of_a_direct_computation(kind: str, request: p
 
 @pytest.mark.parametrize("kind", ["causal", "llama"])
 def test_a_rolling_log_likelihood_is_that_of_adjacent_windows(kind: str, request: pytest.FixtureRequest) -> None:
-    """The last window takes as much context as fits."""
+    """The last window takes as much context as fits into it."""
     causal = request.getfixturevalue(kind)
     texts = ["".join(TEXTS[:5]), TEXTS[5]]
     found = AttractorLM(causal).loglikelihood_rolling(asked("loglikelihood_rolling", *((text,) for text in texts)))
@@ -79,8 +80,8 @@ def test_a_rolling_log_likelihood_is_that_of_adjacent_windows(kind: str, request
 def test_greedy_continuations_are_the_models_own_and_stop(causal: Causal, llama: Causal) -> None:
     prompt, wanted = TEXTS[2][:20], 12
     tokens = causal.encode(prompt)
-    own = causal.model.generate(torch.tensor([tokens]), wanted, temperature=0.0, stop_token=END_OF_TEXT)[0]
-    text = causal.decode([token for token in own[len(tokens) :].tolist() if token < END_OF_TEXT])
+    generated = causal.model.generate(torch.tensor([tokens]), wanted, temperature=0.0, stop_token=END_OF_TEXT)[0]
+    text = causal.decode([token for token in generated[len(tokens) :].tolist() if token < END_OF_TEXT])
     lm = AttractorLM(causal)
     (found,) = lm.generate_until(asked("generate_until", (prompt, {"until": [], "max_gen_toks": wanted})))
     assert found == text

@@ -11,7 +11,7 @@ N_BYTES = 100
 
 
 def scored(model: str, nats_per_byte: np.ndarray) -> TextScore:
-    documents = [DocumentScore(str(i), 50, N_BYTES, N_BYTES * float(each)) for i, each in enumerate(nats_per_byte)]
+    documents = [DocumentScore(str(i), 50, N_BYTES, N_BYTES * float(nats)) for i, nats in enumerate(nats_per_byte)]
     return TextScore(model, 32, 16, tuple(documents))
 
 
@@ -43,10 +43,9 @@ def test_chance_seldom_shows_a_difference() -> None:
     """Criterion: of models that differ by noise alone, about one in twenty is called better or worse."""
     rng, documents, n_called = np.random.default_rng(3), hard(FEWEST), 0
     for _ in range(400):
-        one, other = rng.normal(0, 0.02, (2, FEWEST))
-        n_called += paired(
-            scored("a", documents + one), scored("b", documents + other)
-        ).difference.interval.excludes_zero
+        noise_a, noise_b = rng.normal(0, 0.02, (2, FEWEST))
+        test = paired(scored("a", documents + noise_a), scored("b", documents + noise_b))
+        n_called += test.difference.interval.excludes_zero
     assert 5 <= n_called <= 40
 
 

@@ -58,8 +58,8 @@ def test_a_long_text_is_the_sum_of_its_windows(causal: Causal, window: int, stri
 def test_scores_do_not_depend_on_the_batch(causal: Causal) -> None:
     alone, *others = (score_texts(causal, [LONG, *SHORT], 16, 5, batch_size=n) for n in (1, 4, None))
     for other in others:
-        for one, same in zip(alone.documents, other.documents, strict=True):
-            assert same.nats == pytest.approx(one.nats, rel=1e-5)
+        for document, same in zip(alone.documents, other.documents, strict=True):
+            assert same.nats == pytest.approx(document.nats, rel=1e-5)
     with pytest.raises(InputError, match="batch_size must be at least 1"):
         score_texts(causal, SHORT, batch_size=0)
 

@@ -26,10 +26,10 @@ def test_every_token_is_predicted_once_with_at_least_the_promised_context(n: int
 
 
 @given(st.integers(1, 60), st.integers(1, 12))
-def test_a_stride_of_a_window_gives_adjacent_windows_and_a_long_window_a_single_one(n: int, window: int) -> None:
+def test_a_stride_of_the_window_gives_adjacent_windows_and_a_long_window_covers_the_text(n: int, window: int) -> None:
     found = list(windows(n, window, window))
     assert all(w.n_scored == w.end - w.begin for w in found)
-    assert all(one.end == other.begin for one, other in pairwise(found))
+    assert all(w.end == following.begin for w, following in pairwise(found))
     assert list(windows(n, n + window, window)) == [(0, n, n)]
 
 

@@ -128,9 +128,10 @@ def test_a_terminal_shows_every_iteration(size: int, monkeypatch: pytest.MonkeyP
     boards, solutions = generate(1, 6 if size == 4 else 40, seed=0, size=size)
     monkeypatch.setattr("attractor.solving.board_display.SECONDS", 0.0)
     grids = np.stack([boards, boards, solutions])
-    way = solving.Trajectory(grids, np.ones(grids.shape), np.array([[0.0], [-1.0], [-2.0]]))
+    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.array([[0.0], [-1.0], [-2.0]]))
     terminal = StringIO()
-    show_trajectory(Console(file=terminal, force_terminal=True, width=80, color_system=None), way, boards[0])
+    console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
+    show_trajectory(console, trajectory, boards[0])
     seen = terminal.getvalue()
     n_blanks = (boards == 0).sum()
     for numbers in ("0: energy 0.0, 0 units", "1: energy -1.0, 0 cells", f"2: energy -2.0, {n_blanks} cells changing"):

@@ -32,6 +32,7 @@ Trained = Callable[[str], Path]
 
 
 def asked(run: Finished, **question: object) -> list[EvaluationRow]:
+    """Evaluate the run as the question asks, without a report of progress."""
     return list(evaluate_run(run, Question(**question), lambda what, n: lambda more: None))
 
 
@@ -45,11 +46,11 @@ def test_the_accuracies_are_those_of_the_runs_summary(family: str, trained: Trai
     same boards are evaluated in the same way."""
     path = trained(family)
     valid, ood = asked(finished_run(path, CPU, "last"))
-    told = summary_of(path)
+    stored = summary_of(path)
     for name in ("board_accuracy", "cell_accuracy"):
-        assert valid.measures[name] == told[name]
-        assert ood.measures[name] == told[f"ood_{name}"]
-    assert 0 < told["cell_accuracy"] < 1
+        assert valid.measures[name] == stored[name]
+        assert ood.measures[name] == stored[f"ood_{name}"]
+    assert 0 < stored["cell_accuracy"] < 1
     assert (valid.part, ood.part) == ("valid", "ood")
     assert valid.n_iterations == (None if family == "transformer" else 3)
 
@@ -161,10 +162,10 @@ def test_a_record_holds_every_number_and_no_path(trained: Trained) -> None:
     path = trained("akorn")
     run, question = finished_run(path, CPU), Question((2, 3), votes=2)
     rows = asked(run, n_iterations=(2, 3), votes=2)
-    found = record(run, question, rows, published(run.config), "attractor evaluate")
-    assert [row["n_iterations"] for row in found["rows"]] == [2, 3, 2, 3]
-    assert found["rows"][1] == {"set": "valid", "n_iterations": 3, **rows[1].measures}
-    assert str(path) not in json.dumps(found)
+    stored = record(run, question, rows, published(run.config), "attractor evaluate")
+    assert [row["n_iterations"] for row in stored["rows"]] == [2, 3, 2, 3]
+    assert stored["rows"][1] == {"set": "valid", "n_iterations": 3, **rows[1].measures}
+    assert str(path) not in json.dumps(stored)
 
 
 @pytest.mark.parametrize("measures", [{"board_accuracy": 0.5, "cell_accuracy": 0.8, "energy": -3.0}, {"loss": 1.5}])
@@ -186,9 +187,9 @@ def test_a_log_shows_progress_and_the_remaining_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
     log = StringIO()
     with progress(Console(file=log, width=120)) as watch:
-        told = watch("answers", 10)
-        told(4)
-        told(6)
+        advance = watch("answers", 10)
+        advance(4)
+        advance(6)
     (line,) = log.getvalue().splitlines()
     assert line.startswith("4 of 10 answers, ")
     assert line.endswith(" left")

@@ -14,18 +14,19 @@ Pair = tuple[np.ndarray, np.ndarray]
 def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: RecurrentModel, boards: Pair) -> None:
     puzzles, _ = boards
     answer = solving.solve(model, puzzles, 5, batch_size=3)
-    way, blank = answer.trajectory, puzzles == 0
-    assert way.grids.shape == way.confidences.shape == (6, *puzzles.shape)
+    trajectory, blank = answer.trajectory, puzzles == 0
+    assert trajectory.grids.shape == trajectory.confidences.shape == (6, *puzzles.shape)
     for n in range(1, 6):
         with torch.no_grad():
             logits, _ = model(torch.from_numpy(puzzles.reshape(len(puzzles), -1)), n_iterations=n)
         sure, likeliest = logits.softmax(-1).max(-1)
-        assert np.array_equal(way.grids[n][blank], likeliest.numpy().reshape(puzzles.shape)[blank])
-        np.testing.assert_allclose(way.confidences[n][blank], sure.numpy().reshape(puzzles.shape)[blank], rtol=1e-5)
-    assert (way.grids[:, ~blank] == puzzles[~blank]).all()
-    assert (way.confidences[:, ~blank] == 1).all()
-    assert np.array_equal(answer.grids, way.grids[-1])
-    np.testing.assert_allclose(answer.energies[:, 0], way.energies[:-1].sum(axis=0), rtol=1e-12)
+        assert np.array_equal(trajectory.grids[n][blank], likeliest.numpy().reshape(puzzles.shape)[blank])
+        confidences = sure.numpy().reshape(puzzles.shape)
+        np.testing.assert_allclose(trajectory.confidences[n][blank], confidences[blank], rtol=1e-5)
+    assert (trajectory.grids[:, ~blank] == puzzles[~blank]).all()
+    assert (trajectory.confidences[:, ~blank] == 1).all()
+    assert np.array_equal(answer.grids, trajectory.grids[-1])
+    np.testing.assert_allclose(answer.energies[:, 0], trajectory.energies[:-1].sum(axis=0), rtol=1e-12)
 
 
 def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:
@@ -33,10 +34,10 @@ def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:
     wrong = solutions.copy()
     wrong[:, 0, 0] = wrong[:, 0, 1]  # violates the rule of a row, a box and a column
     grids = np.stack([wrong, wrong, solutions])
-    way = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
-    assert way.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
-    assert (way.n_broken[:2] == 3).all()
-    assert not way.n_broken[2].any()
+    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
+    assert trajectory.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
+    assert (trajectory.n_broken[:2] == 3).all()
+    assert not trajectory.n_broken[2].any()
 
 
 def test_accuracy_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> None:
@@ -44,12 +45,12 @@ def test_accuracy_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> 
     one cell count as wrong."""
     puzzles, _ = boards
     cast = solving.cast_votes(itrsa, puzzles, (2, 4)).predictions
-    said = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
-    point = solving.accuracy_over_time(itrsa, puzzles, said, (4,))[0]
+    answers = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
+    point = solving.accuracy_over_time(itrsa, puzzles, answers, (4,))[0]
     assert (point.n_iterations, point.board_accuracy, point.cell_accuracy) == (4, 1.0, 1.0)
     where = tuple(np.argwhere(puzzles[2] == 0)[0])
-    said[2][where] = said[2][where] % 4 + 1
-    earlier, point = solving.accuracy_over_time(itrsa, puzzles, said, (4, 2))
+    answers[2][where] = answers[2][where] % 4 + 1
+    earlier, point = solving.accuracy_over_time(itrsa, puzzles, answers, (4, 2))
     assert point.board_accuracy == pytest.approx(1 - 1 / len(puzzles))
     assert point.cell_accuracy == pytest.approx(1 - 1 / (puzzles == 0).sum())
     assert (earlier.n_iterations, point.n_iterations) == (2, 4)
@@ -86,9 +87,9 @@ def test_times_of_a_picture_span_the_orbit() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_has_the_chosen_format_and_is_reproducible(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
     board = boards[0][0]
-    way = solving.solve(itrsa, board[None], 3).trajectory
+    trajectory = solving.solve(itrsa, board[None], 3).trajectory
     growth = solving.local_exponents(itrsa, board, 3)
-    first = picture(way, board, growth, kind)
+    first = picture(trajectory, board, growth, kind)
     assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "gif": b"GIF89a"}[kind])
     if kind == "svg":  # its ids could be random
-        assert first == picture(way, board, growth, kind)
+        assert first == picture(trajectory, board, growth, kind)
