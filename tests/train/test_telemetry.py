@@ -126,6 +126,16 @@ def test_the_rule_of_a_spike_at_its_edge() -> None:
     assert not is_spike(math.nan, losses)
 
 
+def test_the_first_segment_of_a_batch_is_no_spike() -> None:
+    """Criterion: with four segments, a loss is compared with losses of the same segment: .9 is usual in the first one,
+    and a spike in the second; without segments, .9 would always be a spike."""
+    losses = [0.9, 0.2, 0.1, 0.1] * WINDOW
+    assert not is_spike(0.9, losses, n_segments=4)
+    assert is_spike(0.9, [*losses, 0.9], n_segments=4)
+    assert is_spike(0.9, losses)
+    assert not is_spike(9.0, losses[4:], n_segments=4), "a window that is not full judges nothing"
+
+
 def test_a_loss_close_to_zero_has_no_spikes() -> None:
     """Criterion: this holds for losses from 0 to 0.09, of which nine in ten are 0, as on a solved task."""
     losses = [0.09 if i % 10 == 9 else 0.0 for i in range(WINDOW)]

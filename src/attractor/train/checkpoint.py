@@ -45,7 +45,7 @@ FORMAT, SHARDED = 2, 3  # later formats must seal their manifest alike, or a fli
 MANIFEST = "manifest.json"
 BEST = "best.json"
 HIDDEN = (".writing-", ".removing-")  # beginnings of the names of incomplete checkpoints
-WINDOW = 50  # training losses that are remembered
+WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
 
@@ -73,9 +73,9 @@ class TrainState:
         """The mean of the last finite training losses."""
         return fmean(self.recent_losses[-RECENT:]) if self.recent_losses else None
 
-    def note_loss(self, loss: float) -> None:
-        """Take a finite training loss into account."""
-        self.recent_losses = [*self.recent_losses, loss][-WINDOW:]
+    def note_loss(self, loss: float, n_segments: int = 1) -> None:
+        """Take a finite training loss into account; `n_segments` is the number of steps that a batch stays for."""
+        self.recent_losses = [*self.recent_losses, loss][-WINDOW * n_segments :]
         usual = self.usual_loss
         if usual is not None and (self.lowest_loss is None or usual < self.lowest_loss):
             self.lowest_loss = usual

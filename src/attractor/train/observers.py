@@ -66,14 +66,14 @@ class MetricsLog:
         self.display.step(record | {"memory": learner.memory.read(), "mfu": mfu})
 
     def _is_spike(self, loss: float) -> bool:
-        state = self.learner.state
-        spike = is_spike(loss, state.recent_losses)
+        state, n_segments = self.learner.state, self.learner.config.model.steps_of_batch
+        spike = is_spike(loss, state.recent_losses, n_segments)
         if spike:
             state.loss_spikes.append(state.step)
-            usual = median(state.recent_losses)
+            usual = median(state.recent_losses[-n_segments::-n_segments])
             self.display.note(f"loss spike at step {state.step}: {loss:.3f}, where {usual:.3f} was usual")
         if math.isfinite(loss):
-            state.note_loss(loss)
+            state.note_loss(loss, n_segments)
         return spike
 
     def close(self) -> None:

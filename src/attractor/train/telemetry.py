@@ -102,8 +102,12 @@ TRAJECTORIES: dict[str, Callable[[Any], float | None]] = {
 }
 
 
-def is_spike(loss: float, before: Sequence[float]) -> bool:
-    """Return whether (1) holds. A window of losses must be full; a non-finite loss is a skipped step, not a spike."""
+def is_spike(loss: float, before: Sequence[float], n_segments: int = 1) -> bool:
+    """Return whether (1) holds. A window of losses must be full; a non-finite loss is a skipped step, not a spike.
+
+    Where a batch stays for several segments, its loss falls from step to step, and rises with the next batch. So a loss
+    is compared with earlier losses of the same segment alone."""
+    before = before[-n_segments::-n_segments]
     if len(before) < WINDOW or not math.isfinite(loss):
         return False
     middle = median(before)
