@@ -23,7 +23,7 @@ from attractor.kernels.fallback import functorch_active, use_kernel
 from attractor.kernels.precision import autocast_dtype, without_autocast
 
 IGNORED = -100
-SMALL = 2**20  # up to so many logits (4 MB in fp32, which a cache holds) the reference is used
+SMALL = 2**20  # at most so many logits (4 MB in fp32, which fit into a cache) are computed by the reference
 HELD = 2**28  # bytes of logits held at once
 HELD_ON_CPU = 2**22  # likewise on a CPU, whose cache holds 4 MB
 ChunkLoss = Callable[[Tensor, Tensor, Tensor, int, bool], tuple[Tensor, Tensor]]
