@@ -32,8 +32,8 @@ STUDY = Study(
     control=False,  # attention to all positions alike has no window
     quantities=(
         LOSS,
-        Quantity("gain beyond 64 bytes (nats)", "probes.positions.gain", layer=3),
-        Quantity("gain beyond 128 bytes (nats)", "probes.positions.gain", layer=4),
+        Quantity("gain beyond 64 bytes (nats)", "probes.positions.gain.64"),
+        Quantity("gain beyond 128 bytes (nats)", "probes.positions.gain.128"),
         GATE,
         WORTH,
     ),

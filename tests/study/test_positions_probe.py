@@ -21,11 +21,12 @@ def test_losses_by_octave_average_to_the_loss(base: TrainConfig) -> None:
     """Every position of text is scored, so the octaves' losses, weighted by their lengths, are the loss of the run."""
     model = base.model.build(0)
     measured = positions_of_run(model, base)["positions"]
-    ends = [*measured["starts"][1:], base.seq_len]
-    lengths = [end - start for start, end in zip(measured["starts"], ends, strict=True)]
-    total = sum(n * loss for n, loss in zip(lengths, measured["loss"], strict=True))
+    starts, losses = [int(start) for start in measured["loss"]], list(measured["loss"].values())
+    lengths = [end - start for start, end in zip(starts, [*starts[1:], base.seq_len], strict=True)]
+    total = sum(n * loss for n, loss in zip(lengths, losses, strict=True))
     assert total / base.seq_len == pytest.approx(validate(model, base.build_task(), base).loss, rel=1e-6)
-    assert measured["gain"] == pytest.approx([loss - measured["loss"][-1] for loss in measured["loss"]])
+    gains = {start: loss - losses[-1] for start, loss in measured["loss"].items()}
+    assert measured["gain"] == pytest.approx(gains)
 
 
 def test_an_octave_without_a_scored_position_has_no_loss(base: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,4 +35,7 @@ def test_an_octave_without_a_scored_position_has_no_loss(base: TrainConfig, monk
         positions, "validate", lambda *given: Evaluation(1.7, 0.5, None, by_position=tuple(by_position))
     )
     measured = positions_of_run(base.model.build(0), base)["positions"]
-    assert measured == {"starts": [0, 16, 32], "loss": [None, 2.0, 1.5], "gain": [None, 0.5, 0.0]}
+    assert measured == {
+        "loss": {"0": None, "16": 2.0, "32": 1.5},
+        "gain": {"0": None, "16": 0.5, "32": 0.0},
+    }

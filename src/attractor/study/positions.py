@@ -4,7 +4,8 @@
     loss_k      mean validation loss of positions 8 * 2^k to 16 * 2^k - 1, for k = 1, 2, ...                (1)
     gain_k      loss_k minus the loss of the last octave, which is what context beyond octave k is worth    (2)
 
-A model that reads no further back than W tokens gains nothing beyond W.
+A model that reads no further back than W tokens gains nothing beyond W. Both are kept by the first position of their
+octave.
 """
 
 import math
@@ -21,9 +22,10 @@ def positions_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any
     by_position = validate(model, config.build_task(), config).by_position
     starts = octaves(len(by_position))
     ends = [*starts[1:], len(by_position)]
-    losses = [_mean(by_position[start:end]) for start, end in zip(starts, ends, strict=True)]
-    gains = [None if loss is None or losses[-1] is None else loss - losses[-1] for loss in losses]
-    return {"positions": {"starts": starts, "loss": losses, "gain": gains}}
+    losses = {str(start): _mean(by_position[start:end]) for start, end in zip(starts, ends, strict=True)}
+    last = losses[str(starts[-1])]
+    gains = {start: None if loss is None or last is None else loss - last for start, loss in losses.items()}
+    return {"positions": {"loss": losses, "gain": gains}}
 
 
 def octaves(length: int) -> list[int]:
