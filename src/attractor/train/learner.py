@@ -54,7 +54,6 @@ class Learner:
         self.prefetched: Iterator[Batch] | None = None  # batches that a thread makes before their steps
         if runtime.threads is not None:
             torch.set_num_threads(runtime.threads)
-        torch.set_flush_denormal(True)  # a CPU needs many times as long for numbers that are almost 0
         self.device = resolve_device(runtime.device)
         self.memory = PeakMemory(self.device)
         torch.manual_seed(config.seed)
