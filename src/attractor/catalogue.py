@@ -78,6 +78,7 @@ SETTINGS = {
     "akorn": "Sudoku with AKOrN, as its authors train it",
     "prenorm": "Sudoku with the iterated model of AKOrN's authors",
     "recursive": "Sudoku with a recursive model (TRM)",
+    "solver": "Sudoku with a small recursive model, for one core",
     "psiqrh": "PsiQRH's training of its language model",
 }
 LEARNED = {

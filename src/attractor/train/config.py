@@ -405,6 +405,31 @@ RECIPES: dict[str, TrainConfig] = {
         eval_every=5_000,
         eval_batches=None,
     ),
+    # A small recursive model that solves boards of 9 x 9 after an hour or two of one core (docs/solving.md).
+    "solver": TrainConfig(
+        SIZES["recursive"].replace(
+            d_model=128,
+            n_heads=4,
+            d_ff=512,
+            n_layers=1,
+            n_inner=3,
+            n_iterations=16,
+            n_segments=8,
+            positions="grid",
+            stable_softmax=True,
+            halting=True,
+        ),
+        Sudoku(n_valid_boards=200, augment=True),
+        n_steps=12_000,
+        batch_size=64,
+        seq_len=81,
+        lr=1e-3,
+        warmup_steps=200,
+        weight_decay=0.1,
+        ema=0.999,
+        eval_every=1_000,
+        eval_batches=None,
+    ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate and clipping; steps stand in for its epochs.
     "psiqrh": TrainConfig(
         SIZES["small"].replace(d_model=256, n_layers=4, d_ff=512, max_seq_len=512, attention="psiqrh"),
