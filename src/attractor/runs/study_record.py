@@ -256,7 +256,8 @@ class StudyRecord:
 
     @cached_property
     def _text(self) -> str:
-        return json.dumps(sealed(plain(self.to_dict())), ensure_ascii=False, allow_nan=False) + "\n"
+        compact = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+        return json.dumps(sealed(plain(self.to_dict())), **compact) + "\n"  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
