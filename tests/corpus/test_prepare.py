@@ -163,7 +163,9 @@ def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp
     wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
     with pytest.raises(KeyboardInterrupt):
         prepare(wanted, interrupted)
-    (tmp_path / "out" / ".manifest.json.11489-1398.tmp").write_text("{")
+    ended = subprocess.Popen(["true"])
+    ended.wait()  # no process has this number now
+    (tmp_path / "out" / f".manifest.json.{ended.pid}-1398.tmp").write_text("{")
     prepare(wanted)
     prepare(Preparation(str(source), tmp_path / "whole", max_bad=0.05))
     assert content(tmp_path / "out") == content(tmp_path / "whole")
