@@ -24,7 +24,7 @@ RECENT = import $(NEEDED); sys.exit(sys.version_info < (3, 11))
 # Empty as long as the environment works. Otherwise both stamps depend on making it anew, whatever is left of it.
 REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
 
-.PHONY: compare test test-all mutants stress bench check docs clean environment
+.PHONY: compare test test-all test-extras mutants stress bench check docs clean environment
 .NOTPARALLEL:
 
 compare: $(VENV)/.installed
@@ -40,6 +40,12 @@ test: $(VENV)/.installed-dev
 # Runs every test. ARGS="-m slow": those that `make test` leaves out.
 test-all: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
+
+# Runs the tests that are skipped without the extras ray, remote-tests and peers, and installs these extras.
+test-extras: $(VENV)/.installed-dev
+	@$(INSTALL) -c constraints.txt -e '.[ray,remote-tests,peers]'
+	@$(PYTEST) tests/study/test_ray.py tests/train/test_mirror.py tests/bench/test_bench_peers.py \
+	  tests/bench/test_bench_command.py $(ARGS)
 
 # Plants 30 faults, one at a time, and shows which test notices each. ARGS="--all 3": the third, with every test.
 mutants: $(VENV)/.installed-dev

@@ -33,7 +33,7 @@ def not_installed(package: str, extra: str, use: str = "this", instead: str = ""
 
 
 def to_install(extra: str) -> str:
-    """Return the next step that installs an extra. No package index has attractor, so its clone must be named."""
+    """Return the next step that installs an extra. attractor is not on PyPI, so its clone must be named."""
     return f"run in a clone of attractor: pip install -e '.[{extra}]'"
 
 

@@ -212,7 +212,7 @@ def test_an_exception_in_watch_leaves_every_run_saved(ray: Any, base: TrainConfi
 
     with pytest.raises(KeyError, match="enough"):
         launch([job], 1, RUNTIME, Watch(at_step=5, act=enough))
-    (saved,) = list(job.path.glob("checkpoints/step-*"))[-1:]
+    saved = max(job.path.glob("checkpoints/step-*"))  # a listing of a folder has no order
     last = max(record["step"] for record in RunFolder.open(job.path).metrics())
     assert int(saved.name.removeprefix("step-")) >= last
     assert not job.finished
@@ -242,7 +242,7 @@ def test_a_run_in_a_workers_own_folder_reports_progress_and_returns_complete(
     assert best is not None
     assert ours is not None
     assert ours.name == best.name
-    assert {path.name for path in job.path.glob(".*")} == {".run.lock", ".write.lock"}
+    assert {path.name for path in job.path.glob(".*")} == {".run.lock"}  # only a writer takes turns
 
 
 def test_a_worker_without_the_folder_continues_from_the_parcel(

@@ -270,8 +270,9 @@ def test_an_address_that_nothing_can_open_is_refused():
 @pytest.mark.slow
 def test_a_run_is_resumed_from_a_server_of_s3(finished, unfinished, config, tmp_path, monkeypatch):
     """A local server that speaks S3's protocol, on the loopback device."""
-    pytest.importorskip("s3fs", reason="pip install -e '.[remote-tests]'")
-    server_of = pytest.importorskip("moto.server", reason="pip install -e '.[remote-tests]'").ThreadedMotoServer
+    missing = "needs the extra 'remote-tests': pip install -e '.[remote-tests]'"
+    pytest.importorskip("s3fs", reason=missing)
+    server_of = pytest.importorskip("moto.server", reason=missing).ThreadedMotoServer
     server = server_of(ip_address="127.0.0.1", port=0)
     server.start()
     try:

@@ -19,7 +19,7 @@ from attractor.tasks import Batch
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.loop import Run, train
-from attractor.train.telemetry import WINDOW, is_spike, parameter_norm
+from attractor.train.telemetry import WINDOW, is_spike, of_same_segment, parameter_norm
 
 TELEMETRY = Runtime(device="cpu", log_every=5, telemetry_every=4)
 
@@ -130,10 +130,10 @@ def test_the_first_segment_of_a_batch_is_no_spike() -> None:
     """Criterion: with four segments, a loss is compared with losses of the same segment: .9 is usual in the first one,
     and a spike in the second; without segments, .9 would always be a spike."""
     losses = [0.9, 0.2, 0.1, 0.1] * WINDOW
-    assert not is_spike(0.9, losses, n_segments=4)
-    assert is_spike(0.9, [*losses, 0.9], n_segments=4)
-    assert is_spike(0.9, losses)
-    assert not is_spike(9.0, losses[4:], n_segments=4), "a window that is not full judges nothing"
+    assert not is_spike(0.9, of_same_segment(losses, 4))
+    assert is_spike(0.9, of_same_segment([*losses, 0.9], 4))
+    assert is_spike(0.9, of_same_segment(losses, 1))
+    assert not is_spike(9.0, of_same_segment(losses[4:], 4)), "a window that is not full judges nothing"
 
 
 def test_a_loss_close_to_zero_has_no_spikes() -> None:

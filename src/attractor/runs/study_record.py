@@ -256,8 +256,8 @@ class StudyRecord:
 
     @cached_property
     def _text(self) -> str:
-        compact = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-        return json.dumps(sealed(plain(self.to_dict())), **compact) + "\n"  # type: ignore[arg-type]
+        content = sealed(plain(self.to_dict()))
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:

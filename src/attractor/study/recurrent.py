@@ -3,8 +3,8 @@
 smoke   4 x 4, width 32, 40 steps: too small to support any claim
 laptop  4 x 4 with 6 to 9 givens, 4 or 5 out of distribution, width 64, 800 steps of 64 boards (on 6 x 6 no board is
         solved after 1,000 steps, and steps take four times as long)
-desk    9 x 9 at width 128, 2,000 steps of 100 boards, with a recursive model: half an hour of a core for ItrSA, 80
-        minutes for AKOrN, and ten for the recursive model, whose steps have two iterations instead of 16
+desk    9 x 9 at width 128, 2,000 steps of 100 boards, with the recursive model of the recipe `solver`: half an hour of
+        a core each, and 90 minutes for AKOrN; steps of the recursive model have two iterations instead of 16
 bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
@@ -20,7 +20,7 @@ except that of E-single, which is half of it.
 
 from typing import Any
 
-from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
+from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
 from attractor.runs.quantity import Quantity
 from attractor.study.study import Axis, Scale
 from attractor.tasks.sudoku import Sudoku
@@ -81,7 +81,7 @@ def rows(scale: str) -> Axis:
     }
     if scale == "desk":
         kept = ("ItrSA", "ItrSA RMSNorm", "ItrSA energies", "ItrSA pre-norm", "AKOrN")
-        values = {name: values[name] for name in kept} | {"recursive": {"model": _recursive(scale)}}
+        values = {name: values[name] for name in kept} | {"recursive": {"model": RECIPES["solver"].model}}
     return Axis("model", values)
 
 
@@ -91,13 +91,6 @@ def _oscillators(scale: str) -> AKOrNConfig:
         return AKOrNConfig(**shape)
     return AKOrNConfig(
         **shape | {"d_ff": WIDTHS[scale], "positions": "grid-rope"}, qkv_bias=True, out_bias=True, as_published=True
-    )
-
-
-def _recursive(scale: str) -> RecursiveConfig:
-    """Return a recursive model with the iterations of the others. Its steps are segments of two of them."""
-    return RecursiveConfig(
-        **_shape(scale), n_layers=1, n_inner=3, n_iterations=16, n_segments=8, stable_softmax=True, halting=True
     )
 
 

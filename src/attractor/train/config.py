@@ -321,6 +321,24 @@ SUDOKU = TrainConfig(
 )
 
 DEFAULT_RECIPE = "laptop"
+# TRM (arXiv 2510.04871) as its public code trains on Sudoku, with attention: AdamW at 1e-4 with decay 1, and an average
+# of the weights. A step is a segment. The published optimizer is a variant of AdamW (atan2), and its boards are those
+# of Sudoku-Extreme: --puzzles FILE.
+RECURSIVE = TrainConfig(
+    SIZES["recursive"].replace(positions="grid", stable_softmax=True, halting=True),
+    Sudoku(n_boards=1_000, augment=True),
+    n_steps=65_000,
+    batch_size=768,
+    seq_len=81,
+    lr=1e-4,
+    schedule="constant",
+    warmup_steps=2_000,
+    weight_decay=1.0,
+    ema=0.999,
+    precision="bf16",
+    eval_every=5_000,
+    eval_batches=None,
+)
 RECIPE_OF_TASK = {"sudoku": "sudoku"}  # where no recipe is named; other tasks start from the default recipe
 RECIPES: dict[str, TrainConfig] = {
     "laptop": TrainConfig(),
@@ -387,48 +405,21 @@ RECIPES: dict[str, TrainConfig] = {
     "sudoku": SUDOKU,
     "akorn": SUDOKU.replace(model=SIZES["akorn"]),
     "prenorm": SUDOKU.replace(model=SIZES["itrsa-prenorm"].replace(positions="grid"), lr=5e-4),
-    # TRM (arXiv 2510.04871) as its public code trains on Sudoku, with attention: AdamW at 1e-4 with decay 1, and an
-    # average of the weights. A step is a segment. The published optimizer is a variant of AdamW (atan2), and its boards
-    # are those of Sudoku-Extreme: --puzzles FILE.
-    "recursive": TrainConfig(
-        SIZES["recursive"].replace(positions="grid", stable_softmax=True, halting=True),
-        Sudoku(n_boards=1_000, augment=True),
-        n_steps=65_000,
-        batch_size=768,
-        seq_len=81,
-        lr=1e-4,
-        schedule="constant",
-        warmup_steps=2_000,
-        weight_decay=1.0,
-        ema=0.999,
-        precision="bf16",
-        eval_every=5_000,
-        eval_batches=None,
-    ),
-    # A small recursive model that solves boards of 9 x 9 after an hour or two of one core (docs/solving.md).
-    "solver": TrainConfig(
-        SIZES["recursive"].replace(
-            d_model=128,
-            n_heads=4,
-            d_ff=512,
-            n_layers=1,
-            n_inner=3,
-            n_iterations=16,
-            n_segments=8,
-            positions="grid",
-            stable_softmax=True,
-            halting=True,
+    "recursive": RECURSIVE,
+    # A small recursive model that solves boards of 9 x 9 (docs/solving.md).
+    "solver": RECURSIVE.replace(
+        model=RECURSIVE.model.replace(
+            d_model=128, n_heads=4, d_ff=512, n_layers=1, n_inner=3, n_iterations=16, n_segments=8
         ),
-        Sudoku(n_valid_boards=200, augment=True),
+        task=Sudoku(n_valid_boards=200, augment=True),
         n_steps=12_000,
         batch_size=64,
-        seq_len=81,
         lr=1e-3,
+        schedule="cosine",
         warmup_steps=200,
         weight_decay=0.1,
-        ema=0.999,
+        precision="fp32",
         eval_every=1_000,
-        eval_batches=None,
     ),
     # PsiQRH, "Training Protocol", without its warm-up, decay of the rate and clipping; steps stand in for its epochs.
     "psiqrh": TrainConfig(

@@ -290,7 +290,7 @@ def end_process(exit_code: int) -> NoReturn:
     """End a process of several, as Python does, but without taking the interpreter apart.
 
     Under fsdp, caches of torch hold the process group beyond `_leave`. If one of its threads then releases a tensor
-    while Python takes itself apart, the process aborts, although the run has ended well.
+    while Python takes itself apart, the process can abort, although the run has ended well.
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):

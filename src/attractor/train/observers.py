@@ -17,7 +17,7 @@ from attractor.train.evaluate import Evaluation
 from attractor.train.hardware import arithmetic, model_flops_utilisation
 from attractor.train.learner import Learner
 from attractor.train.sharded import ShardedSaver
-from attractor.train.telemetry import TensorBoard, is_spike, parameter_norm, probe_tokens
+from attractor.train.telemetry import TensorBoard, is_spike, of_same_segment, parameter_norm, probe_tokens
 
 if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
@@ -67,11 +67,11 @@ class MetricsLog:
 
     def _is_spike(self, loss: float) -> bool:
         state, n_segments = self.learner.state, self.learner.config.model.steps_of_batch
-        spike = is_spike(loss, state.recent_losses, n_segments)
+        before = of_same_segment(state.recent_losses, n_segments)
+        spike = is_spike(loss, before)
         if spike:
             state.loss_spikes.append(state.step)
-            usual = median(state.recent_losses[-n_segments::-n_segments])
-            self.display.note(f"loss spike at step {state.step}: {loss:.3f}, where {usual:.3f} was usual")
+            self.display.note(f"loss spike at step {state.step}: {loss:.3f}, where {median(before):.3f} was usual")
         if math.isfinite(loss):
             state.note_loss(loss, n_segments)
         return spike

@@ -102,12 +102,15 @@ TRAJECTORIES: dict[str, Callable[[Any], float | None]] = {
 }
 
 
-def is_spike(loss: float, before: Sequence[float], n_segments: int = 1) -> bool:
-    """Return whether (1) holds. A window of losses must be full; a non-finite loss is a skipped step, not a spike.
+def of_same_segment(losses: Sequence[float], n_segments: int) -> Sequence[float]:
+    """Return those losses that the next one is compared with: all, or those of the same segment of their batch.
 
-    Where a batch stays for several segments, its loss falls from step to step, and rises with the next batch. So a loss
-    is compared with earlier losses of the same segment alone."""
-    before = before[-n_segments::-n_segments]
+    Where a batch stays for several segments, its loss falls from step to step, and rises with the next batch."""
+    return losses[-n_segments::-n_segments]
+
+
+def is_spike(loss: float, before: Sequence[float]) -> bool:
+    """Return whether (1) holds. A window of losses must be full; a non-finite loss is a skipped step, not a spike."""
     if len(before) < WINDOW or not math.isfinite(loss):
         return False
     middle = median(before)
