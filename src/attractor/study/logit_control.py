@@ -95,7 +95,9 @@ _LAPTOP = language("laptop", n_steps=500, warmup_steps=50, eval_every=100, eval_
 _BASES: dict[str, TrainConfig] = {
     "smoke": _LAPTOP.replace(corpus="stdlib-code", n_steps=120, warmup_steps=12, eval_every=60, eval_batches=8),
     "laptop": _LAPTOP,
-    "desk": language("desk", batch_size=16, n_steps=500, warmup_steps=50, **_AS_PUBLISHED),
+    "desk": language(
+        "desk", batch_size=16, n_steps=500, warmup_steps=50, precision="fp32", compile=False, **_AS_PUBLISHED
+    ),
     "bench": RECIPES["1b"].replace(
         model=SIZES["1b-100m"],
         corpus="encyclopedic-gpt2",
