@@ -1,5 +1,6 @@
 """A mirror holds complete checkpoints whatever happens, and a run that is fetched from it goes on as the original."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
 
@@ -299,6 +301,40 @@ def test_a_run_is_resumed_from_a_server_of_s3(finished, unfinished, config, tmp_
         server.stop()
 
 
+class EndOfCopyError(Exception):
+    """Ends a copy where no code expects it."""
+
+
+class EndingChecksum:
+    """The checksum of a file whose copy ends between its opening and its first byte."""
+
+    def update(self, block):
+        raise EndOfCopyError
+
+
+def test_a_copy_that_ends_in_the_middle_of_a_file_can_be_fetched_and_completed(unfinished, tmp_path, monkeypatch):
+    """Copy twice, and end each copy at every one of its files: the second one writes over files that are there."""
+    address, sha256 = tmp_path / "there", hashlib.sha256
+    n_ended = 0
+    for number, intact in enumerate(2 * [*range(12)]):
+        checksums = chain(repeat(sha256, intact), [EndingChecksum], repeat(sha256))
+        monkeypatch.setattr(module.hashlib, "sha256", lambda checksums=checksums: next(checksums)())
+        try:
+            Mirror(str(address)).update(unfinished)
+        except EndOfCopyError:
+            n_ended += 1
+        monkeypatch.undo()
+        if any(address.rglob("manifest.json")):
+            back = tmp_path / f"back-{number}"
+            assert fetched(str(address), back) == []
+            for path in list_checkpoints(back / "checkpoints"):
+                verify(path)
+    assert n_ended > 12
+    assert Mirror(str(address)).update(unfinished) == []
+    assert fetched(str(address), tmp_path / "back") == []
+    assert len(list_checkpoints(tmp_path / "back/checkpoints")) == 2
+
+
 @pytest.mark.slow
 def test_a_copy_that_is_killed_can_be_fetched(unfinished, tmp_path):
     """Kill the program that copies at 12 moments: what is there is complete, and the next copy completes the rest."""
@@ -317,7 +353,8 @@ def test_a_copy_that_is_killed_can_be_fetched(unfinished, tmp_path):
         process.communicate()
         if any(address.rglob("manifest.json")):
             fetched(str(address), tmp_path / f"back-{number}")
-            assert [verify(path) for path in list_checkpoints(tmp_path / f"back-{number}/checkpoints")]
+            for path in list_checkpoints(tmp_path / f"back-{number}/checkpoints"):
+                verify(path)
     assert Mirror(str(address)).update(unfinished) == []
     assert fetched(str(address), tmp_path / "back") == []
     assert len(list_checkpoints(tmp_path / "back/checkpoints")) == 2

@@ -3,9 +3,10 @@
 A run is always written on this machine; its mirror is brought up to date from files that have their final names. An
 address is a folder or anything else that fsspec opens, such as `s3://bucket/path`. Runs lie there as they lie here.
 
-The files of a checkpoint are copied before its manifest, and a manifest is removed before its files. So whatever ends a
-copy, each checkpoint of a mirror that has a manifest is complete. The summary of a run comes last. A checkpoint is
-removed from a mirror only if it was removed here and a newer one has been copied.
+The files of a checkpoint are copied before its manifest, and a manifest is removed before its files. Each file has its
+name only once it is whole. So whatever ends a copy, each checkpoint of a mirror that has a manifest is complete. The
+summary of a run comes last. A checkpoint is removed from a mirror only if it was removed here and a newer one has been
+copied.
 """
 
 import hashlib
@@ -134,7 +135,8 @@ class Mirror:
             if damaged:
                 self.problems.append(f"'{path}' is left out, since its checksums do not hold: {', '.join(damaged)}")
             else:
-                self.files.pipe_file(f"{place}/{MANIFEST}", content)
+                with _written(self.files, f"{place}/{MANIFEST}") as target:
+                    target.write(content)
         except FileNotFoundError:
             if path.exists():  # otherwise the run has dropped it meanwhile
                 raise
@@ -149,7 +151,7 @@ class Mirror:
     def _put(self, path: Path, place: str) -> str:
         """Copy a file, and return the checksum of what was copied."""
         checksum = hashlib.sha256()
-        with path.open("rb") as source, _writable(self.files, place) as target:
+        with path.open("rb") as source, _written(self.files, place) as target:
             while block := source.read(BLOCK):
                 checksum.update(block)
                 target.write(block)
@@ -322,13 +324,24 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except ValueError:
         config = None
     if not isinstance(config, dict):
-        raise InputError(f"the {CONFIG} of a run must hold one JSON object, and the copy's does not; copy it again")
+        raise InputError(
+            f"the {CONFIG} of a run must hold one JSON object, and the copy's does not; "
+            "remove it there, and copy the run again"
+        )
     return config
 
 
-def _writable(files: Any, place: str) -> Any:
+@contextmanager
+def _written(files: Any, place: str) -> Iterator[Any]:
+    """Open a file that has its name after the block only: object stores work so, and in a folder it is renamed."""
+    folder, _, name = place.rpartition("/")
+    temporary = f"{folder}/.{name}.partial" if getattr(files, "local_file", False) else place
     try:
-        return files.open(place, "wb")
+        target = files.open(temporary, "wb")
     except FileNotFoundError:  # a file system with folders
-        files.makedirs(place.rpartition("/")[0], exist_ok=True)
-        return files.open(place, "wb")
+        files.makedirs(folder, exist_ok=True)
+        target = files.open(temporary, "wb")
+    with target:
+        yield target
+    if temporary != place:
+        files.mv(temporary, place)
