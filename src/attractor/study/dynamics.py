@@ -37,14 +37,15 @@ In (6) y(0) is the stimulus and the constant part of attention; without it the l
                                         is constant (x'S x is 0 where y depends only on the directions of rows)
     alignment                           `by_step` and `reached`, at x_t for t in `steps`; `residual` of v; `chance`
     accuracy                            of every validation set, as many boards as the run itself looked at:
-                                        accuracy.SET.MEASURE.T for T = 4, 8, 16, 32, 64 iterations
+                                        accuracy.SET.MEASURE.T for T = 4, 8, 16, 32, 64, 128 iterations
     portrait                            `orbits`: of each board its states x_0 to x_64, on the two axes along which
                                         those of all boards vary most, as far as they stay below 1e9; `share` of
                                         their variance that the two have
 
 Where a state grows beyond 1e9, only the accuracy is measured. Each board takes at most 6,000 products with a Jacobian,
 and usually some 2,500; a product costs about four iterations. That is two minutes and a half on one core for four
-boards at the published size. Accuracies take 124 iterations of each board. Jacobians: arXiv 2505.19458, section 5.
+boards at the published size. Accuracies take 128 iterations of each board, and 252 in tasks other than boards.
+Jacobians: arXiv 2505.19458, section 5.
 """
 
 from typing import Any
@@ -69,16 +70,19 @@ from attractor.models.itrsa import ItrSA
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, Step
 from attractor.models.recurrent import RecurrentModel
+from attractor.progress import no_progress
+from attractor.solving.evaluation import Question, evaluate_run
 from attractor.taps import capture
-from attractor.tasks import Task
 from attractor.train.config import TrainConfig
-from attractor.train.evaluate import validate
+from attractor.train.finished import Finished
 from attractor.train.hardware import on_device
 
 N_BOARDS = 4
 N_STEPS = 16
 N_EXPONENTS = 4
-LONGER = (4, 8, 16, 32, 64)  # iterations at which answers are judged
+LONGER = (4, 8, 16, 32, 64, 128)  # iterations at which answers are judged
+DRAWN = 64  # iterations of a portrait
+COSTS = ("seconds", "seconds_per_board", "n_boards")  # of an evaluation; not stored, since seconds differ between runs
 ALIGNED_AT = (0, 1, 2, 4, 8, 16)
 TOLERANCE = 1e-3  # bound on the relative error of norms
 TOO_LARGE = 1e9  # beyond it, squares of a state's Jacobian would overflow
@@ -94,7 +98,7 @@ def dynamics_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]
     task = config.build_task()
     batch = next(iter(task.valid_batches(N_BOARDS, 1)))
     tokens, _, real = on_device(batch, model.device)
-    return {"dynamics": dynamics(Iteration.of(model, tokens, real)) | {"accuracy": accuracies(model, config, task)}}
+    return {"dynamics": dynamics(Iteration.of(model, tokens, real)) | {"accuracy": accuracies(model, config)}}
 
 
 @torch.no_grad()
@@ -113,7 +117,7 @@ def dynamics(iteration: Iteration) -> dict[str, Any]:
         "exponents": exponents(iteration),
         "radius": radius(iteration, orbit),
         "antisymmetric_share": antisymmetric_share(iteration, orbit),
-        "portrait": portrait(iteration.orbit(LONGER[-1])),
+        "portrait": portrait(iteration.orbit(DRAWN)),
     } | energies(iteration, orbit)
 
 
@@ -276,21 +280,17 @@ def correlation(energy: Tensor, form: Tensor) -> float | None:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def accuracies(model: RecurrentModel, config: TrainConfig, task: Task) -> dict[str, dict[str, dict[str, float]]]:
-    """Return accuracies by validation set, measure and number of iterations.
+def accuracies(model: RecurrentModel, config: TrainConfig) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what `attractor evaluate` measures, by validation set, measure and number of iterations.
 
-    They are measured in the run's own precision and on its own validation batches.
+    That is in the run's own precision and on its own validation batches.
     """
-    usual = model.n_iterations
     by_set: dict[str, dict[str, dict[str, float]]] = {}
-    try:
-        for model.n_iterations in LONGER:
-            for part in task.valid_sets:
-                judged = validate(model, task, config, part)
-                for measure, value in (judged.measures or {"accuracy": judged.accuracy}).items():
-                    by_set.setdefault(part, {}).setdefault(measure, {})[str(model.n_iterations)] = value
-    finally:
-        model.n_iterations = usual
+    run = Finished(config, model, checkpoint="the last")
+    for row in evaluate_run(run, Question(n_iterations=LONGER), no_progress):
+        for measure, value in row.measures.items():
+            if measure not in COSTS:
+                by_set.setdefault(row.part, {}).setdefault(measure, {})[str(row.n_iterations)] = value
     return by_set
 
 
