@@ -153,8 +153,14 @@ def test_the_best_model_says_nothing_where_nothing_is_solved() -> None:
     assert "13 good and 0 bad rows are too few to compare" in alike.reason
 
 
-def test_the_best_model_is_unknown_where_a_row_was_not_run() -> None:
-    assert verdict("J3", {row: runs() for row in RECURRENT[1:]}).status == "not run"
+def test_the_best_model_is_unknown_where_a_row_of_the_study_was_not_run() -> None:
+    """Criterion: a row that the scale does not have takes no part, and a row that it has and that was not run does."""
+    of_scale = {row: found for row, found in of_models(0.1, 0.5).items() if not row.endswith("spectral")}
+    found = verdict("J3", of_scale)
+    assert found.status == "holds"
+    assert "7 good and 3 bad rows" in found.reason or "ItrSA is best, with 0.7" in found.reason
+    assert verdict("J3", of_scale | {"AKOrN": []}).status == "not run"
+    assert verdict("J3", {"another": runs()}).status == "not run"
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,8 @@ class OfTheBest(Rule):
     """The best row, by the mean of `best_by`, stays at or below `level`, and good rows lie lower than bad ones.
 
     A row is good where it has at least half of the best row's `best_by`, and bad otherwise. Where bad rows
-    stay below the level as good ones do, the level of the best row alone would not tell what makes it best.
+    stay below the level as good ones do, the level of the best row alone would not tell what makes it best. Rows that
+    the study does not have at its scale are left out; a row that it has and that was not run decides nothing yet.
     """
 
     among: tuple[str, ...]
@@ -369,13 +370,14 @@ class OfTheBest(Rule):
         return (
             f"{self.quantity.name} at most {self.level:g} of the row with the best {self.best_by.name}, which is at "
             f"least {self.least:g}, and lower in rows with at least half of that than in the others (margin "
-            f"{_margin(self.margin, self.quantity)}), among {', '.join(self.among)}"
+            f"{_margin(self.margin, self.quantity)}), among those that the scale has of {', '.join(self.among)}"
         )
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         by_row: dict[Quantity, dict[str, float]] = {self.best_by: {}, self.quantity: {}}
+        among = [row for row in self.among if row in record.design.rows] or self.among
         for quantity, means in by_row.items():
-            for row in self.among:
+            for row in among:
                 numbers = values(record, quantity, row, "")
                 if isinstance(numbers, Obstacle):
                     return [Statement(self.words, numbers.status, numbers.reason)]
