@@ -69,11 +69,19 @@ def test_a_refresh_reads_only_the_added_lines(folder: RunFolder, monkeypatch: py
 def test_a_log_regularly_reports_the_steps_of_the_runs(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    """Criterion: a line that is due has the step of each running run; a terminal has progress bars instead."""
+    """Criterion: a line that is due has the step, the loss and the speed of each running run, and the time left once
+    the pace is known; a terminal has progress bars instead."""
     monkeypatch.setattr("attractor.study.watch.now_and_then", lambda: lambda: True)
     job, said = Job(TrainConfig(n_steps=1000), folder.path, "gated"), StringIO()
-    append(folder, 120, loss=2.5)
+    append(folder, 120, loss=2.5, tokens_per_second=64.0)
     watch = LiveView(Console(file=said, force_terminal=terminal, width=120), [job])
+    monkeypatch.setattr(watch.progress, "get_time", lambda: 0.0)
     watch([job], [])
-    line = "0 of 1 runs ended; gated seed 0 step 120 of 1,000\n"
-    assert said.getvalue() == ("" if terminal else line)
+    monkeypatch.setattr(watch.progress, "get_time", lambda: 10.0)
+    append(folder, 220, loss=2.25, tokens_per_second=64.0)
+    watch([job], [])
+    lines = (
+        "0 of 1 runs ended; gated seed 0 step 120 of 1,000  loss 2.500  64 tok/s\n"
+        "0 of 1 runs ended  78 s left; gated seed 0 step 220 of 1,000  loss 2.250  64 tok/s\n"
+    )
+    assert said.getvalue() == ("" if terminal else lines)

@@ -11,7 +11,7 @@ from rich.console import Console
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job
-from attractor.train.console import in_numbers, now_and_then, print_line, run_progress, shown
+from attractor.train.console import in_numbers, now_and_then, print_line, run_progress, shown, time_left
 
 
 class LiveView:
@@ -58,10 +58,13 @@ class LiveView:
 
     def _in_one_line(self, running: Sequence[Job], ended: Sequence[Job]) -> str:
         """Say where the runs stand, for a log."""
-        under_way = [
-            f"{job.name} step {self.steps[job].record.get('step', 0):,} of {job.config.n_steps:,}" for job in running
-        ]
-        return "; ".join([f"{len(ended)} of {len(self.jobs)} runs ended", *under_way])
+        under_way = []
+        for job in running:
+            latest = self.steps[job].record
+            numbers = f"  {in_numbers(latest)}" if latest else ""
+            under_way.append(f"{job.name} step {latest.get('step', 0):,} of {job.config.n_steps:,}{numbers}")
+        all_runs = f"{len(ended)} of {len(self.jobs)} runs ended{time_left(self.progress, self.overall)}"
+        return "; ".join([all_runs, *under_way])
 
     def _announce(self, job: Job) -> None:
         summary = RunFolder.open(job.path).summary() if job.finished else None

@@ -53,6 +53,12 @@ def print_line(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
+def time_left(progress: Progress, bar: TaskID | None) -> str:
+    """Return the time left for a line of a log, or nothing while it is unknown; a live bar shows it anyway."""
+    remaining = next((task.time_remaining for task in progress.tasks if task.id == bar), None)
+    return f"  {in_time(remaining)} left" if remaining else ""
+
+
 def now_and_then() -> Callable[[], bool]:
     """Return a function that says whether a log may have another line: at most one in SECONDS_BETWEEN_LINES."""
     latest = time.monotonic()
@@ -97,18 +103,14 @@ class LiveConsole(Display):
 
     def taken(self, n_steps: int) -> None:
         if not self.console.is_terminal and self.due():
-            self.note(f"step {n_steps:>6}  {in_numbers(self.latest)}{self._time_left()}")
+            self.note(f"step {n_steps:>6}  {in_numbers(self.latest)}{time_left(self.progress, self.bar)}")
 
     def evaluated(self, record: dict[str, Any]) -> None:
         measured = {k: v for k, v in record.items() if k not in ("step", "tokens") and v is not None}
         numbers = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
-        left = "" if self.console.is_terminal else f"  {in_numbers(self.latest)}{self._time_left()}"
+        ahead = time_left(self.progress, self.bar)
+        left = "" if self.console.is_terminal else f"  {in_numbers(self.latest)}{ahead}"
         self.note(f"step {record['step']:>6}  {numbers}{left}")
-
-    def _time_left(self) -> str:
-        """Return the time left for a line of a log; a live bar shows it anyway."""
-        remaining = next((task.time_remaining for task in self.progress.tasks if task.id == self.bar), None)
-        return "" if remaining is None else f"  {remaining:.0f} s left"
 
     def _say_time_ahead(self, bar: TaskID, record: dict[str, Any]) -> None:
         """Say once how long all further steps take at the speed of the first ones."""
