@@ -5,11 +5,14 @@ networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 gi
 the file `sudoku17.csv`, and digits of their solutions are added.
 """
 
+from dataclasses import replace
+
 from attractor.study import Axis, Quantity, Scale, Study
 from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, CELLS_ELSEWHERE, LONGER, rows, scales
 from attractor.tasks.sudoku import Sudoku
 
 BOARDS_OF_9 = {"dense": Sudoku(), "sparse": Sudoku(puzzles="sudoku17.csv", givens=(17, 34))}
+COPIES_OF_9 = {label: replace(task, augment=True) for label, task in BOARDS_OF_9.items()}
 SETS = {
     "smoke": {
         "dense": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
@@ -19,7 +22,7 @@ SETS = {
         "dense": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
         "sparse": Sudoku(board_size=4, givens=(4, 7), ood_givens=(4, 5), n_valid_boards=512),
     },
-    "desk": BOARDS_OF_9,
+    "desk": COPIES_OF_9,
     "bench": BOARDS_OF_9,
     "paper": BOARDS_OF_9,
 }
@@ -33,8 +36,7 @@ def boards(sets: dict[str, Sudoku]) -> Axis:
 
 
 def scale(name: str) -> Scale:
-    usual = scales()[name]
-    return Scale(usual.base, usual.seeds, rows=rows(name).only(MODELS), columns=boards(SETS[name]))
+    return replace(scales()[name], rows=rows(name).only(MODELS), columns=boards(SETS[name]))
 
 
 STUDY = Study(

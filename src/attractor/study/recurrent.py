@@ -3,9 +3,9 @@
 smoke   4 x 4, width 32, 40 steps: too small to support any claim
 laptop  4 x 4 with 6 to 9 givens, 4 or 5 out of distribution, width 64, 800 steps of 64 boards (on 6 x 6 no board is
         solved after 1,000 steps, and steps take four times as long)
-desk    9 x 9 at width 128, 2,000 steps of 100 boards, with the recursive model of the recipe `solver`: about 20 minutes
-        of a core that computes in bf16 each, and 40 for AKOrN, since compiling halves the time of its many small
-        operations; steps of the recursive model have two iterations instead of 16
+desk    9 x 9 at width 128, 4,000 steps of 50 boards in random symmetric copies, each row at the rate of a pilot, with
+        the recursive model of the recipe `solver`: about 20 minutes of a core that computes in bf16 each, and 40 for
+        AKOrN; steps of the recursive model have two iterations instead of 16
 bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
@@ -19,6 +19,7 @@ gradient at the start, at the published weight, is 5e-6 to 1e-2 of the loss's on
 except that of E-single, which is half of it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig
@@ -27,6 +28,8 @@ from attractor.study.study import Axis, Scale
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import RECIPES, TrainConfig
 
+LOSS = Quantity("validation loss", "valid_loss", "lower")
+CELLS = Quantity("cells", "measures.cell_accuracy", "higher")
 BOARDS = Quantity("boards", "measures.board_accuracy", "higher")
 BOARDS_ELSEWHERE = Quantity("boards out of distribution", "measures.ood_board_accuracy", "higher")
 CELLS_ELSEWHERE = Quantity("cells out of distribution", "measures.ood_cell_accuracy", "higher")
@@ -42,16 +45,23 @@ CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correl
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "desk": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
 WIDTHS = {"smoke": 32, "laptop": 64, "desk": 128, "bench": 512, "paper": 512}
 HEADS = {"smoke": 4, "laptop": 4, "desk": 4, "bench": 8, "paper": 8}
+DESK_RATES: dict[
+    str, float
+] = {}  # those of studies/recurrent-rates.py that differ from the base's; empty until it has run
 SMALL_BOARDS = ("smoke", "laptop")  # laptop runs are stored, so models of 4 x 4 boards stay as they were
 
 
+def base(scale: str) -> TrainConfig:
+    return _BASES[scale]
+
+
 def scales() -> dict[str, Scale]:
-    return {scale: Scale(_BASES[scale], SEEDS[scale]) for scale in SEEDS}
+    return {name: Scale(_BASES[name], SEEDS[name], rates=DESK_RATES if name == "desk" else {}) for name in SEEDS}
 
 
 def kinds() -> dict[str, Scale]:
     """Return all scales, with the models of the paper's tables as rows."""
-    return {scale: Scale(_BASES[scale], SEEDS[scale], rows=rows(scale)) for scale in SEEDS}
+    return {name: replace(scale, rows=rows(name)) for name, scale in scales().items()}
 
 
 def rows(scale: str) -> Axis:
@@ -106,14 +116,24 @@ def _shape(scale: str) -> dict[str, Any]:
 _TASKS = {
     "smoke": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
     "laptop": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
-    "desk": Sudoku(),
+    "desk": Sudoku(augment=True),
     "bench": Sudoku(),
     "paper": Sudoku(),
 }
 _RUNS: dict[str, dict[str, Any]] = {
     "smoke": {"n_steps": 40, "batch_size": 16, "eval_every": 20, "ema": 0.9, "ema_every": 1},
     "laptop": {"n_steps": 800, "batch_size": 64, "eval_every": 200, "ema_every": 1},
-    "desk": {"n_steps": 2_000, "precision": "bf16", "compile": True, "eval_every": 500, "ema_every": 1},
+    "desk": {
+        "n_steps": 4_000,
+        "batch_size": 50,
+        "lr": 2e-3,
+        "schedule": "cosine",
+        "warmup_steps": 200,
+        "precision": "bf16",
+        "compile": True,
+        "eval_every": 1_000,
+        "ema_every": 1,
+    },
     "bench": {"n_steps": 3_000, "precision": "bf16", "eval_every": 500},
     "paper": {},
 }

@@ -1,0 +1,19 @@
+"""Which learning rate is best for each recurrent model on boards, on a shared grid? (a pilot, a quarter as long)"""
+
+from attractor.study import Scale, Study, axis
+from attractor.study.recurrent import BOARDS, CELLS, LOSS, base, rows
+
+STUDY = Study(
+    title="Learning rates of recurrent models",
+    question="Which learning rate is best for each recurrent model on Sudoku?",
+    source="no table of a paper: the pilot before the recurrent models at desk",
+    rows=rows("desk"),
+    columns=axis("lr", 1e-3, 2e-3, 4e-3),
+    baseline="ItrSA",
+    control=False,  # what guessing reaches is known here
+    quantities=(LOSS, CELLS, BOARDS),
+    scales={
+        "smoke": Scale(base("smoke"), seeds=(0,), rows=rows("smoke").only({"ItrSA", "ItrSA RMSNorm", "AKOrN"})),
+        "desk": Scale(base("desk").replace(n_steps=1_000, warmup_steps=50, eval_every=500), seeds=(100,)),
+    },
+)
