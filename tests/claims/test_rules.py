@@ -84,7 +84,7 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(part, Reaches):
         yield from ((part.row, column) for column in part.columns)
     elif isinstance(part, OfTheBest):
-        yield from ((row, "") for row in part.among)
+        yield from ((row, "") for row in part.rows)
     elif isinstance(part, Stays):
         yield from itertools.product(part.rows, part.columns)
     elif isinstance(part, Costs):

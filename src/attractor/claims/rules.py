@@ -358,7 +358,7 @@ class OfTheBest(Rule):
     the study does not have at its scale are left out; a row that it has and that was not run decides nothing yet.
     """
 
-    among: tuple[str, ...]
+    rows: tuple[str, ...]
     best_by: Quantity
     least: float  # of `best_by`; where the best row has less, no row is good
     level: float
@@ -370,14 +370,14 @@ class OfTheBest(Rule):
         return (
             f"{self.quantity.name} at most {self.level:g} of the row with the best {self.best_by.name}, which is at "
             f"least {self.least:g}, and lower in rows with at least half of that than in the others (margin "
-            f"{_margin(self.margin, self.quantity)}), among those that the scale has of {', '.join(self.among)}"
+            f"{_margin(self.margin, self.quantity)}), among those that the scale has of {', '.join(self.rows)}"
         )
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         by_row: dict[Quantity, dict[str, float]] = {self.best_by: {}, self.quantity: {}}
-        among = [row for row in self.among if row in record.design.rows] or self.among
+        rows = [row for row in self.rows if row in record.design.rows] or self.rows
         for quantity, means in by_row.items():
-            for row in among:
+            for row in rows:
                 numbers = values(record, quantity, row, "")
                 if isinstance(numbers, Obstacle):
                     return [Statement(self.words, numbers.status, numbers.reason)]
