@@ -12,7 +12,7 @@ from attractor.study.recurrent import BOARDS, BOARDS_ELSEWHERE, CELLS_ELSEWHERE,
 from attractor.tasks.sudoku import Sudoku
 
 BOARDS_OF_9 = {"dense": Sudoku(), "sparse": Sudoku(puzzles="sudoku17.csv", givens=(17, 34))}
-COPIES_OF_9 = {label: replace(task, augment=True) for label, task in BOARDS_OF_9.items()}
+COPIES_OF_9 = {label: replace(task, augment=True, ood_givens=(28, 30)) for label, task in BOARDS_OF_9.items()}
 SETS = {
     "smoke": {
         "dense": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),

@@ -1,7 +1,11 @@
 """Which learning rate is best for each recurrent model on boards, on a shared grid? (a pilot, a quarter as long)"""
 
+from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.study import Scale, Study, axis
-from attractor.study.recurrent import BOARDS, CELLS, LOSS, base, rows
+from attractor.study.recurrent import BOARDS, CELLS, base, rows
+from attractor.tasks.sudoku import Sudoku
+
+DESK = base("desk").replace(task=Sudoku(augment=True), n_steps=1_000, warmup_steps=50, eval_every=500)
 
 STUDY = Study(
     title="Learning rates of recurrent models",
@@ -11,9 +15,9 @@ STUDY = Study(
     columns=axis("lr", 1e-3, 2e-3, 4e-3),
     baseline="ItrSA",
     control=False,  # what guessing reaches is known here
-    quantities=(LOSS, CELLS, BOARDS),
+    quantities=(LOSS_OF_VALIDATION, CELLS, BOARDS),
     scales={
         "smoke": Scale(base("smoke"), seeds=(0,), rows=rows("smoke").only({"ItrSA", "ItrSA RMSNorm", "AKOrN"})),
-        "desk": Scale(base("desk").replace(n_steps=1_000, warmup_steps=50, eval_every=500), seeds=(100,)),
+        "desk": Scale(DESK, seeds=(100,)),
     },
 )

@@ -251,7 +251,22 @@ def test_a_model_that_solves_nothing_does_not_fail_by_more_iterations() -> None:
     rows = {"ItrSA": runs(later=0.1), "AKOrN one sphere, RMSNorm": runs(later=0.1)}
     found = verdict("J7", rows | {"AKOrN one sphere": runs(0.01, later=-0.005)})
     assert found.status == "unclear"
-    assert "below 0.1 nothing is solved" in found.reason
+    assert "below 0.1 there is hardly a board to gain or to lose" in found.reason
+
+
+@pytest.mark.parametrize("claim", ["J4", "J5", "J6", "J10"])
+@pytest.mark.parametrize(("later", "tells"), [(0.05, False), (0.3, True)])
+def test_a_reference_that_solves_nothing_has_nothing_to_lose(claim: str, later: float, tells: bool) -> None:
+    """Criterion: rows that solve as few boards as the reference say nothing, unless it solves some by 64 iterations,
+    which 16 had not."""
+    turning = {"before": {"outside": 1.0}, "rows": {"later": {"outside": 0.0}}}
+    rows = {
+        row: untrained(runs(0.01, -0.1 if "spectral" in row else -0.3, 0.1, later, ratio=0.5), turning=turning)
+        for row in (*RECURRENT, "starts as its stimulus", "no injection")
+    }
+    found = verdict(claim, rows)
+    assert found.status == ("fails" if tells else "unclear")
+    assert ("below 0.1 there is hardly a board" in found.reason) is not tells
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,20 @@ def _shortest_slow_memory(run: MeasuredRun) -> Number:
     return min(sum(heads) / len(heads) for heads in by_layer) if by_layer else None
 
 
-def _gained_by_time(run: MeasuredRun) -> Number:
+def _boards_over_time(run: MeasuredRun) -> Mapping[str, float]:
+    """Return the shares of boards out of distribution that are solved, by the number of iterations."""
     solved = run.probes.get("dynamics", {}).get("accuracy", {}).get("ood", {}).get("board_accuracy", {})
-    return solved["64"] - solved["16"] if {"16", "64"} <= solved.keys() else None
+    return solved if {"16", "64"} <= solved.keys() else {}
+
+
+def _gained_by_time(run: MeasuredRun) -> Number:
+    solved = _boards_over_time(run)
+    return solved["64"] - solved["16"] if solved else None
+
+
+def _solved_by_time(run: MeasuredRun) -> Number:
+    solved = _boards_over_time(run)
+    return max(solved["16"], solved["64"]) if solved else None
 
 
 COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
@@ -205,6 +216,7 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "gate_opening": _magnitude("timescales.gate"),  # a gate may open with either sign
     "shortest_slow_memory": _shortest_slow_memory,
     "gained_by_time": _gained_by_time,
+    "solved_by_time": _solved_by_time,
     "distance_from_criticality": _magnitude("probes.dynamics.exponents.largest"),
 }
 

@@ -28,7 +28,6 @@ from attractor.study.study import Axis, Scale
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import RECIPES, TrainConfig
 
-LOSS = Quantity("validation loss", "valid_loss", "lower")
 CELLS = Quantity("cells", "measures.cell_accuracy", "higher")
 BOARDS = Quantity("boards", "measures.board_accuracy", "higher")
 BOARDS_ELSEWHERE = Quantity("boards out of distribution", "measures.ood_board_accuracy", "higher")
@@ -116,7 +115,7 @@ def _shape(scale: str) -> dict[str, Any]:
 _TASKS = {
     "smoke": Sudoku(board_size=4, n_boards=512, n_valid_boards=64),
     "laptop": Sudoku(board_size=4, givens=(6, 9), ood_givens=(4, 5), n_valid_boards=512),
-    "desk": Sudoku(augment=True),
+    "desk": Sudoku(augment=True, ood_givens=(28, 30)),  # of 24 to 30 such small models solve next to none
     "bench": Sudoku(),
     "paper": Sudoku(),
 }
