@@ -9,6 +9,7 @@ from attractor.study import Study
 from attractor.study.recurrent import (
     BOARDS,
     BOARDS_ELSEWHERE,
+    BOARDS_LONGER,
     CELLS_ELSEWHERE,
     CORRELATION,
     ENTROPY,
@@ -27,7 +28,18 @@ STUDY = Study(
     rows=rows("paper"),
     baseline="ItrSA",
     control=False,  # what guessing reaches is known here
-    quantities=(BOARDS, BOARDS_ELSEWHERE, LONGER, CELLS_ELSEWHERE, EXPONENT, NORM, ENTROPY, CORRELATION, PENALTY),
+    quantities=(
+        BOARDS,
+        BOARDS_LONGER,
+        BOARDS_ELSEWHERE,
+        LONGER,
+        CELLS_ELSEWHERE,
+        EXPONENT,
+        NORM,
+        ENTROPY,
+        CORRELATION,
+        PENALTY,
+    ),
     probes=("dynamics", "penalty"),
     scales=kinds(),
     claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9"),

@@ -5,19 +5,20 @@ from attractor.study import Scale, Study, axis
 from attractor.study.recurrent import BOARDS, CELLS, base, rows
 from attractor.tasks.sudoku import Sudoku
 
+FAMILIES = {"ItrSA", "ItrSA RMSNorm", "ItrSA energies", "ItrSA pre-norm", "AKOrN", "recursive"}
 DESK = base("desk").replace(task=Sudoku(augment=True), n_steps=1_000, warmup_steps=50, eval_every=500)
 
 STUDY = Study(
     title="Learning rates of recurrent models",
     question="Which learning rate is best for each recurrent model on Sudoku?",
     source="no table of a paper: the pilot before the recurrent models at desk",
-    rows=rows("desk"),
+    rows=rows("desk").only(FAMILIES),
     columns=axis("lr", 1e-3, 2e-3, 4e-3),
     baseline="ItrSA",
     control=False,  # what guessing reaches is known here
     quantities=(LOSS_OF_VALIDATION, CELLS, BOARDS),
     scales={
-        "smoke": Scale(base("smoke"), seeds=(0,), rows=rows("smoke").only({"ItrSA", "ItrSA RMSNorm", "AKOrN"})),
+        "smoke": Scale(base("smoke"), seeds=(0,), rows=rows("smoke").only(FAMILIES)),
         "desk": Scale(DESK, seeds=(100,)),
     },
 )
