@@ -12,7 +12,7 @@ import numpy as np
 from attractor.errors import InputError, require
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
-from attractor.progress import StartProgress
+from attractor.progress import StartProgress, no_progress
 from attractor.solving.test_time_accuracy import accuracy_over_time
 from attractor.tasks import Task
 from attractor.tasks.sudoku import Puzzles, SudokuTask, read
@@ -63,7 +63,9 @@ class BoardsOfFile(SudokuTask):
         self.sets = Sets(nothing, {self.name: boards}, 0, puzzles.n_malformed, fingerprint="")
 
 
-def evaluate_run(run: Finished, question: Question, start_progress: StartProgress) -> Iterator[EvaluationRow]:
+def evaluate_run(
+    run: Finished, question: Question, start_progress: StartProgress = no_progress
+) -> Iterator[EvaluationRow]:
     """Yield a row for each validation set and each number of iterations, in this order."""
     task = _task(run, question)
     model = run.model

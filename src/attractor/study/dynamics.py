@@ -70,7 +70,6 @@ from attractor.models.itrsa import ItrSA
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, Step
 from attractor.models.recurrent import RecurrentModel
-from attractor.progress import no_progress
 from attractor.solving.evaluation import Question, evaluate_run
 from attractor.taps import capture
 from attractor.train.config import TrainConfig
@@ -287,7 +286,7 @@ def accuracies(model: RecurrentModel, config: TrainConfig) -> dict[str, dict[str
     """
     by_set: dict[str, dict[str, dict[str, float]]] = {}
     run = Finished(config, model, checkpoint="the last")
-    for row in evaluate_run(run, Question(n_iterations=LONGER), no_progress):
+    for row in evaluate_run(run, Question(n_iterations=LONGER)):
         for measure, value in row.measures.items():
             if measure not in COSTS:
                 by_set.setdefault(row.part, {}).setdefault(measure, {})[str(row.n_iterations)] = value
