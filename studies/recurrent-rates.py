@@ -7,6 +7,7 @@ from attractor.tasks.sudoku import Sudoku
 
 FAMILIES = {"ItrSA", "ItrSA RMSNorm", "ItrSA energies", "ItrSA pre-norm", "AKOrN", "recursive"}
 DESK = base("desk").replace(task=Sudoku(augment=True), n_steps=1_000, warmup_steps=50, eval_every=500)
+BENCH = base("bench").replace(n_steps=750, eval_every=375)
 
 STUDY = Study(
     title="Learning rates of recurrent models",
@@ -20,5 +21,6 @@ STUDY = Study(
     scales={
         "smoke": Scale(base("smoke"), seeds=(0,), rows=rows("smoke").only(FAMILIES)),
         "desk": Scale(DESK, seeds=(100,)),
+        "bench": Scale(BENCH, (100,), rows("bench").only(FAMILIES), axis("lr", 2.5e-4, 5e-4, 1e-3, 2e-3)),
     },
 )
