@@ -11,6 +11,7 @@ from studies import BASE, ENTROPY, SPEED, shifted, study
 from attractor.claims.further_seeds import MOST, further_seeds, with_seeds
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
+from attractor.report.study_table import tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.statistics.power import power_of_pairs
@@ -270,3 +271,43 @@ def test_stored_runs_on_other_data_get_no_verdict(field: str, said: str) -> None
     assert judged.verdict()[-1].text == f"rival: no verdict: {said} than the baseline's"
     assert judged.sensitivity[""].sensitive is None
     assert judged.leaders(judged.families[0]) == {}
+
+
+RATES_TRIED = ("0.001", "0.002", "0.004", "0.008")
+
+
+def pilot(**losses: list[float | None]) -> StudyRecord:
+    """Return a pilot of one seed, with the losses of each row by rate."""
+    columns = {rate: {row: [losses[row][n]] for row in losses} for n, rate in enumerate(RATES_TRIED)}
+    record = study(columns=columns, control=None, seeds=(100,))
+    return replace(record, design=replace(record.design, columns_name="lr"))
+
+
+def test_a_pilot_says_which_rate_is_best_and_where_its_grid_does_not_tell() -> None:
+    verdict = JudgedStudy(
+        pilot(
+            standard=[1.9, 1.7, 1.8, math.nan],
+            gated=[None, 1.6, 1.7, 1.8],
+            mla=[1.9, 1.8, 1.7, 1.6],
+            unknown=[None, None, None, None],
+        )
+    ).verdict()
+    (line,) = [line.text for line in verdict if not line.subject]
+    best, open_, edge = line.split(": ")[1:]
+    assert best.startswith("standard 0.002.")
+    assert open_.startswith("gated 0.002.")
+    assert edge == "mla 0.008."
+
+
+def test_a_rate_beside_a_diverged_run_is_the_best_of_those_that_are_not_at_the_edge() -> None:
+    (line,) = [line for line in JudgedStudy(pilot(standard=[1.9, 1.8, 1.7, math.nan])).verdict() if not line.subject]
+    assert line.text.endswith("are: standard 0.004.")
+
+
+def test_columns_without_a_difference_share_a_part_and_have_no_line_in_the_table() -> None:
+    judged = JudgedStudy(pilot(standard=[1.9, None, 1.7, 1.8], gated=[None, 1.6, None, 1.8]))
+    (line,) = [line for line in judged.verdict() if line.subject == "gated"]
+    assert [part.place for part in line.parts] == ["lr 0.008", "lr 0.001, 0.004", "lr 0.002"]
+    assert [part.kind for part in line.parts] == ["one seed", "not run", "no pairs"]
+    (table,) = [table for table in tables(judged) if table.name == "differences"]
+    assert [row[1].text for row in table.rows] == ["0.008"]

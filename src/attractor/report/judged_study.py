@@ -177,6 +177,10 @@ class JudgedStudy:
         is_word = not column or any(map(str.isalpha, column))
         return column if is_word else f"{self.design.columns_name} {column}"
 
+    def _places(self, columns: Sequence[str]) -> str:
+        first, *others = columns
+        return ", ".join([self.place(first), *others])
+
     @property
     def judged_in(self) -> str:
         """The unit or the quantity of the verdict's differences."""
@@ -260,8 +264,9 @@ class JudgedStudy:
         return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
 
     def verdict(self) -> list[VerdictLine]:
-        """Return lines on sensitivity, a line for each rival on the first tested quantity, and what to do next."""
-        return [*self._instrument(), *(self._about(row) for row in self.rivals), *self._what_next()]
+        """Return lines on sensitivity and rates, one for each rival on the first tested quantity, and what to do next."""
+        about = (self._about(row) for row in self.rivals)
+        return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
     def _sensitivity(self, column: str) -> ControlGap:
         """Return the gap that tells whether a column can distinguish mechanisms."""
@@ -358,11 +363,44 @@ class JudgedStudy:
         texts = {kind: text.format("; ".join(lines[kind])) for kind, text in words.items() if kind in lines}
         return [VerdictLine("", (VerdictPart(kind, "", text),)) for kind, text in texts.items()]
 
+    def _best_rates(self) -> list[VerdictLine]:
+        """Say at which learning rate each row is best, if rates are the columns, and where the grid does not tell.
+
+        A rate is shown to be best only if both of its neighbours were tried.
+        """
+        if self.design.columns_name != "lr":
+            return []
+        rates, measure = self.design.columns, self.tested[0]
+        known: dict[str, list[str]] = {"best": [], "open": [], "edge": []}
+        for row in self.design.rows:
+            means = {rate: self.spread(row, rate, measure).mean for rate in rates}
+            finite = {rate: mean for rate, mean in means.items() if mean is not None and math.isfinite(mean)}
+            if finite:
+                choose = max if measure.better == "higher" else min
+                best = choose(finite, key=lambda rate: finite[rate])
+                at = rates.index(best)
+                beside = [means[rate] for rate in rates[max(at - 1, 0) : at + 2]]
+                kind = "open" if None in beside else "edge" if len(beside) < 3 else "best"
+                known[kind].append(f"{row} {best}")
+        words = {
+            "best": f"The best learning rates by {measure.title} are: {{}}.",
+            "open": "These are the best so far, but a rate beside them was not tried: {}.",
+            "edge": "These are the best of the grid and stand at its edge, so that a wider grid is needed: {}.",
+        }
+        texts = [words[kind].format(", ".join(rows)) for kind, rows in known.items() if rows]
+        return [VerdictLine("", (VerdictPart("rates", "", " ".join(texts)),))] if texts else []
+
     def _about(self, row: str) -> VerdictLine:
-        measure = self.tested[0]
-        differences = [self.differences[row, column, measure] for column in self.design.columns]
-        parts = tuple(_part(difference, self.place(difference.column)) for difference in differences)
-        return VerdictLine(row, parts, self._parameters_apart(row) + self._rates_apart(row))
+        """Return the outcome in each column; columns without a difference share a part for each reason."""
+        measure, parts, without = self.tested[0], [], dict[str, list[JudgedDifference]]()
+        for column in self.design.columns:
+            difference = self.differences[row, column, measure]
+            if difference.interval is None:
+                without.setdefault(difference.words, []).append(difference)
+            else:
+                parts.append(_part(difference, self.place(column)))
+        parts += [_part(alike[0], self._places([found.column for found in alike])) for alike in without.values()]
+        return VerdictLine(row, tuple(parts), self._parameters_apart(row) + self._rates_apart(row))
 
     def _what_next(self) -> list[VerdictLine]:
         """Say what would decide an open verdict. A study of stored runs or of costs alone has nothing to add."""

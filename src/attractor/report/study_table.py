@@ -57,8 +57,8 @@ def tables(judged: JudgedStudy) -> list[StudyTable]:
     made: list[StudyTable] = []
     for family in judged.families:
         made.append(results(judged, family))
-        if any(map(judged.is_tested, family)):
-            made.append(differences(judged, family))
+        if any(map(judged.is_tested, family)) and (of_family := differences(judged, family)).rows:
+            made.append(of_family)
     return made
 
 
@@ -108,6 +108,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         for row in design.rows
         if row != design.baseline
     ]
+    # What has no pair of runs would be a line of dashes. The results and the verdict say so already.
+    judged_differences = [found for found in judged_differences if found.outcome not in ("not run", "no pairs")]
     several_columns, several_measures = len(design.columns) > 1, len(tested) > 1
     headings = [design.rows_name]
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
