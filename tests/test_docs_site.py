@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -136,6 +137,11 @@ def test_the_results_that_pages_show_are_stored() -> None:
         record = json.loads((RESULTS / f"study-{argument}-laptop.json").read_text())
         rows = re.search(r":rows: (.*)", body)
         assert rows is None or set(re.split(", *", rows[1])) <= set(record["design"]["rows"]), name(page)
+    for page, argument, body in directives("results"):
+        scale, quantities = (re.search(rf":{option}: (.*)", body)[1] for option in ("scale", "quantities"))
+        record = json.loads((RESULTS / f"study-{argument}-{scale}.json").read_text())
+        known = {quantity["name"] for quantity in record["design"]["quantities"]}
+        assert set(re.split(", *", quantities)) <= known, name(page)
     for _, argument, _ in directives("comparison"):
         assert (RESULTS / f"compare-{argument}.json").exists()
 
@@ -167,6 +173,21 @@ def test_costs_are_ratios_to_the_baseline() -> None:
     assert gqa[4] == f"{ours['peak_memory_bytes'] / theirs['peak_memory_bytes']:.2f}x"
     with pytest.raises(ValueError, match="rows must be of standard"):
         measured.cost_rows(record, ["standart"])
+
+
+def test_results_show_the_rows_that_ran_and_the_chosen_quantities() -> None:
+    measured = in_docs("measured")
+    record = measured.read_record(RESULTS / "study-recurrent-rates-desk.json")
+    one_rate = replace(record, design=replace(record.design, columns=("0.008",)))
+    headings, rows, caption = measured.result_rows(one_rate, ["boards"])
+    assert headings == ["model", "seeds", "params", "boards ↑"]
+    ran = [cell for cell in record.cells if cell.column == "0.008" and cell.outcomes]
+    assert [row[0] for row in rows] == [cell.row for cell in ran]
+    found = [cell.outcomes[0].summary["measures"]["board_accuracy"] for cell in ran]
+    assert [float(row[-1]) for row in rows] == pytest.approx(found, abs=5e-4)
+    assert caption.startswith("One seed")
+    with pytest.raises(ValueError, match="quantities must be of validation loss, cells, boards, got bords"):
+        measured.result_rows(one_rate, ["bords"])
 
 
 def test_every_finding_names_its_evidence() -> None:

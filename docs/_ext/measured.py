@@ -1,7 +1,12 @@
-"""Tables of what was measured, read from results/ when the site is built: `costs`, `verdicts` and comparisons.
+"""Tables of what was measured, read from results/ when the site is built: costs, verdicts, results and comparisons.
 
 :::{costs} overhead                     a study's name; `rows` chooses some of its rows
 :rows: standard, coupled-euler
+:::
+
+:::{results} recurrent-models           the rows of a study of one column that have runs
+:scale: desk
+:quantities: boards, largest exponent   some of its quantities
 :::
 
 :::{verdicts} C1 C4
@@ -23,13 +28,14 @@ from attractor.numerals import with_prefix
 from attractor.papers.ledger import Entry, find_records, ledger, read_record
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells
-from attractor.report.study_table import console_tables
+from attractor.report.study_table import console_tables, results
 from attractor.report.table import UNKNOWN
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.statistics.intervals import mean_interval
 
 RESULTS = Path(__file__).parents[2] / "results"
 COST_HEADINGS = ("mechanism", "parameters", "forward", "step", "peak memory")
+N_LEADING = 3  # the row, its seeds and its parameters
 VERDICT_HEADINGS = ("id", "claim", "published", "ours", "interval", "verdict")
 
 
@@ -100,6 +106,33 @@ class Costs(SphinxDirective):
         ]
 
 
+def result_rows(record: StudyRecord, chosen: Sequence[str]) -> tuple[list[str], list[list[str]], str]:
+    """The headings and rows of a study's results, for the rows that have runs, with the line on seeds and budget."""
+    judged = JudgedStudy(record)
+    unknown = set(chosen) - {measure.title for measure in judged.headlines}
+    if unknown:
+        known = ", ".join(measure.title for measure in judged.headlines)
+        raise InputError(f"quantities must be of {known}, got {', '.join(sorted(unknown))}")
+    shown = results(judged, judged.families[0])
+    (column,) = record.design.columns
+    kept = [n for n, heading in enumerate(shown.headings) if n < N_LEADING or heading.rstrip(" ↓↑") in chosen]
+    rows = [[row[n].text for n in kept] for row in shown.rows if judged.cell(row[0].text, column).outcomes]
+    return [shown.headings[n] for n in kept], rows, shown.caption[0]
+
+
+class Results(SphinxDirective):
+    required_arguments = 1
+    option_spec = {"scale": directives.unchanged, "quantities": directives.unchanged_required}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        path = RESULTS / f"study-{self.arguments[0]}-{self.options.get('scale', 'laptop')}.json"
+        self.env.note_dependency(str(path))
+        chosen = [name.strip() for name in self.options["quantities"].split(",")]
+        headings, rows, caption = result_rows(read_record(path), chosen)
+        source = f"{caption} From results/{path.name}."
+        return [table(headings, rows, "costs"), nodes.paragraph("", source, classes=["source"])]
+
+
 class Verdicts(SphinxDirective):
     required_arguments = 1
     final_argument_whitespace = True
@@ -132,12 +165,12 @@ class Comparison(SphinxDirective):
 def compared(record: StudyRecord) -> tuple[Sequence[str], list[list[str]], Sequence[str], list[str]]:
     """What a comparison prints: headings, rows and captions of its table, and the verdict but for the command."""
     judged = JudgedStudy(record)
-    results, *_ = console_tables(judged)
-    rows = [[entry.text for entry in row] for row in results.rows]
+    printed, *_ = console_tables(judged)
+    rows = [[entry.text for entry in row] for row in printed.rows]
     return (
-        results.headings,
+        printed.headings,
         rows,
-        results.caption,
+        printed.caption,
         [line.text for line in judged.verdict() if line.subject != "What next"],
     )
 
@@ -155,6 +188,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str) -> 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("costs", Costs)
+    app.add_directive("results", Results)
     app.add_directive("verdicts", Verdicts)
     app.add_directive("comparison", Comparison)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -264,7 +264,7 @@ class JudgedStudy:
         return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
 
     def verdict(self) -> list[VerdictLine]:
-        """Return lines on sensitivity and rates, one for each rival on the first tested quantity, and what to do next."""
+        """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next."""
         about = (self._about(row) for row in self.rivals)
         return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
