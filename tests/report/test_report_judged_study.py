@@ -227,19 +227,20 @@ def test_an_insensitive_setting_leads_to_the_advice_of_another_setting() -> None
 
 def test_one_seed_leads_to_the_advice_of_more() -> None:
     judged = JudgedStudy(study({"standard": [1.7], "uniform": [2.2], "rival": [1.5]}, seeds=(3,)))
-    assert judged.verdict()[-1].text.endswith("attractor study run studies/synthetic.py --seeds 0 1 2 3")
+    assert judged.verdict()[-1].text.endswith("attractor study run studies/synthetic.py --seeds 3 4 5 6")
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("attractor compare", "attractor compare --seeds 0 1 2 5"),
-        ("attractor compare --seeds 2 5 --out 'a b'", "attractor compare --out 'a b' --seeds 0 1 2 5"),
-        ("attractor compare --seeds=2 --lr 1", "attractor compare --lr 1 --seeds 0 1 2 5"),
-        ("attractor compare standard --seeds 2 5", "attractor compare standard --seeds 0 1 2 5"),
+        ("attractor compare", "attractor compare --seeds 2 5 6 7"),
+        ("attractor compare --seeds 2 5 --out 'a b'", "attractor compare --out 'a b' --seeds 2 5 6 7"),
+        ("attractor compare --seeds=2 --lr 1", "attractor compare --lr 1 --seeds 2 5 6 7"),
+        ("attractor compare standard --seeds 2 5", "attractor compare standard --seeds 2 5 6 7"),
+        ("attractor study run x.py --part 2/3 --threads 1", "attractor study run x.py --threads 1 --seeds 2 5 6 7"),
     ],
 )
-def test_the_command_keeps_all_but_its_seeds(command: str, expected: str) -> None:
+def test_the_command_keeps_all_but_its_seeds_and_its_part(command: str, expected: str) -> None:
     assert with_seeds(command, (2, 5), 4) == expected
 
 

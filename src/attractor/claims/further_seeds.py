@@ -47,12 +47,18 @@ def further_seeds(differences: Values, margin: float | None, level: float) -> Fu
 
 
 def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
-    """Return the command with `n_seeds` seeds: the known ones, filled up with the lowest unused ones."""
-    others = (seed for seed in range(n_seeds) if seed not in known)
-    seeds = sorted([*known, *list(others)[: n_seeds - len(known)]])
-    words = shlex.split(command)
-    start = next((n for n, word in enumerate(words) if word.split("=")[0] == "--seeds"), None)
-    if start is not None:
-        end = next((n for n in range(start + 1, len(words)) if not words[n].isdigit()), len(words))
-        del words[start:end]
+    """Return the command for `n_seeds` seeds, the known ones and those that follow, of the whole study.
+
+    So the further seeds of a pilot are not those of the study that the pilot is for.
+    """
+    first = max(known, default=-1) + 1
+    seeds = [*sorted(known), *range(first, first + n_seeds - len(known))]
+    words = _without(_without(shlex.split(command), "--seeds"), "--part")
     return shlex.join([*words, "--seeds", *map(str, seeds)])
+
+
+def _without(words: list[str], option: str) -> list[str]:
+    """Return the words of a command without an option and its numbers."""
+    start = next((n for n, word in enumerate(words) if word.split("=")[0] == option), len(words))
+    end = next((n for n in range(start + 1, len(words)) if not words[n][0].isdigit()), len(words))
+    return [*words[:start], *words[end:]]
