@@ -147,12 +147,15 @@ def _stated(part: Statement) -> str:
 
 
 def _what_would_decide(parts: Sequence[Statement]) -> list[str]:
-    """Name the largest numbers of pairs that any part needs, which suffice for all parts."""
+    """Name the largest numbers of pairs that any part needs, which suffice for all parts.
+
+    A number that the runs already have says nothing: the difference is near the margin.
+    """
     wanted = (
-        ("show the effect in question", [part.to_show for part in parts]),
-        ("show that there is none, within the margin", [part.to_exclude for part in parts]),
+        ("show the effect in question", [(part.to_show, part.n) for part in parts]),
+        ("show that there is none, within the margin", [(part.to_exclude, part.n) for part in parts]),
     )
-    known = [(goal, [n for n in counts if n is not None]) for goal, counts in wanted]
+    known = [(goal, [n for n, present in counts if n is not None and n > present]) for goal, counts in wanted]
     texts = [f"{max(counts)} pairs would {goal}" for goal, counts in known if counts]
     return [" and ".join(texts) + " (power 80%, at the spread observed)"] if texts else []
 
