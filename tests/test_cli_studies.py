@@ -3,14 +3,16 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attractor import cli
-from attractor.cli.evidence import folder_around
+from attractor.cli.evidence import folder_around, without_private_folders
 from attractor.errors import InputError
 from attractor.files import prepare_place, write_text
+from invented_records import record
 
 FILE = """
 from attractor.study import Scale, Study, axis
@@ -143,3 +145,17 @@ def test_an_error_of_writing_names_the_requested_file(tmp_path):
     prepare_place(absent)
     write_text(absent, "now")
     assert [path.name for path in absent.parent.iterdir()] == ["file.json"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("attractor study run a.py --root /mine/runs --workers 1", "attractor study run a.py --workers 1"),
+        ("attractor study run a.py --cuda-graphs --root=/mine/runs", "attractor study run a.py --cuda-graphs"),
+        ("attractor study run a.py --root runs", "attractor study run a.py --root runs"),
+    ],
+)
+def test_a_stored_command_names_no_private_folder(command: str, expected: str) -> None:
+    invented = record({"standard": [1.7]})
+    of_here = replace(invented, design=replace(invented.design, command=command))
+    assert without_private_folders(of_here).design.command == expected

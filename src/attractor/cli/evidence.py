@@ -1,10 +1,11 @@
 """Commands about the results of runs and studies: report, claims, advise."""
 
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -14,6 +15,9 @@ from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
 from attractor.train.config import Runtime
+
+if TYPE_CHECKING:
+    from attractor.runs.study_record import StudyRecord
 
 RESULTS = Path("results")
 
@@ -91,8 +95,20 @@ def report(args: ReportArguments, console: Console) -> None:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"'{source}' must hold a study's record, and is damaged ({reason}); store it anew") from error
     if args.store is not None:
-        write_text(args.store, record.to_text())
+        write_text(args.store, without_private_folders(record).to_text())
     say(console, str(page))
+
+
+def without_private_folders(record: "StudyRecord") -> "StudyRecord":
+    """Return the record with a command that has no absolute path, since a stored record is published."""
+    kept: list[str] = []
+    for word in shlex.split(record.design.command):
+        option, _, value = word.partition("=")
+        if not Path(value or option).is_absolute():
+            kept.append(word)
+        elif not value and kept[-1].startswith("--"):
+            kept.pop()  # the option whose value the path is
+    return replace(record, design=replace(record.design, command=shlex.join(kept)))
 
 
 def folder_around(source: Path) -> Path:
