@@ -399,7 +399,7 @@ def opened_gate() -> "Figure":
 
 
 def longer() -> "Figure":
-    return of_study("recurrent-models", "longer-ood-board-accuracy")
+    return of_study("recurrent-models", "longer-ood-board-accuracy", "desk")
 
 
 def phase_difference() -> "Figure":

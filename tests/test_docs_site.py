@@ -141,7 +141,7 @@ def test_the_results_that_pages_show_are_stored() -> None:
         scale, quantities = (re.search(rf":{option}: (.*)", body)[1] for option in ("scale", "quantities"))
         record = json.loads((RESULTS / f"study-{argument}-{scale}.json").read_text())
         known = {quantity["name"] for quantity in record["design"]["quantities"]}
-        assert set(re.split(", *", quantities)) <= known, name(page)
+        assert set(re.split("; *", quantities)) <= known, name(page)
     for _, argument, _ in directives("comparison"):
         assert (RESULTS / f"compare-{argument}.json").exists()
 

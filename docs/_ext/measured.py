@@ -6,7 +6,7 @@
 
 :::{results} recurrent-models           the rows of a study of one column that have runs
 :scale: desk
-:quantities: boards, largest exponent   some of its quantities
+:quantities: boards; largest exponent   some of its quantities
 :::
 
 :::{verdicts} C1 C4
@@ -127,7 +127,7 @@ class Results(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         path = RESULTS / f"study-{self.arguments[0]}-{self.options.get('scale', 'laptop')}.json"
         self.env.note_dependency(str(path))
-        chosen = [name.strip() for name in self.options["quantities"].split(",")]
+        chosen = [name.strip() for name in self.options["quantities"].split(";")]
         headings, rows, caption = result_rows(read_record(path), chosen)
         source = f"{caption} From results/{path.name}."
         return [table(headings, rows, "costs"), nodes.paragraph("", source, classes=["source"])]

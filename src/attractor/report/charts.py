@@ -188,10 +188,10 @@ def _of_dynamics(judged: JudgedStudy) -> Iterator[Chart]:
             )
     for part, measure in measures_over_time(judged):
         panels = _by_column(judged, partial(over_time, judged, part, measure))
-        accuracy = measure.replace("_", " ")
+        accuracy = measure.replace("_", " ")  # or energy
         title = f"{in_capitals(accuracy)}, {part}, by number of iterations"
         caption = f"The figure shows the {accuracy} on the set '{part}' against the number of iterations. {SEEDS}"
-        yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", measure, panels)
+        yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", accuracy, panels)
 
 
 def _shown(title: str, place: str) -> str:

@@ -392,14 +392,15 @@ class JudgedStudy:
 
     def _about(self, row: str) -> VerdictLine:
         """Return the outcome in each column; columns without a difference share a part for each reason."""
-        measure, parts, without = self.tested[0], [], dict[str, list[JudgedDifference]]()
+        measure, parts = self.tested[0], []
+        without: dict[tuple[str, str], list[str]] = {}  # columns by outcome and words
         for column in self.design.columns:
             difference = self.differences[row, column, measure]
             if difference.interval is None:
-                without.setdefault(difference.words, []).append(difference)
+                without.setdefault((difference.outcome, difference.words), []).append(column)
             else:
                 parts.append(_part(difference, self.place(column)))
-        parts += [_part(alike[0], self._places([found.column for found in alike])) for alike in without.values()]
+        parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
         return VerdictLine(row, tuple(parts), self._parameters_apart(row) + self._rates_apart(row))
 
     def _what_next(self) -> list[VerdictLine]:

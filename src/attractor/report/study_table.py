@@ -109,7 +109,7 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         if row != design.baseline
     ]
     # What has no pair of runs would be a line of dashes. The results and the verdict say so already.
-    judged_differences = [found for found in judged_differences if found.outcome not in ("not run", "no pairs")]
+    judged_differences = [entry for entry in judged_differences if entry.outcome not in ("not run", "no pairs")]
     several_columns, several_measures = len(design.columns) > 1, len(tested) > 1
     headings = [design.rows_name]
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
