@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attractor.control import QKClip, QuacK, query_key_heads
 from attractor.control.process_groups import groups_of
 from attractor.errors import InputError
+from attractor.train.distributed import end_process
 
 N_STEPS, THRESHOLD = 3, 0.5
 
@@ -235,3 +236,4 @@ def test_one_process_needs_no_group() -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_process(0)

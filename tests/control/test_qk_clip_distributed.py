@@ -20,6 +20,7 @@ from attractor.attention import PRESETS
 from attractor.control.heads import query_key_heads
 from attractor.control.logit_maxima import LogitMaxima
 from attractor.control.qk_clip import QKClip
+from attractor.train.distributed import end_process
 
 N_PROCESSES = 2
 CASES: dict[str, dict[str, Any]] = {
@@ -134,3 +135,4 @@ def main(root: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_process(0)

@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from attractor.control import QuacK
 from attractor.models import TransformerConfig
+from attractor.train.distributed import end_process
 
 WAYS = ("plain", "ddp", "fsdp")
 MUON = "muon and adamw"
@@ -146,3 +147,4 @@ def test_a_checkpoint_moves_between_plain_ddp_and_fsdp_without_a_changed_bit(tmp
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
+    end_process(0)

@@ -19,6 +19,7 @@ from attractor.control.layouts import VIEWS, register_view
 from attractor.control.quack import QuacK
 from attractor.control.views import DotProduct, Rows
 from attractor.models import TransformerConfig
+from attractor.train.distributed import end_process
 
 N_STEPS = 4
 CASES: dict[str, dict[str, Any]] = {
@@ -155,3 +156,4 @@ def test_two_processes_compute_what_one_computes(folder: Path, case: str, norm: 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_process(0)

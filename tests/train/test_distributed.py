@@ -28,7 +28,7 @@ from attractor.tasks import Batch
 from attractor.tasks.text import Text, TextTask
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
-from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World
+from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World, end_process
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
 
@@ -386,3 +386,4 @@ def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), *sys.argv[2:])
+    end_process(0)

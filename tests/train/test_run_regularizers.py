@@ -22,7 +22,7 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.distributed import World
+from attractor.train.distributed import World, end_process
 from attractor.train.interventions import Interventions, Penalty, regularizer_weight
 from attractor.train.loop import train
 from attractor.train.optimizer import build_optimizer
@@ -278,3 +278,4 @@ def main(root: Path, corpus: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])
+    end_process(0)
