@@ -91,13 +91,19 @@ def setting(record: StudyRecord) -> str:
     )
 
 
+def record_path(directive: SphinxDirective) -> Path:
+    """The stored record that a directive names by a study and a scale; the page depends on it."""
+    path = RESULTS / f"study-{directive.arguments[0]}-{directive.options.get('scale', 'laptop')}.json"
+    directive.env.note_dependency(str(path))
+    return path
+
+
 class Costs(SphinxDirective):
     required_arguments = 1
     option_spec = {"rows": directives.unchanged, "scale": directives.unchanged}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
-        path = RESULTS / f"study-{self.arguments[0]}-{self.options.get('scale', 'laptop')}.json"
-        self.env.note_dependency(str(path))
+        path = record_path(self)
         record = read_record(path)
         chosen = [row.strip() for row in self.options.get("rows", "").split(",") if row.strip()]
         return [
@@ -125,8 +131,7 @@ class Results(SphinxDirective):
     option_spec = {"scale": directives.unchanged, "quantities": directives.unchanged_required}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
-        path = RESULTS / f"study-{self.arguments[0]}-{self.options.get('scale', 'laptop')}.json"
-        self.env.note_dependency(str(path))
+        path = record_path(self)
         chosen = [name.strip() for name in self.options["quantities"].split(";")]
         headings, rows, caption = result_rows(read_record(path), chosen)
         source = f"{caption} From results/{path.name}."
