@@ -106,7 +106,7 @@ def without_private_folders(record: "StudyRecord") -> "StudyRecord":
         option, _, value = word.partition("=")
         if not Path(value or option).is_absolute():
             kept.append(word)
-        elif not value and kept[-1].startswith("--"):
+        elif not value and kept and kept[-1].startswith("--"):
             kept.pop()  # the option whose value the path is
     return replace(record, design=replace(record.design, command=shlex.join(kept)))
 
