@@ -40,7 +40,7 @@ STUDY = Study(
         CORRELATION,
         PENALTY,
     ),
-    probes=("dynamics", "penalty"),
+    probes=("dynamics", "penalty", "trained-penalty"),
     scales=kinds(),
     claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9"),
 )

@@ -5,7 +5,7 @@ from attractor.study import Scale, Study, axis
 from attractor.study.recurrent import BOARDS, CELLS, base, rows
 from attractor.tasks.sudoku import Sudoku
 
-FAMILIES = {"ItrSA", "ItrSA RMSNorm", "ItrSA energies", "ItrSA pre-norm", "AKOrN", "recursive"}
+FAMILIES = {"ItrSA", "ItrSA RMSNorm", "ItrSA unit norm", "ItrSA energies", "ItrSA pre-norm", "AKOrN", "recursive"}
 DESK = base("desk").replace(task=Sudoku(augment=True), n_steps=1_000, warmup_steps=50, eval_every=500)
 BENCH = base("bench").replace(n_steps=750, eval_every=375)
 

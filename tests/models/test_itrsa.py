@@ -85,6 +85,15 @@ def test_logits_at_the_start_are_those_of_ordinary_attention_at_any_width() -> N
     assert all(0.1 < value < 1.0 for value in spread.values())
 
 
+@pytest.mark.parametrize("changes", [{}, {"eta": 0.3}, {"positions": "grid"}, {"inject": False, "blank": None}])
+def test_unit_rows_and_rms_rows_of_one_seed_start_as_one_model_in_other_units(changes: dict[str, Any]) -> None:
+    """Criterion: all states under "rms" are those under "unit" times sqrt(D), so Jacobians and logits are equal, too."""
+    unit, rms = (built(norm=norm, **changes).double() for norm in ("unit", "rms"))
+    with torch.no_grad():
+        for ours, theirs in zip(unit.states(boards(), 8), rms.states(boards(), 8), strict=True):
+            torch.testing.assert_close(ours * SHAPE["d_model"] ** 0.5, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("changes", [{}, {"norm": "rms"}, {"positions": "rope"}])
 def test_the_stimulus_starts_as_large_as_the_state(changes: dict[str, Any]) -> None:
     model = built(**changes)

@@ -1,4 +1,4 @@
-"""The probe of penalties compares their gradient with the loss's at a run's first step. It needs no trained weights."""
+"""The probes of penalties compare their gradient with the loss's, at a run's first step and after its last one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from rich.console import Console
 from attractor.control.regularize import REGULARIZERS
 from attractor.models import ItrSAConfig
 from attractor.study.launch import Job
-from attractor.study.penalty import penalty_of_run
+from attractor.study.penalty import penalty_of_run, trained_penalty_of_run
 from attractor.study.probe import probe_named, probe_runs, probes_of
 from attractor.study.recorded_runs import take_over
 from attractor.tasks.sudoku import Sudoku
@@ -56,6 +56,20 @@ def test_the_ratio_is_proportional_to_the_weight(config: TrainConfig) -> None:
     once = measured(config)["penalty"]["ratio"]
     assert measured(config.replace(regularizer_weight=1e-3))["penalty"]["ratio"] == pytest.approx(1e3 * once)
     assert measured(config.replace(regularizer_weight=0.0))["penalty"]["ratio"] == 0
+
+
+def test_a_penalty_at_its_minimum_cannot_act_until_weights_have_grown(config: TrainConfig) -> None:
+    """Criterion: at a spectral norm s the gradient is 4 w s (s^2 - 1) for each of the matrices, which is 0 for s = 1."""
+    model = config.model.build(config.seed)
+    matrices = [weight for weights in REGULARIZERS["spectral"](model).layers.values() for weight in weights.values()]
+    gradients = {}
+    for norm in (1.0, 3.0):
+        with torch.no_grad():
+            for weight in matrices:
+                weight.mul_(norm / torch.linalg.matrix_norm(weight, 2))
+            gradients[norm] = trained_penalty_of_run(model, config)["trained_penalty"]["gradient"]
+    assert gradients[1.0] == pytest.approx(0.0, abs=1e-11)
+    assert gradients[3.0] == pytest.approx(1e-6 * 4 * 3 * (3**2 - 1) * len(matrices) ** 0.5, rel=1e-3)
 
 
 def test_a_run_without_a_penalty_has_no_ratio(config: TrainConfig) -> None:

@@ -207,6 +207,12 @@ def _solved_by_time(run: MeasuredRun) -> Number:
     return max(solved["16"], solved["64"]) if solved else None
 
 
+def _penalty_beside_loss(run: MeasuredRun) -> Number:
+    """Return the larger of a penalty's ratios to the loss, at the first weights and at the trained ones."""
+    ratios = [run.probes[name]["ratio"] for name in ("penalty", "trained_penalty") if name in run.probes]
+    return max(ratios, default=None)
+
+
 COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "loss_per_byte": _loss_per_byte,
     "end_loss": _loss_at_the_end,
@@ -217,6 +223,7 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "shortest_slow_memory": _shortest_slow_memory,
     "gained_by_time": _gained_by_time,
     "solved_by_time": _solved_by_time,
+    "penalty_beside_loss": _penalty_beside_loss,
     "distance_from_criticality": _magnitude("probes.dynamics.exponents.largest"),
 }
 

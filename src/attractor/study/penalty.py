@@ -1,13 +1,18 @@
-"""The probe `penalty` measures whether a penalty on weights could have acted: its gradient beside that of the loss.
+"""The probes `penalty` and `trained-penalty` measure whether a penalty on weights could have acted.
+
+Both compare its gradient with that of the loss on one batch:
 
     ratio          |w dP/dW| / |dL/dW|       over the weights W that the penalty P takes                    (1)
     ratio_to_all   |w dP/dW| / |dL/dtheta|   over all parameters of the model                               (2)
 
-w is the penalty's weight, and L the loss of the first batch. Both gradients are those of the run's first step, at its
-first weights: the probe needs the configuration of a run and nothing that it has learned. A penalty whose ratio is far
-below 1 leaves the weights where the loss alone puts them, and its effect on accuracy says nothing about the penalty.
+w is the penalty's weight, and L the loss. A penalty whose ratio is far below 1 leaves the weights where the loss alone
+puts them, and its effect on accuracy says nothing about the penalty. A penalty may be near its minimum at a run's first
+weights and act on the weights that training would give: the spectral norms that `spectral` holds at 1 grow to 5 and
+more without it. So `penalty` measures the first step of a run, which needs its configuration alone, and
+`trained-penalty` the step after its last one, at its best weights.
 
-`probes.penalty` of runs with a penalty: `weight`, `gradient` (the numerator), `ratio`, `ratio_to_all`.
+`probes.penalty` and `probes.trained_penalty` of runs with a penalty: `weight`, `gradient` (the numerator), `ratio`,
+`ratio_to_all`.
 """
 
 from collections.abc import Iterable
@@ -22,6 +27,15 @@ from attractor.train.learner import Learner
 
 
 def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    return _beside_the_loss("penalty", model, config, step=0)
+
+
+def trained_penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
+    return _beside_the_loss("trained_penalty", model, config, step=config.n_steps)
+
+
+def _beside_the_loss(name: str, model: LanguageModel, config: TrainConfig, step: int) -> dict[str, Any]:
+    """Return (1) and (2) at the weights of the model, on the batch of a step."""
     if config.regularizer is None:
         return {}
     runtime = Runtime(device=str(model.device))
@@ -29,11 +43,12 @@ def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     penalty = learner.interventions.penalty
     if penalty is None:  # the control of a study attends to all alike, and trains without a penalty
         return {}
+    learner.model.load_state_dict(model.state_dict())
     learner.model.train()
-    learner.world.seed(config.seed, 0)
-    learner.segments.begin(learner.number_of_batch(0))
+    learner.world.seed(config.seed, step)
+    learner.segments.begin(learner.number_of_batch(step))
     with torch.enable_grad():
-        for micro_batch, share in learner.world.parts(learner.batch_of(0), config.accumulation):
+        for micro_batch, share in learner.world.parts(learner.batch_of(step), config.accumulation):
             learner.gradients(micro_batch, share)
         learner.scaler.unscale_(learner.optimizer)
         of_all = _norm(parameter.grad for parameter in learner.model.parameters())
@@ -43,7 +58,7 @@ def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
         penalty.add_gradients()
     gradient = _norm(weight.grad for weight in penalised)
     measured = {"weight": penalty.weight, "gradient": gradient}
-    return {"penalty": measured | {"ratio": gradient / of_penalised, "ratio_to_all": gradient / of_all}}
+    return {name: measured | {"ratio": gradient / of_penalised, "ratio_to_all": gradient / of_all}}
 
 
 def _norm(gradients: Iterable[Tensor | None]) -> float:

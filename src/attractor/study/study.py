@@ -35,6 +35,7 @@ PROBES = {  # the module of this package, and its function that measures a finis
     "dynamics": "dynamics.dynamics_of_run",
     "iteration-maps": "iteration_maps.iteration_maps_of_run",
     "penalty": "penalty.penalty_of_run",
+    "trained-penalty": "penalty.trained_penalty_of_run",
     "rotation": "rotation.rotation_of_run",
     "votes": "votes.votes_of_run",
 }
