@@ -22,9 +22,9 @@ from attractor.report.run_figure import learning_curves, small_line
 from attractor.report.study_figure import pictures
 from attractor.report.study_report import write_report
 from attractor.report.study_table import console_tables
-from attractor.runs.quantity import Quantity, stored_loss_unit
+from attractor.runs.quantity import Quantity
 from attractor.runs.run_folder import RunFolder
-from attractor.runs.study_record import STUDY_FILE, StudyRecord, study_runs, with_bytes_per_token
+from attractor.runs.study_record import STUDY_FILE, StudyRecord, stored_loss_unit, study_runs
 from attractor.statistics.intervals import mean_interval
 from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
 from attractor.train.config import TrainConfig
@@ -119,7 +119,7 @@ class RunResult:
     @property
     def loss_unit(self) -> str:
         """The unit of the losses in the metrics: nats, nats/byte or nats/token."""
-        return stored_loss_unit(with_bytes_per_token(self.summary, self.folder.config))
+        return stored_loss_unit(self.summary, self.folder.config)
 
     @property
     def best_loss(self) -> float | None:

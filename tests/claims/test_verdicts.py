@@ -219,7 +219,8 @@ def test_no_difference_needs_a_premise_that_the_part_has_an_effect():
     absent = present | {"standard": losses(1.6, 8, 0.0)}
     assert rule.judge(record(present)).status == "holds"
     verdict = rule.judge(record(absent))
-    assert (verdict.status, "premise not shown: one step below standard" in verdict.reason) == ("unclear", True)
+    assert verdict.status == "unclear"
+    assert "but the premise is not shown: one step below standard" in verdict.reason
     beyond = absent | {"three steps": losses(1.7)}
     assert rule.judge(record(beyond)).status == "fails"  # two rows that differ need no premise
 
@@ -322,6 +323,14 @@ def test_the_rounds_of_a_single_timing_are_the_pairs():
     assert rule.judge(record(cells | {"coupled": [timing(0.5, 0.01)]}, control=None)).status == "fails"
 
 
+def test_rounds_are_compared_at_the_seed_that_both_rows_have():
+    """The row 'standard' has another seed, too, whose timing is ten times faster."""
+    slow, fast = ({"tokens_per_second": 1 / s, "step_seconds": [s, 1.01 * s, 0.99 * s]} for s in (1.0, 0.1))
+    rule = Costs(SPEED, "standard", (("coupled", 1.0),), 0.05, more_is_better=True)
+    verdict = rule.judge(record({"standard": [fast, slow], "coupled": [None, slow]}, control=None))
+    assert (verdict.status, verdict.interval.mean) == ("holds", pytest.approx(1.0))
+
+
 def test_less_memory_holds_and_an_interval_over_the_margin_is_unclear():
     rule = Costs(MEMORY, "standard", (("coupled", 1.4),), 0.1, more_is_better=False)
     cheaper = rule.judge(costs(1.0, memory=1.1))
@@ -360,6 +369,35 @@ def test_staying_within_a_bound(values, status):
     cells = {("standard", "low"): [{}], ("bound", "low"): [{"probes": {"lemma": {"share": x}}} for x in values]}
     rule = Stays(("bound",), ("low",), 1.0, FIRST_ORDER)
     assert rule.judge(record(cells, control=None)).status == status
+
+
+def test_a_run_whose_number_is_missing_may_be_the_one_that_breaks_the_bound():
+    """Criterion: a number that is not finite is stored as null, which must not read as keeping to the bound."""
+    share = [{"probes": {"lemma": {"share": x}}} for x in (0.2, 0.3, None)]
+    cells = {("standard", ""): [{}], ("bound", ""): share}
+    for rule in (Stays(("bound",), ("",), 1.0, FIRST_ORDER), Reaches("bound", ("",), 0.1, FIRST_ORDER)):
+        verdict = rule.judge(record(cells, control=None))
+        assert (verdict.status, "seed 2 finished without this number" in verdict.reason) == ("unclear", True)
+    assert Stays(("bound",), ("",), 0.25, FIRST_ORDER).judge(record(cells, control=None)).status == "fails"
+    diverged = record({("bound", ""): [*share[:2], {"probes": {"lemma": {"share": math.nan}}}]}, control=None)
+    assert "diverged: seed 2" in Stays(("bound",), ("",), 1.0, FIRST_ORDER).judge(diverged).reason
+
+
+def test_the_weakest_part_is_named_only_among_numbers_of_one_kind():
+    """Criterion: a share of a bound of 1000 is no p value, however large it is."""
+    shares = {"probes": {"lemma": {"share": 900.0}}}
+    rows = two_rows(-0.08)
+    runs = [replace(run, probes=shares["probes"]) for run in rows.cell("coupled").outcomes]
+    stored = replace(
+        rows, cells=tuple(replace(c, outcomes=tuple(runs)) if c.row == "coupled" else c for c in rows.cells)
+    )
+    bound = Stays(("coupled",), ("",), 1000.0, FIRST_ORDER)
+    both = AllOf((bound, Differs((LEAD,)))).judge(stored)
+    assert "all 2 parts hold, the weakest test is coupled below standard" in both.reason
+    tests = AllOf((Differs((LEAD,)), Differs((replace(LEAD, margin=0.001),)))).judge(stored)
+    assert "all 2 parts hold, the weakest is coupled below standard" in tests.reason
+    apart = AllOf((bound, Reaches("coupled", ("",), 1.0, FIRST_ORDER))).judge(stored)
+    assert "all 2 parts hold, the first is" in apart.reason
 
 
 def test_stability_is_judged_without_context_and_a_diverged_run_is_a_guess():
@@ -513,6 +551,19 @@ def test_rows_that_are_stable_at_no_rate_give_an_unclear_verdict():
     rule = StableAtMore(Pair("with", "without", effect=1.0, margin=0.5), ("1e-3", "3e-3"))
     never = {(row, rate): [{"valid_loss": None}] * 3 for row in ("with", "without") for rate in ("1e-3", "3e-3")}
     assert rule.judge(record(never, control=None)).status == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({("with", "3e-3"): [None, {}], ("with", "1e-3"): [{}, None]}, "no seed of with ran at all rates"),
+        ({("with", "3e-3"): [{}], ("with", "1e-3"): [{}]}, "did not record losses or instabilities"),
+    ],
+)
+def test_rows_whose_stability_is_unknown_are_not_called_unstable(cells, said):
+    rule = StableAtMore(Pair("with", "without", effect=1.0, margin=0.5), ("1e-3", "3e-3"))
+    verdict = rule.judge(record(cells | {("without", rate): [{}] for rate in ("1e-3", "3e-3")}, control=None))
+    assert (verdict.status, said in verdict.reason) == ("unclear", True)
 
 
 def test_a_row_without_runs_at_one_rate_is_not_judged():

@@ -87,7 +87,7 @@ def test_logits_at_the_start_are_those_of_ordinary_attention_at_any_width() -> N
 
 @pytest.mark.parametrize("changes", [{}, {"eta": 0.3}, {"positions": "grid"}, {"inject": False, "blank": None}])
 def test_unit_rows_and_rms_rows_of_one_seed_start_as_one_model_in_other_units(changes: dict[str, Any]) -> None:
-    """Criterion: all states under "rms" are those under "unit" times sqrt(D), so Jacobians and logits are equal, too."""
+    """Criterion: all states under "rms" are those under "unit" times sqrt(D), so Jacobians and logits are equal."""
     unit, rms = (built(norm=norm, **changes).double() for norm in ("unit", "rms"))
     with torch.no_grad():
         for ours, theirs in zip(unit.states(boards(), 8), rms.states(boards(), 8), strict=True):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -240,6 +241,14 @@ def test_a_run_is_drawn_again_only_after_a_change_and_a_pause(
     assert ask(server, "/run/interrupted")[1] == "page 2"
     server.pages.drawn["interrupted"] = live_server.Drawn((), "old", stays_until=0.0)
     assert ask(server, "/run/interrupted")[1] == "page 3"
+
+
+def test_samples_that_are_written_after_the_end_of_a_run_appear(server: LiveServer) -> None:
+    run = RunFolder.open(server.pages.watched.folder / "study" / "finished")
+    assert "Once upon a time" not in ask(server, "/run/study/finished")[1]
+    run.write_samples([{"temperature": 0.8, "seed": 0, "text": "Once upon a time"}])
+    server.pages.drawn["study/finished"] = replace(server.pages.drawn["study/finished"], stays_until=0.0)
+    assert "Once upon a time" in ask(server, "/run/study/finished")[1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -1,5 +1,6 @@
 """The page of a run shows the content of the run's folder, finished or not, and escapes all of it."""
 
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -86,6 +87,26 @@ def finished_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(run)
 
 
+def test_a_run_from_a_record_shows_the_machines_of_the_record(run: RunFolder) -> None:
+    """Criterion: such a run has a list of the record's values for each fact, and "False" among them is no change."""
+    facts = {
+        "commit": ["1" * 40],
+        "dirty": ["False"],
+        "time": ["2026-01-02T03", "2026-01-04T03"],
+        "platform": ["A", "B"],
+    }
+    (run.path / "environment.json").write_text(json.dumps(facts))
+    page = page_of(RunFolder.open(run.path))
+    assert "2026-01-02" in page
+    assert "A, B" in page
+    assert "with changes" not in page
+
+
+def test_a_label_with_a_slash_is_whole(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", CONFIG | {"label": "attention w/o gate"})
+    assert page_of(run).count("attention w/o gate") >= 2
+
+
 def test_every_number_of_the_metrics_is_listed_with_its_last_value(finished_page: str) -> None:
     page = unescape(finished_page)
     for title, value in {
@@ -128,7 +149,8 @@ def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run
     run.write_samples([{"temperature": 0.8, "seed": 0, "text": f"</pre>{HOSTILE}\x00\x1b"}])
     page = page_of(run)
     assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
-    assert page.count("&lt;script&gt;") == 5  # in the title, heading and sample, and twice in the name of a number
+    # in the title, heading, configuration and sample, and twice in the name of a number
+    assert page.count("&lt;script&gt;") == 6
     addresses = set(re.findall(r'https?://[^"\s<]+', page))
     assert addresses == {
         "http://www.w3.org/2000/svg",

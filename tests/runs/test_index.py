@@ -13,7 +13,7 @@ from attractor.errors import DamageWarning, InputError
 from attractor.files import write_json
 from attractor.runs.filters import conditions
 from attractor.runs.index import INDEX, indexed_runs
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import RunFolder, find_runs
 
 PRESETS = presets_as_data()
 
@@ -152,6 +152,25 @@ def test_a_folder_that_cannot_be_written_is_indexed_in_memory(tmp_path, monkeypa
     assert set(listed(tmp_path)) == {"a"}
 
 
+def test_a_tokenizer_that_changes_and_is_restored_is_noticed(tmp_path):
+    run = add_run(tmp_path, "run", finished=False)
+    tokenizer = run.path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    run.write_summary({"steps": 10})
+    states = []
+    for content in ("{}", "{ }", "{}"):
+        tokenizer.write_text(content)
+        states.append((listed(tmp_path)["run"].state, bool(RunFolder.open(tmp_path / "run").altered())))
+    assert states == [("finished", False), ("damaged", True), ("finished", False)]
+
+
+def test_links_between_folders_of_runs_are_not_followed(tmp_path):
+    add_run(tmp_path / "group", "run")
+    (tmp_path / "group" / "up").symlink_to(tmp_path)
+    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / "group" / "run"]
+    assert set(listed(tmp_path)) == {"group/run"}
+
+
 @pytest.mark.parametrize("name", ["config.json", "summary.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": "\xff"}'])
 def test_a_damaged_run_hides_no_other(tmp_path, name, content):
@@ -189,6 +208,8 @@ def test_conditions_select_runs(tmp_path):
     assert keys("attention~GAT seed=0 state=finished loss<=2.5") == ["1", "3", "5"]
     assert keys("compile=true") == ["3"]
     assert keys("loss>2.5") == []
+    add_run(tmp_path, "7", label="ItrSA spectral 1e-4", lr=1.0)
+    assert keys("label=ItrSA spectral 1e-4 lr>0.5") == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +218,7 @@ def test_conditions_select_runs(tmp_path):
         ("lrr>1", "unknown field 'lrr'; did you mean 'lr'?"),
         ("lr", "where must hold conditions as lr>1e-3"),
         ("lr>", "where must hold conditions as lr>1e-3"),
-        ("lr>big", "where compares 'lr' with a number, got 'big'; use = or ~"),
+        ("lr>big", "where must compare 'lr' with a number, got 'big'; write lr>0.5, or use = or ~ for a text"),
         ("width=1", "where must name one field, and 'width' is several: a.width, b.width; write one of them"),
     ],
 )

@@ -59,7 +59,7 @@ def test_the_ratio_is_proportional_to_the_weight(config: TrainConfig) -> None:
 
 
 def test_a_penalty_at_its_minimum_cannot_act_until_weights_have_grown(config: TrainConfig) -> None:
-    """Criterion: at a spectral norm s the gradient is 4 w s (s^2 - 1) for each of the matrices, which is 0 for s = 1."""
+    """Criterion: at a spectral norm s the gradient is 4 w s (s^2 - 1) for each matrix, which is 0 for s = 1."""
     model = config.model.build(config.seed)
     matrices = [weight for weights in REGULARIZERS["spectral"](model).layers.values() for weight in weights.values()]
     gradients = {}

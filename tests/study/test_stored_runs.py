@@ -56,6 +56,15 @@ def paths(tmp_path: Path) -> list[Path]:
     return [path for label, of_label in losses.items() for path in seeds(tmp_path, label, of_label)]
 
 
+def test_a_field_whose_name_ends_with_start_keeps_rows_apart(tmp_path: Path) -> None:
+    paths = [
+        stored(tmp_path / str(seed), seed=seed, model={"attention": {"zero_start": bool(seed)}}, start="a")
+        for seed in (0, 1)
+    ]
+    record, _ = compare_runs(paths, tmp_path / "out", "attractor compare ...")
+    assert len(record.design.rows) == 2
+
+
 def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: list[Path], tmp_path: Path) -> None:
     record, folder = compare_runs(paths, tmp_path / "out", "attractor compare ...")
     assert record.design.rows == ("standard", "gated", "uniform")

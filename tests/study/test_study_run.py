@@ -92,6 +92,14 @@ def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
     assert carried_out(more, tmp_path / "second", from_record=stored)[0] == whole  # no run is left to do
 
 
+def test_a_record_continues_a_share_that_has_none_of_its_runs(corpus, tmp_path):
+    first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
+    more = study(corpus, seeds=(0, 1))
+    for share in ("1/4", "2/4", "3/4", "4/4"):  # of one run each, and two of these stand in the record
+        whole, _, _ = carried_out(more, tmp_path / "second", from_record=first, part=share)
+    assert whole.finished == 4
+
+
 def test_a_record_of_other_runs_is_refused(corpus, tmp_path):
     first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
     with pytest.raises(InputError, match=r"none of its 2 runs has the configuration and the data of a planned one"):

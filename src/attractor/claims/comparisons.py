@@ -111,13 +111,19 @@ def values(record: StudyRecord, quantity: Quantity, row: str, column: str) -> di
     return cell.compared(quantity) or Obstacle("not run", f"{quantity.name} of {place} not measured")
 
 
-def by_round(record: StudyRecord, quantity: Quantity, of: str, against: str) -> list[float]:
+def without_a_number(record: StudyRecord, quantity: Quantity, row: str, column: str) -> list[int]:
+    """Return the seeds of finished runs without the quantity, which may be runs where it was not finite."""
+    cell = cell_of(record, row, column)
+    return [] if cell is None else sorted({outcome.seed for outcome in cell.outcomes} - cell.by_seed(quantity).keys())
+
+
+def by_round(record: StudyRecord, quantity: Quantity, of: str, against: str, seed: int) -> list[float]:
     """Return the logarithm of the speed ratio of two rows for every round of one timing; each round times all rows."""
-    seconds = []
+    seconds: list[Sequence[float]] = []
     for row in (of, against):
         cell = cell_of(record, row, "")
-        name = ROUNDS.get(quantity.path, "")
-        seconds.append(cell.outcomes[0].summary.get(name) or () if cell and cell.outcomes else ())
+        timing = next((outcome for outcome in cell.outcomes if outcome.seed == seed), None) if cell else None
+        seconds.append(timing.summary.get(ROUNDS.get(quantity.path, "")) or () if timing else ())
     if len(seconds[0]) != len(seconds[1]) or len(seconds[0]) < 2:
         return []
     return [math.log(theirs / ours) for ours, theirs in zip(*seconds, strict=True)]
@@ -155,8 +161,8 @@ def instrument(
     least = f"more than {gap.margin:.2g}" if gap.margin else "more than 0"
     return Obstacle(
         "unclear",
-        f"not sensitive{where}: {what} is worse by {bounds} nats/byte, and must be shown to be worse by {least}; a "
-        "setting in which it matters more would decide it",
+        f"not sensitive{where}: {what} is worse by {bounds} {record.loss_unit}, and must be shown to be worse by "
+        f"{least}; a setting in which it matters more would decide it",
     ), None
 
 

@@ -119,6 +119,11 @@ class Pilot:
         """The simultaneous confidence of a rival's interval over all looks."""
         return 1 - self.alpha / len(self.rivals)
 
+    @property
+    def duel_level(self) -> float:
+        """The simultaneous confidence of the interval between two rivals over all looks."""
+        return 1 - self.alpha / math.comb(len(self.rivals), 2)
+
     def judge(self, losses: Losses, failed: frozenset[str] = frozenset()) -> Judgement:
         rivals = tuple(self._compare(rival, self.baseline, losses, failed, len(self.rivals)) for rival in self.rivals)
         better = [finding.of for finding in rivals if finding.outcome == "better"]

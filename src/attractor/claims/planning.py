@@ -96,15 +96,15 @@ def chances(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int =
     return Chances(*(_verdicts(rule, n_seeds, spreads, n_studies, claimed) for claimed in (True, False)))
 
 
-def seeds_to_decide(rule: Rule, spreads: Spreads | float) -> int | None:
+def seeds_to_decide(rule: Rule, spreads: Spreads | float, more_than: int = 0) -> int | None:
     """Return the smallest number in SEEDS with which the rule can decide; None where even the largest is too small."""
-    n_studies = N_STUDIES // 5
 
     def decides(n_seeds: int) -> bool:
-        return _verdicts(rule, n_seeds, spreads, n_studies, claimed=True)["holds"] >= POWER * n_studies
+        return chances(rule, n_seeds, spreads).decides
 
-    first = bisect_left(SEEDS, True, key=decides)  # more seeds never decide less
-    return SEEDS[first] if first < len(SEEDS) else None
+    numbers = [n for n in SEEDS if n > more_than]
+    first = bisect_left(numbers, True, key=decides)  # more seeds never decide less
+    return numbers[first] if first < len(numbers) else None
 
 
 def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]) -> str:
@@ -122,7 +122,7 @@ def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]
         return (
             f"can decide {at}: *holds* of {drawn.power:.0%} of drawn studies where it is true, {wrongly:.0%} otherwise"
         )
-    needed = seeds_to_decide(rule, known[scale])
+    needed = seeds_to_decide(rule, known[scale], more_than=n_seeds)
     more = f"{needed} seeds could" if needed else f"{SEEDS[-1]} seeds could not either: less noise is needed"
     return f"CANNOT DECIDE {at}: *holds* of only {drawn.power:.0%} of drawn studies where it is true; {more}"
 

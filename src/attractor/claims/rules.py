@@ -39,8 +39,9 @@ from attractor.claims.comparisons import (
     compare,
     instrument,
     values,
+    without_a_number,
 )
-from attractor.claims.verdicts import Rule, Statement, Status, figure
+from attractor.claims.verdicts import P_VALUE, Rule, Statement, Status, figure
 from attractor.runs.quantity import INSTABILITIES, LOSS, Quantity, entropy
 from attractor.runs.study_record import Cell, Outcome, StudyRecord
 from attractor.statistics.equivalence import paired_equivalence, welch_equivalence
@@ -85,7 +86,7 @@ class Differs(Rule):
             return replace(part, status="fails", reason=f"shown to lie within {_margin(pair.margin, self.quantity)}")
         if p is not None and p < LEVEL:
             if (fmean(comparison.differences.values()) < 0) == (pair.effect < 0):
-                return replace(part, status="holds", reason=f"shown with {n} pairs, {_p(p)}", p=p)
+                return replace(part, status="holds", reason=f"shown with {n} pairs, {_p(p)}", weakness=(P_VALUE, p))
             return replace(part, status="fails", reason=f"the opposite is shown with {n} pairs, {_p(p)}")
         tests = len(self.pairs)
         return replace(
@@ -148,8 +149,8 @@ class Equivalent(Rule):
         if p is not None and p < LEVEL:
             within = f"within {margin} with {n} pairs, {_p(p)}"
             if missing:
-                return replace(part, reason=f"{within}, which says nothing: premise not shown: {missing}")
-            return replace(part, status="holds", reason=within, p=p)
+                return replace(part, reason=f"{within}, but the premise is not shown: {missing}")
+            return replace(part, status="holds", reason=within, weakness=(P_VALUE, p))
         if p_beyond is not None and p_beyond < LEVEL:
             return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
         needed = _pairs_to_exclude(comparison.differences, pair.margin, LEVEL)
@@ -227,7 +228,9 @@ class Steadier(Rule):
             return replace(part, status="fails", reason=excluded)
         if ratio.interval.high < 1 and agreeing is not None and agreeing < LEVEL:
             p = max(ratio.p, agreeing)
-            return replace(part, status="holds", reason=f"shown with {n} seeds each, {_p(p)} by both tests", p=p)
+            return replace(
+                part, status="holds", reason=f"shown with {n} seeds each, {_p(p)} by both tests", weakness=(P_VALUE, p)
+            )
         return replace(part, reason=f"not shown with {n} seeds each; {self._seeds_needed()}")
 
     def _seeds_needed(self) -> str:
@@ -272,7 +275,8 @@ class Costs(Rule):
         if part.interval is None or not math.isfinite(part.interval.mean):
             return part
         how = f"{part.n} pairs" if part.n > 1 else "one timing, which has no interval"
-        if part.n == 1 and (rounds := by_round(record, self.quantity, row, self.against)):
+        seeds = tuple(comparison.differences)
+        if len(seeds) == 1 and (rounds := by_round(record, self.quantity, row, self.against, seeds[0])):
             how = f"{len(rounds)} rounds of one timing"
             part = replace(part, interval=self.quantity.shown(mean_interval(rounds)))
         assert part.interval is not None
@@ -282,7 +286,8 @@ class Costs(Rule):
             low, high, mean, published = -high, -low, -mean, -published
         if low >= published - self.margin:
             remark = "better than published" if low > published + self.margin else ""
-            return replace(part, status="holds", reason=remark or how, p=published - mean, remark=remark)
+            weakness = ("cost", published - mean)
+            return replace(part, status="holds", reason=remark or how, weakness=weakness, remark=remark)
         if high < published - self.margin:
             return replace(part, status="fails", reason=f"worse than published ({how})")
         return replace(
@@ -316,8 +321,12 @@ class Reaches(Rule):
             return replace(part, reason="diverged", ours="", interval=None)
         if len(numbers) == 1:
             return replace(part, reason="one seed has no interval: a second would give one")
-        if min(numbers.values()) >= self.level:
-            return replace(part, status="holds", reason=f"reached by all {len(numbers)} seeds")
+        smallest = min(numbers.values())
+        if smallest >= self.level and (lost := without_a_number(record, self.quantity, self.row, column)):
+            return replace(part, reason=_lost(lost))
+        if smallest >= self.level:
+            weakness = (f"{self.quantity.name} at least {self.level:g}", -smallest)
+            return replace(part, status="holds", reason=f"reached by all {len(numbers)} seeds", weakness=weakness)
         if interval.high is not None and interval.high < self.level:
             return replace(part, status="fails", reason=f"not reached with {len(numbers)} seeds")
         n_there = sum(value >= self.level for value in numbers.values())
@@ -343,10 +352,16 @@ class Stays(Rule):
         numbers = values(record, self.quantity, row, column)
         if isinstance(numbers, Obstacle):
             return Statement(statement, numbers.status, numbers.reason)
-        largest = max(numbers.values())
-        status: Status = "holds" if all(value <= self.level for value in numbers.values()) else "fails"
-        reason = f"the largest of {len(numbers)} seeds is {largest:.3g}"
-        return Statement(statement, status, reason, f"{largest:.3g}", n=len(numbers), p=largest)
+        diverged = [seed for seed, value in numbers.items() if not math.isfinite(value)]
+        if diverged:
+            return Statement(statement, "fails", f"diverged: {_seeds(diverged)}", n=len(numbers))
+        largest, n = max(numbers.values()), len(numbers)
+        part = Statement(statement, "fails", f"the largest of {n} seeds is {largest:.3g}", f"{largest:.3g}", n=n)
+        if largest > self.level:
+            return part
+        if lost := without_a_number(record, self.quantity, row, column):
+            return replace(part, status="unclear", reason=_lost(lost))
+        return replace(part, status="holds", weakness=(f"{self.quantity.name} at most {self.level:g}", largest))
 
 
 @dataclass(frozen=True)
@@ -413,7 +428,7 @@ class OfTheBest(Rule):
         if test.p is None or test.p >= LEVEL:
             return replace(part, reason=f"not shown with {rows}: more rows would decide")
         if test.estimate < 0:
-            return replace(part, status="holds", reason=f"shown with {rows}, {_p(test.p)}", p=test.p)
+            return replace(part, status="holds", reason=f"shown with {rows}, {_p(test.p)}", weakness=(P_VALUE, test.p))
         return replace(part, status="fails", reason=f"the opposite is shown with {rows}, {_p(test.p)}")
 
 
@@ -627,8 +642,13 @@ class StableAtMore(Rule):
             if cell is None or not cell.outcomes:
                 return Obstacle("not run", f"no finished run of {row} ({column})")
             outcomes[column] = {outcome.seed: outcome for outcome in cell.outcomes}
-        seeds = set.intersection(*(set(by_seed) for by_seed in outcomes.values()))
-        runs = {seed: [by_seed[seed] for by_seed in outcomes.values()] for seed in sorted(seeds)}
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in outcomes.values())))
+        if not seeds:
+            return Obstacle("unclear", f"no seed of {row} ran at all rates: runs of equal seeds would decide it")
+        runs = {seed: [by_seed[seed] for by_seed in outcomes.values()] for seed in seeds}
+        for of_seed in runs.values():
+            if any(INSTABILITIES.number(run) is None or LOSS.compared(run) is None for run in of_seed):
+                return Obstacle("unclear", f"runs of {row} did not record losses or instabilities; new runs do")
         return {seed: float(_n_stable(of_seed)) for seed, of_seed in runs.items()}
 
 
@@ -673,6 +693,14 @@ def _margin(margin: float, quantity: Quantity) -> str:
     if quantity.as_ratio:
         return f"{100 * math.expm1(margin):.2g}%"
     return f"{margin:.2g}{' ' if quantity.unit else ''}{quantity.unit}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _lost(seeds: Sequence[int]) -> str:
+    return f"{_seeds(seeds)} finished without this number, which may not have been finite: new runs would decide"
 
 
 def _p(p: float) -> str:

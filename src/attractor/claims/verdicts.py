@@ -24,6 +24,7 @@ from attractor.statistics.intervals import Interval
 
 REVISION = 2  # raise this number when code changes a verdict without changing a rule's fields
 
+P_VALUE = "p"  # the weakness of a test
 Status = Literal["holds", "fails", "unclear", "not run"]
 
 
@@ -38,7 +39,9 @@ class Statement:
     interval: Interval | None = None
     unit: str = ""
     n: int = 0
-    p: float = 0.0  # the part with the largest p is the weakest of those that hold
+    # What brings a part that holds close to not holding, and a number that is larger where it comes closer. Only parts
+    # with the same first entry can be compared.
+    weakness: tuple[str, float] | None = None
     to_show: int | None = None  # pairs that would show the effect in question with a power of 80%
     to_exclude: int | None = None  # pairs that would show, if there is no effect, that it lies within the margin
     remark: str = ""  # a note beside the status, such as "better than published"
@@ -125,15 +128,30 @@ def conjunction(statuses: Iterable[Status | None]) -> Status:
 def _telling(status: Status, parts: Sequence[Statement]) -> Statement:
     """Return the part whose figure represents the claim: the weakest if all hold, else the first with the status."""
     if status == "holds":
-        return max(parts, key=lambda part: part.p)
+        return _weakest(parts)[1]
     fitting = [part for part in parts if part.status == status] or parts
     return next((part for part in fitting if part.ours), fitting[0])
 
 
+def _weakest(parts: Sequence[Statement]) -> tuple[str, Statement]:
+    """Return the part that comes closest to not holding, and what to call it.
+
+    A p value, a share of a bound and a count cannot be compared. So where parts differ in this, the weakest is looked
+    for among those with a p value, and without any the first part stands for all.
+    """
+    measures = {None if part.weakness is None else part.weakness[0] for part in parts}
+    if len(measures) == 1:
+        name, comparable = "the weakest", parts
+    else:
+        name, comparable = "the weakest test", [part for part in parts if part.weakness and part.weakness[0] == P_VALUE]
+    weighed = [(part.weakness[1], part) for part in comparable if part.weakness is not None]
+    return (name, max(weighed, key=lambda pair: pair[0])[1]) if weighed else ("the first", parts[0])
+
+
 def _reason(status: Status, telling: Statement, parts: Sequence[Statement]) -> str:
     if status == "holds":
-        weakest = f"all {len(parts)} parts hold, the weakest is " if len(parts) > 1 else ""
-        return f"{weakest}{_stated(telling)}: {telling.reason}"
+        which = f"all {len(parts)} parts hold, {_weakest(parts)[0]} is " if len(parts) > 1 else ""
+        return f"{which}{_stated(telling)}: {telling.reason}"
     cited = [part for part in parts if part.status != "holds" and (status == "unclear" or part.status == status)]
     by_reason: dict[str, list[str]] = {}
     for part in cited:

@@ -121,7 +121,7 @@ def folder_of(args: Any, config: TrainConfig) -> Path:
 
 
 def train(args: Any, console: Console) -> None:
-    from attractor.runs.quantity import stored_loss_unit
+    from attractor.runs.study_record import stored_loss_unit
     from attractor.train.console import LiveConsole, print_line, shown
     from attractor.train.hardware import resolve_device
     from attractor.train.loop import train as train_run
@@ -148,9 +148,8 @@ def train(args: Any, console: Console) -> None:
         raise
     metric = summary["metric"]
     loss = summary["valid_loss"]
-    console.print(
-        f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {stored_loss_unit(summary)}", highlight=False
-    )
+    unit = stored_loss_unit(summary, config.to_dict())
+    console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {unit}", highlight=False)
     write_page(path, console, runtime.device)
     if isinstance(config.task, Text):
         console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)

@@ -55,9 +55,9 @@ def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) 
     if rule is None:
         return entry
     since = stored["since"] if stored.get("rule") == rule.fingerprint else ""  # a rule not yet written down is younger
-    judged = [r for r in records if _names(r, entry.claim) and r.design.scale == entry.verdict.scale]
-    began = [(record.environments.get("time") or [""])[0] for record in judged]
-    younger = entry.verdict.status != "not run" and (not since or min(began) < since)
+    judged = _by_scale(entry.claim, records).get(entry.verdict.scale)
+    began = "" if judged is None else (judged.environments.get("time") or [""])[0]
+    younger = entry.verdict.status != "not run" and (not since or began < since)
     return replace(entry, rule_since=since, rule_is_younger=younger)
 
 
@@ -91,16 +91,18 @@ def renewed_rule_dates(known: RuleDates, today: str, claims: Sequence[Claim] = C
 def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
     if claim.rule is None:
         return Entry(claim, Verdict("not run", "no study of ours asks this yet"))
-    by_scale: dict[str, StudyRecord] = {}
-    for record in records:
-        if _names(record, claim):
-            by_scale[record.design.scale] = record
+    by_scale = _by_scale(claim, records)
     verdicts = [claim.rule.judge(by_scale[scale]) for scale in SCALES if scale in by_scale]
     judged = [verdict for verdict in verdicts if verdict.status != "not run"]
     if judged:
         return Entry(claim, judged[0], tuple(judged[1:]))
     study = f"studies/{claim.study}.py has no stored runs" if claim.study else "no study of ours asks this yet"
     return Entry(claim, verdicts[0] if verdicts else Verdict("not run", study))
+
+
+def _by_scale(claim: Claim, records: Sequence[StudyRecord]) -> dict[str, StudyRecord]:
+    """Return the record that judges a claim at each scale: the last of those in order, which has the most runs."""
+    return {record.design.scale: record for record in records if _names(record, claim)}
 
 
 def find_records(results: Path, root: Path | None = None) -> list[StudyRecord]:

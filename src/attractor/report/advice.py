@@ -57,6 +57,11 @@ class PilotSetting:
     pair_seconds: float  # for one more seed of the baseline and of one rival on this machine
 
 
+def unit_of_losses(vocab_size: int) -> str:
+    """Return the unit of losses: per byte if the corpus is read in bytes, else per token."""
+    return "nats/byte" if vocab_size == BYTE_VOCABULARY else "nats/token"
+
+
 @dataclass(frozen=True)
 class Advice:
     pilot: Pilot
@@ -70,8 +75,7 @@ class Advice:
 
     @property
     def unit(self) -> str:
-        """The unit of losses: per byte if the corpus is read in bytes, else per token."""
-        return "nats/byte" if self.setting.vocab_size == BYTE_VOCABULARY else "nats/token"
+        return unit_of_losses(self.setting.vocab_size)
 
     @property
     def recommended(self) -> str:
@@ -226,7 +230,9 @@ class Advice:
         """Say how many pairs would show a difference of the margin; empty if the spread is not known."""
         if not finding.sd or not math.isfinite(finding.sd):
             return ""
-        needed = pairs_needed(finding.sd, self.pilot.margin, level=1 - self.pilot.rival_level)
+        pilot = self.pilot
+        confidence = pilot.duel_level if finding in self.judgement.duels else pilot.rival_level
+        needed = pairs_needed(finding.sd, pilot.margin, level=1 - confidence)
         assert needed is not None
         who = f"'{finding.of}' and '{finding.against}'"
         margin = f"{self.pilot.margin:g} {self.unit}"

@@ -15,7 +15,8 @@ from operator import attrgetter
 from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.recurrent_dynamics import COURSES, courses, measures_over_time, over_time
-from attractor.runs.quantity import Quantity, stored_loss_unit
+from attractor.runs.quantity import Quantity
+from attractor.runs.study_record import stored_loss_unit
 
 Frame = tuple[float, float]
 WIDE = 30.0  # ratio of highest to lowest value, beyond which the scale is logarithmic
@@ -103,7 +104,7 @@ def in_capitals(name: str) -> str:
 
 
 def _losses(judged: JudgedStudy) -> Iterator[Chart]:
-    units = {stored_loss_unit(outcome.summary) for outcome in judged.record.outcomes}
+    units = {stored_loss_unit(run.summary, cell.config) for cell in judged.record.cells for run in cell.outcomes}
     unit = units.pop() if len(units) == 1 else "nats"
     for name, kind, curve, averaged in (
         ("curves", "validation", "curve", ""),
@@ -231,6 +232,11 @@ def _extremes(curves: Curves) -> Frame:
 
 def _wide(frames: Mapping[str, Frame]) -> bool:
     lowest, highest = min(low for low, _ in frames.values()), max(high for _, high in frames.values())
+    return is_wide(lowest, highest)
+
+
+def is_wide(lowest: float, highest: float) -> bool:
+    """Return whether values between these need a logarithmic scale."""
     return lowest > 0 and highest > WIDE * lowest
 
 

@@ -19,13 +19,12 @@ from attractor.numerals import in_time, with_prefix
 from attractor.report.page import fill, show, verbatim
 from attractor.report.run_figure import small_line
 from attractor.runs.appended_lines import AddedLines
-from attractor.runs.quantity import stored_loss_unit
-from attractor.runs.run_folder import METRICS, SEAL, RunFolder, run_paths
-from attractor.runs.study_record import with_bytes_per_token
+from attractor.runs.index import DAMAGED
+from attractor.runs.run_folder import CONFIG, METRICS, SEAL, SUMMARY, RunFolder, run_paths
+from attractor.runs.study_record import stored_loss_unit
 
-DAMAGED = "damaged"
 ORDER = ("running", DAMAGED, "not begun", "interrupted", "finished")
-FILES = ("config.json", METRICS, "summary.json", SEAL)
+FILES = (CONFIG, METRICS, SUMMARY, SEAL)  # what a line of the list is made of
 Version = tuple[int, int, int] | None
 
 
@@ -121,7 +120,7 @@ class WatchedRun:
         self._follow(run)
         state = run.state
         step, n_steps = summary.get("steps", self.latest.get("step", 0)), run.config.get("n_steps")
-        unit = stored_loss_unit(with_bytes_per_token(summary, run.config))
+        unit = stored_loss_unit(summary, run.config)
         speed = summary.get("tokens_per_second", self.latest.get("tokens_per_second"))
         numbers = {
             "step": f"{step:,}" + (f" of {n_steps:,}" if n_steps else ""),

@@ -20,7 +20,7 @@ from attractor.errors import InputError
 from attractor.report.live_list import FILES, RunLine, WatchedFolder, render_list, version_of
 from attractor.report.page import fill, policy, verbatim
 from attractor.report.run_page import render
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import ENVIRONMENT, SAMPLES, RunFolder
 
 HOST = "127.0.0.1"
 OWN_NAMES = (HOST, "localhost")
@@ -99,7 +99,7 @@ class Pages:
     def _run_page(self, line: RunLine) -> str:
         """Draw a run anew when its files have changed, but leave most of the time to those that train."""
         folder = self.watched.folder / line.key
-        version = (line.state, *(version_of(folder / name) for name in FILES))
+        version = (line.state, *(version_of(folder / name) for name in (*FILES, ENVIRONMENT, SAMPLES)))
         with self.to_draw:
             begun, before = time.monotonic(), self.drawn.get(line.key)
             if before is not None and (before.version == version or begun < before.stays_until):

@@ -15,10 +15,11 @@ from attractor.errors import InputError
 from attractor.files import write_text
 from attractor.numerals import in_bytes, in_time
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
+from attractor.report.charts import is_wide
 from attractor.report.page import fill, show, verbatim
 from attractor.runs.configuration import dotted_fields
-from attractor.runs.quantity import stored_loss_unit
 from attractor.runs.run_folder import RunFolder
+from attractor.runs.study_record import stored_loss_unit
 
 Record = Mapping[str, Any]
 Lines = dict[str, list[tuple[int, float]]]  # steps and values, by label
@@ -44,7 +45,6 @@ MARKS = {"loss_spikes": ("loss spike", "v"), "skipped_steps": ("skipped step", "
 MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped steps were
 FROM_ZERO = ("lr", "tokens_per_second")
 ABOVE = ("step", "steps", "tokens", "n_parameters", "threads", *MARKS)  # numbers that stand elsewhere on the page
-WIDE = 30.0  # elsewhere the scale is logarithmic where the largest value is more than so many times the smallest
 POLICY = Markup("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
 MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that are listed
 
@@ -79,7 +79,8 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
     config: dict[str, Any] = {}
     data = summary.get("data", "")
     for name, value in dotted_fields(run.config).items():
-        config[name] = (PureWindowsPath(value).name or value) if isinstance(value, str) else value
+        may_be_a_path = isinstance(value, str) and name != "label"
+        config[name] = (PureWindowsPath(value).name or value) if may_be_a_path else value
         data = data if config[name] == value else data.replace(value, config[name])
     marks = {name: _rises(records, name) for name in MARKS}
     charts = _lines_by_chart(records, evaluations, summary)
@@ -109,7 +110,8 @@ def _facts(
 ) -> dict[str, str]:
     step, tokens = max(((record["step"], record["tokens"]) for record in records), default=(0, 0))
     step, tokens = summary.get("steps", step), summary.get("tokens", tokens)
-    environment = run.environment
+    environment = {name: _one_or_several(value) for name, value in run.environment.items()}
+    changed = ", with changes" if "True" in environment.get("dirty", "") else ""
     task = [value for name, value in config.items() if name.startswith("task.") and isinstance(value, str)]
     facts = {
         "state": "finished" if run.finished else f"{unfinished}, last logged at step {step:,}",
@@ -117,14 +119,20 @@ def _facts(
         "parameters": _in_digits(summary.get("n_parameters", "")),
         "steps": f"{step:,} of {_in_digits(config.get('n_steps', '?'))}",
         "tokens": _in_digits(tokens),
-        "losses in": stored_loss_unit(summary) if summary else "",
+        "losses in": stored_loss_unit(summary, run.config) if summary else "",
         "seed": _in_digits(config.get("seed", "")),
         "date": environment.get("time", "")[:10],
-        "machine": " · ".join(show(environment[name]) for name in ("processor", "platform") if name in environment),
+        "machine": " · ".join(environment[name] for name in ("processor", "platform") if name in environment),
         "device": f"{summary['device']}, threads: {summary['threads']}" if "threads" in summary else "",
-        "commit": (environment.get("commit") or "")[:12] + (", with changes" if environment.get("dirty") else ""),
+        "commit": environment.get("commit", "")[:12] + changed,
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _one_or_several(value: Any) -> str:
+    """Return a fact of the environment as text. A run from a record has a list: the values of all its runs."""
+    values = value if isinstance(value, list) else [value]
+    return ", ".join(str(entry) for entry in values if entry is not None)
 
 
 def _numbers(last: Record, marks: Mapping[str, Sequence[int]]) -> dict[str, str]:
@@ -197,7 +205,7 @@ def _chart(name: str, lines: Lines, marks: Mapping[str, Sequence[int]]) -> dict[
     values = [value for points in lines.values() for _, value in points]
     if name in FROM_ZERO:
         axes.set_ylim(bottom=0)
-    elif min(values) > 0 and max(values) > WIDE * min(values):
+    elif is_wide(min(values), max(values)):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")

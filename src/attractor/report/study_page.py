@@ -24,11 +24,10 @@ from attractor.report.page import fill, policy, show, verbatim
 from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
 from attractor.report.table import UNKNOWN
-from attractor.runs.configuration import config_differences, dotted_fields, named
+from attractor.runs.configuration import Presets, config_differences, dotted_fields, named
 from attractor.runs.quantity import MEAN
 from attractor.runs.study_record import BUDGETS
 
-Presets = Mapping[str, Mapping[str, Any]]  # mechanisms as data, by name
 Place = tuple[str, str]  # a row and a column
 NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run that are no settings of the study
 
@@ -188,7 +187,7 @@ def _data(judged: JudgedStudy, maps: list[Heatmaps]) -> dict[str, Any]:
         "looks": {row: _look(looks[row]) for row in design.rows},
         "charts": [_chart(chart) for chart in charts(judged)],
         "maps": [_packed(of_row) for of_row in maps],
-        "rival": 0 if rival is None else maps.index(rival),
+        "rival": 1 if rival is None else maps.index(rival),  # drawn beside the baseline, which is the first
     }
 
 

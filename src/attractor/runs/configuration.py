@@ -31,12 +31,15 @@ def dotted_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return leaves
 
 
-def named(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
+Presets = Mapping[str, Mapping[str, Any]]  # mechanisms as data, by name
+
+
+def named(config: Any, presets: Presets) -> Any:
     """Return the configuration with every nested value that has the fields of a preset replaced by a name.
 
     The name is the nearest preset, followed by the fields that differ from it, as `euler, n_steps=3`. So a row that
-    names a preset and a row that spells out a changed preset differ in one field. A missing field counts as equal to
-    the preset's, because older configurations have fewer fields.
+    names a preset and a row that spells out a changed preset differ in one field. A field that is missing
+    below the first level counts as equal to the preset's, because older configurations have fewer fields.
     """
     if not isinstance(config, dict):
         return config

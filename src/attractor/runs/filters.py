@@ -1,7 +1,8 @@
 """Filter runs by conditions, written as `attention=gated lr>1e-3`; all conditions must hold.
 
 A condition is a field, one of = != < <= > >= ~, and a value; `~` tests whether the text contains the value. A field is
-a dotted name of the configuration, its last part if unambiguous, or a result such as state, steps, tokens or loss.
+a dotted name of the configuration, its last part if unambiguous, or a result such as state, steps, tokens or loss. A
+value may have several words, as in `label=ItrSA spectral lr>1e-3`: a word without a sign belongs to the one before.
 """
 
 import operator
@@ -48,7 +49,7 @@ def conditions(where: Sequence[str], known: Iterable[str]) -> tuple[Condition, .
     """Parse the conditions of a command line; `known` names the fields that runs have."""
     names = sorted(set(known))
     parsed = []
-    for word in " ".join(where).split():
+    for word in _words(" ".join(where)):
         match = CONDITION.match(word)
         if match is None or not match["value"]:
             raise InputError(
@@ -56,9 +57,22 @@ def conditions(where: Sequence[str], known: Iterable[str]) -> tuple[Condition, .
                 'write them in quotes, as --where "attention=gated lr>1e-3"'
             )
         if match["sign"] in ORDERED and _number(match["value"]) is None:
-            raise InputError(f"where compares '{match['field']}' with a number, got '{match['value']}'; use = or ~")
+            raise InputError(
+                f"where must compare '{match['field']}' with a number, got '{match['value']}'; write {match['field']}"
+                f"{match['sign']}0.5, or use = or ~ for a text"
+            )
         parsed.append(Condition(full_name(match["field"], names), match["sign"], match["value"]))
     return tuple(parsed)
+
+
+def _words(text: str) -> list[str]:
+    words: list[str] = []
+    for word in text.split():
+        if words and CONDITION.match(word) is None:
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
 
 
 def full_name(field: str, known: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +19,15 @@ from typing import Any
 
 from attractor.errors import DamageWarning, InputError
 from attractor.files import follow_umask
-from attractor.runs.configuration import dotted_fields, named
+from attractor.runs.configuration import Presets, dotted_fields, named
 from attractor.runs.lock import is_held
-from attractor.runs.run_folder import METRICS, SEAL, SUMMARY, RunFolder, read_object
+from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder, read_object
 
 INDEX = ".attractor-index.sqlite3"
 FORMAT = 1
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
-FILES = ("config.json", SUMMARY, "environment.json", METRICS, SEAL)
+FILES = (*SEALED, SUMMARY, SEAL)
 SECONDS_TO_WAIT = 1.0  # for another process that writes the index
 OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be used now
     sqlite3.SQLITE_BUSY,
@@ -40,7 +40,6 @@ OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be
 )
 SIMPLE = (str, int, float, bool, type(None))  # what a field of a list can show
 IN_MEMORY = ":memory:"
-Presets = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,8 @@ def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
         latest = summary or _latest(path / METRICS)
         metric = (summary or {}).get("metric")
         fields = dotted_fields(named(run.config, presets)) | {
-            "state": "interrupted" if summary is None and latest else "not begun" if summary is None else "finished",
+            # As `RunFolder.state`, but for "running", which no file tells.
+            "state": "finished" if summary is not None else "interrupted" if run.begun else "not begun",
             "steps": latest.get("steps", latest.get("step", 0)),
             "tokens": latest.get("tokens", 0),
             "loss": latest.get("valid_loss"),

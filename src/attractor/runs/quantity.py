@@ -228,13 +228,6 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
 }
 
 
-def stored_loss_unit(summary: Mapping[str, Any]) -> str:
-    """Return the unit in which a run stores its losses. Text has losses per token, and a token may be a byte."""
-    if "bytes_per_token" not in summary:
-        return "nats"
-    return "nats/byte" if summary["bytes_per_token"] == 1 else "nats/token"
-
-
 # Tables and claims share these quantities.
 PERPLEXITY = Quantity("perplexity", "metric.value", "lower", unit="nats")
 ACCURACY = Quantity("accuracy", "metric.value", "higher")

@@ -4,8 +4,11 @@
     environment.json   the machine, versions and commit of the run
     metrics.jsonl      one object a line, each with `step` and `tokens`
     summary.json       the outcome; its presence says that the run finished
+    tokenizer.json, tokenizer_settings.json     of a run on text; absent where tokens are bytes
     seal.json          checksums of the files above; before the run finishes, of the metrics up to a checkpoint
     samples.json       text sampled from the model of a finished language run
+    probes.json        what the probes of a study measured, with a checksum of its own
+    notes.txt, failure.txt     what a study's run printed, and why it failed
     checkpoints/
 
 The files are plain and contain no absolute paths, so a folder can be copied anywhere and still be read. Runs share no
@@ -128,7 +131,12 @@ class RunFolder:
             return "finished"
         if is_held(self.path):
             return "running"
-        return "interrupted" if self._metrics.exists() else "not begun"
+        return "interrupted" if self.begun else "not begun"
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was recorded."""
+        return self._metrics.exists()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics in a single write, so that readers see whole lines and a crash tears at most one."""
@@ -285,7 +293,7 @@ def run_paths(folder: Path) -> Iterator[Path]:
         yield folder
     else:
         for child in sorted(folder.iterdir()):
-            if child.is_dir():
+            if child.is_dir() and not child.is_symlink():  # a link may lead back to a folder above
                 yield from run_paths(child)
 
 

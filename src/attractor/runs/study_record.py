@@ -414,15 +414,22 @@ def in_one_unit(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(replace(cell, outcomes=tuple(map(per_token, cell.outcomes))) for cell in cells)
 
 
-def with_bytes_per_token(summary: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def stored_loss_unit(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Return the unit in which a run stores its losses. Text has losses per token, and a token may be a byte."""
+    if (config.get("task") or {}).get("kind") != "text":
+        return "nats"
+    return "nats/byte" if with_bytes_per_token(summary, config).get("bytes_per_token") == 1 else "nats/token"
+
+
+def with_bytes_per_token(summary: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary with its bytes per token. Older runs did not store the number: it is one where tokens are
     bytes, and elsewhere follows from their description of the corpus."""
     if "bytes_per_token" in summary or (config.get("task") or {}).get("kind") != "text":
-        return summary
+        return {**summary}
     if (config.get("model") or {}).get("vocab_size") == BYTE_VOCABULARY:
-        return summary | {"bytes_per_token": 1.0}
+        return {**summary, "bytes_per_token": 1.0}
     described = CORPUS_SIZES.search(str(summary.get("data")))
     if described is None:
-        return summary
+        return {**summary}
     n_bytes, *n_tokens = (int(number.replace(",", "")) for number in described.groups())
-    return summary | {"bytes_per_token": n_bytes / sum(n_tokens)}
+    return {**summary, "bytes_per_token": n_bytes / sum(n_tokens)}

@@ -24,12 +24,12 @@ from attractor.attention.presets import preset
 from attractor.claims.pilot import CONTROL_SEEDS, Finding, Judgement, Pilot
 from attractor.errors import InputError
 from attractor.files import write_json
-from attractor.report.advice import Advice, Cost, PilotSetting, write_advice
+from attractor.report.advice import Advice, Cost, PilotSetting, unit_of_losses, write_advice
 from attractor.report.judged_study import with_pairs
 from attractor.runs.configuration import config_differences, config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.study.ladder import FEWEST_PAIRS, LADDER, Rung, RunTimes, choose
-from attractor.study.launch import Job, launch, share_machine
+from attractor.study.launch import Job, WatchJobs, launch, share_machine
 from attractor.study.study import fitted
 from attractor.study.watch import LiveView
 from attractor.tasks import Task
@@ -43,7 +43,6 @@ PILOT_FILE = "pilot.json"
 MAX_EPOCHS = 4.0  # of training: with more epochs, a pilot measures how well mechanisms memorise
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-WatchJobs = Callable[[Sequence[Job], Sequence[Job]], None]
 Launch = Callable[[Sequence[Job], WatchJobs], dict[str, str]]
 Say = Callable[[str], None]
 
@@ -142,7 +141,7 @@ def advise(options: PilotRequest, runtime: Runtime, console: Console) -> Advice:
             return launch(jobs, n_workers, runtime, both)
 
     judgement = conduct(
-        announcing(trial.judge, say),
+        announcing(trial.judge, say, unit_of_losses(trial.config.model.vocab_size)),
         lambda judgement: clock.left > 0 and trial.carry_out(judgement, clock, in_processes),
     )
     if judgement.wanted and clock.left <= 0:
@@ -234,23 +233,26 @@ def conduct(judge: Callable[[], Judgement], carry_out: Callable[[Judgement], boo
     return judge()
 
 
-def announcing(judge: Callable[[], Judgement], say: Say) -> Callable[[], Judgement]:
-    """Return the same judge, which also prints each comparison as soon as it is decided."""
+def announcing(judge: Callable[[], Judgement], say: Say, unit: str) -> Callable[[], Judgement]:
+    """Return the same judge, which also prints each comparison as soon as it is decided.
+
+    Nothing is said before the control shows that the setting can tell mechanisms apart.
+    """
     known: set[tuple[str, str]] = set()
 
     def judge_and_announce() -> Judgement:
         judgement = judge()
-        for finding in (*judgement.rivals, *judgement.duels):
+        for finding in (*judgement.rivals, *judgement.duels) if judgement.sensitive else ():
             if not finding.open and (finding.of, finding.against) not in known:
                 known.add((finding.of, finding.against))
-                say(in_one_line(finding))
+                say(in_one_line(finding, unit))
         return judgement
 
     return judge_and_announce
 
 
-def in_one_line(finding: Finding) -> str:
-    measured = "" if finding.interval is None else f": {with_pairs(finding.interval, 'nats')}"
+def in_one_line(finding: Finding, unit: str) -> str:
+    measured = "" if finding.interval is None else f": {with_pairs(finding.interval, unit)}"
     return f"closed: {finding.of} against {finding.against}: {finding.outcome}{measured}"
 
 
@@ -268,6 +270,7 @@ class PilotRuns:
             for seed in range(pilot.n_max)
             for label in pilot.arms
         }
+        self.config = self.jobs[pilot.baseline, 0].config  # the mechanism is all in which the others differ
         self.run_of = {job: run for run, job in self.jobs.items()}
         self.failures: dict[str, str] = {}
 
@@ -328,7 +331,7 @@ def advice_of(
         raise InputError(f"the baseline '{pilot.baseline}' failed, so there is nothing to compare: {why}")
     if pilot.baseline not in summaries:
         raise InputError(f"budget must hold the first runs, and {options.budget:.0f} s did not; give a larger --budget")
-    config = trial.jobs[pilot.baseline, 0].config
+    config = trial.config
     tokens = config.n_steps * config.tokens_per_step
     assert task.n_tokens is not None
     return Advice(

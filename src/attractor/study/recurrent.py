@@ -10,12 +10,13 @@ bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
 ItrSA has rows of unit length, as published, except at desk. There RMSNorm takes their place, with the original in the
-row "ItrSA unit norm", which solves .06 of the boards (seed 0) where RMSNorm solves .57. Both compute the same functions:
-states of RMSNorm are sqrt(D) longer, and weights make up for it. But the steps of Adam do not depend on the size of a
-weight. With unit rows, queries and keys are initialised sqrt(D) larger, so their relative steps are smaller than others'.
-They also start far from the spectral norm of 1 that the spectral penalty asks for. So that penalty is tried under
-RMSNorm at other scales, too, where they start near that norm. Oscillators have four channels each, or a single oscillator has all of them ("one sphere"); the paper has 512 channels. On 9 x 9 boards
-oscillators are as AKOrN's authors have them, and E-multi has orthogonal values, as the paper parametrises it.
+row "ItrSA unit norm", which solves .06 of the boards (seed 0) where RMSNorm solves .57. Both compute the same
+functions: states of RMSNorm are sqrt(D) longer, and weights make up for it. But the steps of Adam do not depend on the
+size of a weight. With unit rows, queries and keys are initialised sqrt(D) larger, so their relative steps are smaller
+than others'. They also start far from the spectral norm of 1 that the spectral penalty asks for. So that penalty is
+tried under RMSNorm at other scales, too, where they start near that norm. Oscillators have four channels each, or a
+single oscillator has all of them ("one sphere"); the paper has 512 channels. On 9 x 9 boards oscillators are as AKOrN's
+authors have them, and E-multi has orthogonal values, as the paper parametrises it.
 
 Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. Where the gradient of a
 penalty is less than a tenth of the loss's, at the first weights and at the trained ones, it cannot act (the probes
@@ -51,7 +52,7 @@ CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correl
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "desk": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
 WIDTHS = {"smoke": 32, "laptop": 64, "desk": 128, "bench": 512, "paper": 512}
 HEADS = {"smoke": 4, "laptop": 4, "desk": 4, "bench": 8, "paper": 8}
-# The families first, since a seed takes a night. Of each penalty the smallest weight that can act on these boards, once weights are trained.
+# The families first, since a seed takes a night. Of each penalty the smallest weight that can act on these boards.
 AT_DESK = (
     "ItrSA",
     "ItrSA unit norm",
@@ -164,7 +165,10 @@ _RUNS: dict[str, dict[str, Any]] = {
 }
 _BASES: dict[str, TrainConfig] = {
     scale: RECIPES["sudoku"].replace(
-        model=ItrSAConfig(**_shape(scale), norm=NORMS.get(scale, "unit")), task=_TASKS[scale], seq_len=_TASKS[scale].seq_len, **changes
+        model=ItrSAConfig(**_shape(scale), norm=NORMS.get(scale, "unit")),
+        task=_TASKS[scale],
+        seq_len=_TASKS[scale].seq_len,
+        **changes,
     )
     for scale, changes in _RUNS.items()
 }

@@ -224,7 +224,9 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     for line in write_plan(planned):
         print_line(console, line)
     if conduct.from_record is not None:
-        n_recorded = take_over(conduct.from_record, jobs, [identity_of(job.config, study.kind) for job in jobs])
+        n_recorded = take_over(
+            conduct.from_record, planned.jobs, [identity_of(job.config, study.kind) for job in planned.jobs]
+        )
         print_line(console, f"{n_recorded} runs stand in the record and are not run again")
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")

@@ -87,7 +87,8 @@ def groups(runs: Runs) -> list[Runs]:
 def settings(run: RunFolder) -> dict[str, Any]:
     """Return the fields that distinguish rows. The start is none, since it may differ between the seeds of a row."""
     fields = dotted_fields(run.config)
-    return {name: value for name, value in fields.items() if not name.endswith(("seed", "start", "start_weights"))}
+    within_a_row = ("seed", "start", "start_weights")
+    return {name: value for name, value in fields.items() if name.rpartition(".")[2] not in within_a_row}
 
 
 def labelled(rows: Sequence[Runs]) -> dict[str, Runs]:
