@@ -83,7 +83,10 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
         ["compare", "--attention=gated"],
         ["--attention", "'attractor compare --help' shows all"],
     ),
-    "word too many": (["train", "stray"], ["stray", "'attractor train --help' shows all"]),
+    "word too many": (
+        ["train", "gated"],
+        ["unknown word gated; write --attention gated", "'attractor train --help' shows all"],
+    ),
     "command": (["trian"], ["unknown command 'trian'; did you mean 'train'?", "'attractor --help' shows all"]),
     "recipe": (["train", "--recipe=labtop"], ["unknown recipe 'labtop'; did you mean 'laptop'?"]),
     "size": (["train", "--size=smal"], ["unknown size 'smal'; did you mean 'small'?"]),
@@ -101,7 +104,10 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "part of a name": (["train", "--start={seed[0]}"], ["only {attention} and {seed}", "'{seed[0]}'"]),
     "field of a name": (["train", "--start={attention.x}"], ["only {attention} and {seed}", "'{attention.x}'"]),
     "yes or no": (["train", "--compile=maybe"], ["--compile", "'maybe'", "'True'"]),
-    "absent number": (["train", "--seed"], ["'--seed'", "'attractor train --help' shows all"]),
+    "absent number": (
+        ["train", "--seed"],
+        ["seed must have a value; write --seed INT", "'attractor train --help' shows all"],
+    ),
     "absent run": (["generate"], ["PATH", "'attractor generate --help' shows all"]),
     "negative steps": (["train", "--n-steps=-1"], ["n_steps must be an integer of at least 1, got -1"]),
     "rate": (["train", "--lr=nan"], ["lr must be positive and finite, got nan"]),
@@ -119,8 +125,10 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
         ["train", "--vocab-size=100"],
         ["vocab_size must be at least the task's 320, got 100", "vocab_size=320"],
     ),
-    "resumed folder": (["train", "--resume=nowhere"], ["config.json", "'nowhere' does not; give the folder of a run"]),
-    "generated folder": (["generate", "nowhere"], ["config.json", "'nowhere' does not; give the folder of a run"]),
+    "resumed folder": (["train", "--resume=nowhere"], ["run must be a folder that exists", "'nowhere' does not; "]),
+    "generated folder": (["generate", "nowhere"], ["run must be a folder that exists", "'nowhere' does not; "]),
+    "value without its rule": (["train", "--lr=-1"], ["'attractor train --help' shows what --lr may be"]),
+    "mistyped run": (["compare", "runs/a", "runs/b"], ["'runs/a' is neither", "'attractor runs list' shows runs"]),
     "unwritable place": (["train", *TINY, "--out=/dev/null/run"], ["/dev/null/run", "choose another place"]),
 }
 

@@ -90,8 +90,8 @@ def test_studies_are_listed_with_their_questions(attractor):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("study", "run", "absent.py"), "study must be a Python file, and 'absent.py' is none"),
-        (("study", "run", "tried.py", "--scale", "paper"), "unknown scale of study 'tried' 'paper'"),
+        (("study", "run", "absent.py"), "study must be a file that exists, and 'absent.py' does not"),
+        (("study", "run", "tried.py", "--scale", "paper"), "unknown scale 'paper'"),
         (("study", "run", "tried.py", "--launcher", "slurm"), "unknown launcher 'slurm'"),
         (("study", "run", "tried.py", "--part", "3/2"), "part must be a share as 2/3"),
         (("study", "run", "tried.py", "--parallel", "tp"), "unknown parallel 'tp'"),
@@ -99,7 +99,7 @@ def test_studies_are_listed_with_their_questions(attractor):
         (("study", "run", "tried.py", "--from-record", "tried.py"), "must hold a study's record, and is damaged"),
         (("study", "list", "absent"), "folder must hold study files"),
         (("study", "rum", "tried.py"), "unknown command 'rum'; did you mean 'run'?"),
-        (("report", "absent"), "a study's folder must hold study.json"),
+        (("report", "absent"), "source must exist, and 'absent' does not"),
         (("report", "tried.py", "--out", "x"), "must hold a study's record"),
         (("claims", "C99"), "unknown claim 'C99'"),
         (("claims", "--root", "absent"), "root must be a folder of studies"),

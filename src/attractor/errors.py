@@ -13,7 +13,7 @@ class WritingError(InputError):
 
 
 class DamageWarning(UserWarning):
-    """Something is damaged, and the rest is used. The command line prints the message as one line."""
+    """Something is damaged or cannot be read, and the rest is used. The command line prints the message as one line."""
 
 
 class LeftOutWarning(DamageWarning):
@@ -46,7 +46,7 @@ NEAR = 0.65  # similarity above which a known name is suggested: it admits typin
 
 def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> InputError:
     """Return the error for a name that is not in a table: it suggests a name that is near, or lists all names."""
-    names = sorted(known)
+    names = sorted(set(known))
     near = nearest(str(name), names)
     guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names)}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))

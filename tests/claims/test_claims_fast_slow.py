@@ -178,7 +178,7 @@ def test_fidelity_alone_does_not_help(method: str, lead: float, status: str) -> 
     assert f"validation loss of projector - {OPENED}" in found.reason
     if status == "holds":  # solvers that did not find the equilibrium prove nothing
         unsolved = verdict("F8", study(residual=0.25))
-        assert (unsolved.status, "premise not shown" in unsolved.reason) == ("unclear", True)
+        assert (unsolved.status, "premise is not shown" in unsolved.reason) == ("unclear", True)
 
 
 @pytest.mark.parametrize(

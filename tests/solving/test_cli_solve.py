@@ -84,7 +84,8 @@ WRONG = {
     "no picture": (["solve", PUZZLE, "--exact", "--out=way.png"], "out must be left out with exact"),
     "size": (["solve", "." * 81, "--run=RUN"], "puzzle must be 4 x 4 for this run, got 9 x 9; give a run trained with"),
     "family": (["solve", PUZZLE, "--run=TRANSFORMER"], "model must be recurrent"),
-    "no folder": (["solve", PUZZLE, "--run=nowhere"], "config.json"),
+    "votes of a search": (["solve", PUZZLE, "--exact", "--votes=3"], "votes must be left out with exact"),
+    "no folder": (["solve", PUZZLE, "--run=nowhere"], "run must be a folder that exists, and 'nowhere' does not"),
     "evaluated at no time": (["evaluate", "RUN", "--n-iterations", "4", "0"], "n_iterations must be at least 1, got 0"),
     "evaluated file": (["evaluate", "RUN", "--puzzles=none.txt"], "puzzles must be a file, but 'none.txt' is none"),
 }

@@ -5,6 +5,7 @@ a command is imported when the command is chosen; help and lists come from `tabl
 """
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ from attractor.__main__ import ctrl_c_ends_at_once
 from attractor.cli.console import Heartbeat, LogConsole, say
 from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
+from attractor.cli.tables import tables
 from attractor.errors import (
     DamageWarning,
     InputError,
@@ -139,10 +141,22 @@ def run_line(argv: Sequence[str], console: Console) -> None:
     text = f"attractor {version('attractor')}" if words[0] == "--version" else requested_help(words)
     if text is None:
         with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(lambda: INTERRUPTED):
-            args, run = parse(words)
-            run(args, console)
+            try:
+                args, run = parse(words)
+                run(args, console)
+            except InputError as error:
+                error.args = (f"{error}{missing_next_step(str(error), command_of(words))}",)
+                raise
     else:
         say(console, text)
+
+
+def missing_next_step(message: str, name: str) -> str:
+    """Return the next step of an error about the value of an option, where the message names none."""
+    refused = re.match(r"(\w+) must be [^;]*$", message)
+    if refused is None or refused[1] not in {option.name for option in tables().options_of(name)}:
+        return ""
+    return f"; 'attractor {name} --help' shows what --{refused[1].replace('_', '-')} may be and its usual value"
 
 
 def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, Console], None]]:

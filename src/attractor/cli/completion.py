@@ -47,7 +47,10 @@ complete -o default -F _attractor attractor
 
 @dataclass(frozen=True)
 class CompletionArguments:
-    """Print a script that makes bash or zsh complete commands, options and names."""
+    """Print a script that makes bash or zsh complete commands, options and names.
+
+    Write it to a file, and add `source FILE` to ~/.bashrc or ~/.zshrc.
+    """
 
 
 def show_completion(args: CompletionArguments, console: Console) -> None:

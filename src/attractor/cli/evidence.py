@@ -75,6 +75,9 @@ def report(args: ReportArguments, console: Console) -> None:
     from attractor.report.study_report import write_report
     from attractor.runs.study_record import StudyRecord
 
+    if not args.source.exists():
+        kinds = "a run folder, a study's folder or a record"
+        raise InputError(f"source must exist, and '{args.source}' does not; give {kinds} ('attractor runs list')")
     source = folder_around(args.source)
     if (source / "config.json").is_file():
         for name, usual in (("store", None), ("formats", ReportArguments.formats)):
@@ -135,6 +138,8 @@ def claims(args: ClaimsArguments, console: Console) -> None:
 
     known = {claim.id for claim in CLAIMS}
     for name in args.ids:
+        if name not in known and name.upper() in known:
+            raise InputError(f"claim must be written in capitals, got '{name}'; give {name.upper()}")
         if name not in known:
             raise unknown("claim", name, known)
     records = find_records(args.results, args.root)

@@ -43,13 +43,16 @@ class MeasureArguments:
 
 
 def measure(args: MeasureArguments, console: Console) -> None:
+    from attractor.causal import described
     from attractor.measuring import Plan, text_of
     from attractor.measuring.page import write_page, write_record
     from attractor.progress import progress
     from attractor.runs.machine import environment
 
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
-    dtype_of(args.dtype, MEASURED)  # refused before a text is read
+    dtype_of(args.dtype, MEASURED)  # refused before a text is read, as are folders without a model
+    for path in args.models:
+        described(path.expanduser())
     k = args.k if args.jacobians else 0
     plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
     with waiting(f"reading {args.on}"):

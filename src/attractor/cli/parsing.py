@@ -14,6 +14,7 @@ from attractor.cli.tables import tables
 from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
+NO_VALUE = r"Missing (?:value for argument|from attractor [^:]*:) '?(--[\w-]+)"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
 KINDS |= {"INT|{auto}": "a whole number or auto"}
 
@@ -25,7 +26,7 @@ def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
         with redirect_stderr(message):
             return tyro.cli(arguments, prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
-        raise InputError(_in_one_line(message.getvalue(), f"attractor {name}")) from stopped
+        raise InputError(_in_one_line(message.getvalue(), name)) from stopped
 
 
 def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:
@@ -45,13 +46,18 @@ def is_rule(line: str) -> bool:
     return re.fullmatch("─+|-{3,}", line) is not None  # tyro's rules depend on the encoding of standard output
 
 
-def _in_one_line(message: str, command: str) -> str:
-    """Return the text in tyro's box up to the first rule."""
+def _in_one_line(message: str, name: str) -> str:
+    """Return the text in tyro's box up to the first rule, in the words of this command line where it is a known one."""
+    options = {f"--{option.name}".replace("_", "-"): option for option in tables().options_of(name)}
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))
     complaint = " ".join(takewhile(lambda line: line and not is_rule(line), lines))
     if complaint.startswith("Unrecognized"):
-        complaint = f"unknown word {complaint.partition(': ')[2]}"
+        word = complaint.partition(": ")[2]
+        is_mechanism = word in tables().kinds["mechanisms"] and "--attention" in options
+        complaint = f"unknown word {word}" + (f"; write --attention {word}" if is_mechanism else "")
+    elif (without := re.match(NO_VALUE, complaint)) and without[1] in options:
+        complaint = f"{options[without[1]].name} must have a value; write {options[without[1]].written}"
     elif wrong := re.match(BAD_VALUE, complaint):
         complaint = f"{wrong[1]} must be {KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
-    return f"{complaint} ('{command} --help' shows all)"
+    return f"{complaint} ('attractor {name} --help' shows all)"

@@ -254,6 +254,11 @@ def compare(args: Any, console: Console) -> None:
         return compare_stored(args, console)
     presets = args.presets or DEFAULT_PRESETS
     for name in presets:
+        if "/" in name:
+            raise InputError(
+                f"presets must be mechanisms or folders of finished runs, and '{name}' is neither; "
+                "'attractor runs list' shows runs, and 'attractor list mechanisms' names mechanisms"
+            )
         preset(name)
     if args.batch_size == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"

@@ -16,7 +16,7 @@ from attractor.corpus.compression import plain_name
 from attractor.corpus.documents import SEPARATOR_LINE, Document
 from attractor.corpus.readers import ARROWS, READ_SIZE, Opened, format_of, is_json
 from attractor.corpus.sources import SPLITS, STATE, FileSource, documents, files_below, holds_table, readable
-from attractor.errors import InputError
+from attractor.errors import DamageWarning, InputError
 from attractor.numerals import in_bytes
 
 MEMORY_SHARE = 4  # text may take a quarter of the machine's memory, since its tokens take twice as much
@@ -72,7 +72,8 @@ def _documents_at(path: Path, column: str | None) -> Iterator[Document]:
                 raise
             binary.append(name)
     if binary:
-        warnings.warn(f"skipped {len(binary)} binary file(s) in '{path}', the first is '{binary[0]}'", stacklevel=4)
+        text = f"skipped {len(binary)} binary file(s) in '{path}', the first is '{binary[0]}'"
+        warnings.warn(text, DamageWarning, stacklevel=4)
 
 
 def _texts_in(path: Path, name: str) -> list[Document]:

@@ -105,10 +105,10 @@ def count_of(text: str, field: str = "max_tokens") -> int:
 def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None) -> PreparedCorpus:
     """Prepare the corpus, or resume an interrupted preparation; a finished corpus is opened as it is."""
     wanted.check()
-    source = open_source(wanted.source, wanted.columns, wanted.split, wanted.articles)
     trained = TRAINED.fullmatch(wanted.tokenizer)
     if trained:
         bpe.check_size(int(trained[1]))
+    source = open_source(wanted.source, wanted.columns, wanted.split, wanted.articles)
     given = None if trained else load_tokenizer(wanted.tokenizer)
     if wanted.special_tokens:
         given = _reading_special_tokens(given, wanted.tokenizer)

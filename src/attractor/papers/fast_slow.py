@@ -52,6 +52,7 @@ def equation(name: str, path: str) -> Quantity:
 # Claims about the slow path are judged where the fast path cannot see everything (studies/fast-slow-window.py), and
 # need the model whose slow path sees no text to be worse.
 BEYOND_WINDOW = "fast-slow-window"
+JUDGED_THERE = "(judged with a window, on recall, which the paper does not have)"
 WITHOUT_TEXT = Control("uninformative slow path", OPENED, "what the slow path knows")
 
 
@@ -100,7 +101,7 @@ CLAIMS = (
     ),
     Claim(
         "F5",
-        "coupling is neutral at 500k tokens, the gate stays closed",
+        f"coupling is neutral at 500k tokens, the gate stays closed {JUDGED_THERE}",
         "2.231 vs 2.238 nats, abs(tanh gamma) < .01",
         BEYOND_WINDOW,
         all_of(
@@ -174,7 +175,7 @@ CLAIMS = (
     ),
     Claim(
         "F11",
-        "at 10M tokens, T 1024, BPE, the projector extracts a signal",
+        f"at 10M tokens, T 1024, BPE, the projector extracts a signal {JUDGED_THERE}",
         "open",
         BEYOND_WINDOW,
         all_of(

@@ -85,6 +85,10 @@ class RunFolder:
     def open(cls, path: str | Path) -> Self:
         path = Path(path)
         config = read_object(path / CONFIG)
+        if not path.exists():
+            raise InputError(
+                f"run must be a folder that exists, and '{path}' does not; 'attractor runs list' shows runs"
+            )
         if config is None:
             raise InputError(f"a run folder must hold config.json, and '{path}' does not; give the folder of a run")
         if "model_type" in config and "model" not in config:

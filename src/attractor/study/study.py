@@ -169,7 +169,7 @@ class Study:
 
     def on(self, scale: str) -> Scale:
         if scale not in self.scales:
-            raise unknown(f"scale of study '{self.name}'", scale, self.scales)
+            raise unknown("scale", scale, self.scales, see=f"of study '{self.name}'")
         return self.scales[scale]
 
     def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:
@@ -208,6 +208,10 @@ def fitted(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
 def load_study(path: str | Path) -> Study:
     """Return the study that a file defines as STUDY. The file is Python, and is executed."""
     path = Path(path)
+    if not path.exists():
+        raise InputError(
+            f"study must be a file that exists, and '{path}' does not; 'attractor study list' shows those here"
+        )
     if not path.is_file() or path.suffix != ".py":
         raise InputError(
             f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as "
