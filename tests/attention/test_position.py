@@ -147,6 +147,14 @@ def test_a_cache_is_not_continued_where_its_keys_would_turn_otherwise(scaling: s
         rope.refuse_other_rotation(17, torch.tensor([17]))  # the cached keys were turned by the second list, too
 
 
+def test_padding_in_the_cache_is_no_position_of_a_rotation() -> None:
+    """Criterion: 18 cached places, of which every sequence has 10 tokens, are not continued beyond 16 positions."""
+    rope = Rope(8, scaling="longrope:16:1.5:1,2,4,8:2,4,8,16")
+    with pytest.raises(InputError, match="must stay within 16 positions"):
+        rope.refuse_other_rotation(18, torch.arange(10, 18).expand(2, -1))
+    rope.refuse_other_rotation(18, torch.arange(10, 14).expand(2, -1))
+
+
 @pytest.mark.parametrize(
     "scaling",
     [

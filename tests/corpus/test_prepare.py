@@ -430,3 +430,15 @@ def test_counts_are_read_as_people_write_them(written: str, number: int) -> None
 def test_other_counts_are_refused(written: str) -> None:
     with pytest.raises(InputError, match="max_tokens must be a number with k, M or G behind it"):
         count_of(written)
+
+
+def test_a_corpus_with_special_tokens_is_none_without_them(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [text(seed) for seed in range(40)])
+    tokenizer = tmp_path / "tokenizer.json"
+    prepare(Preparation(str(source), tmp_path / "first", "bpe:300"))
+    tokenizer.write_bytes(PreparedCorpus.open(tmp_path / "first").tokenizer.definition)
+    for before in (True, False):
+        out = tmp_path / f"out-{before}"
+        prepare(Preparation(str(source), out, str(tokenizer), special_tokens=before))
+        with pytest.raises(InputError, match=rf"another special_tokens \({before} there, {not before} here\)"):
+            prepare(Preparation(str(source), out, str(tokenizer), special_tokens=not before))

@@ -123,3 +123,23 @@ def test_vmap_over_models_stacks_their_weights() -> None:
         gradients, value = torch.func.grad_and_value(loss, argnums=(0, 1))(stacks[0][i], stacks[1][i])
         torch.testing.assert_close(found[1][i], value)
         torch.testing.assert_close((found[0][0][i], found[0][1][i]), gradients)
+
+
+def test_gradients_of_weights_are_added_up_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: with weights in bf16, many pieces are as exact as one."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 512, 2, 1, 8), (2, 512, 2, 1, 8), (2, 1, 1), (8, 8), (8, 8)]
+    q, k, dt, inner, outer = (torch.randn(shape, generator=generator) for shape in shapes)
+    half = [q, k, dt.abs(), inner.bfloat16(), outer.bfloat16()]
+
+    def of_weights(inputs: list[Tensor]) -> list[Tensor]:
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        found = torch.autograd.grad(weighted(integrate(PROGRAMS["euler"], *inputs)), inputs[3:])
+        return [x.double() for x in found]
+
+    exact, errors = of_weights([x.double() for x in half]), {}
+    for pieces in (1, 64):
+        monkeypatch.setattr(coupling, "PIECE", 2 * 512 * 16 // pieces)
+        pairs = zip(exact, of_weights(half), strict=True)
+        errors[pieces] = max(float((a - b).norm() / a.norm()) for a, b in pairs)
+    assert errors[64] < 1.5 * errors[1]

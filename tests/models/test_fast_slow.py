@@ -536,3 +536,25 @@ def test_a_config_without_later_choices_is_stored_as_before() -> None:
     assert choices.items() <= chosen.to_dict().items()
     assert model_config(chosen.to_dict()) == chosen
     assert chosen.solver == Solver("deq", 4, depth=2, tolerance=1e-2, backward_iterations=3)
+
+
+@pytest.mark.parametrize("slow", ["uniform", "mla"])
+def test_without_a_first_block_the_fast_path_has_the_rotation_of_its_own_heads(slow: str) -> None:
+    model = built(SMALL.replace(n_pre=0, n_post=2, positions="rope", slow_attention=slow))
+    assert model.rope is not None
+    assert model.rope.width == model.blocks_of(model.post)[0].attention.rope_width
+    assert logits(model, tokens()).isfinite().all()
+
+
+def test_an_unpadded_cache_goes_on_with_a_padding_mask() -> None:
+    """Criterion: a mask without padding changes nothing, and padding at the end changes no real token."""
+    model, whole = built(gate=0.5), tokens(length=14)
+    for real in (torch.ones(2, 5, dtype=torch.bool), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])):
+        cache = model.empty_cache()
+        logits(model, whole[:, :9], cache)
+        torch.testing.assert_close(logits(model, whole[:, 9:], cache, real)[real], logits(model, whole)[:, 9:][real])
+
+
+def test_dropout_of_a_mechanism_is_refused_under_deq() -> None:
+    with pytest.raises(InputError, match="dropout must be 0 under deq"):
+        SMALL.replace(equilibrium="deq", n_iterations=3, attention=PRESETS["standard"].replace(dropout=0.1))

@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attractor.attention import AttentionConfig
+from attractor.attention.presets import preset
+from attractor.errors import InputError
 from attractor.models import ItrSA, ItrSAConfig, PreNormItrSA, PreNormItrSAConfig
 from attractor.tasks.sudoku import generate
 
@@ -83,6 +86,39 @@ def test_logits_at_the_start_are_those_of_ordinary_attention_at_any_width() -> N
     for d_model in (32, 128):
         assert spread[d_model, "unit"] == pytest.approx(spread[d_model, "rms"], rel=1e-4)
     assert all(0.1 < value < 1.0 for value in spread.values())
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        preset("standard").replace(sigma_reparam=True),
+        preset("mla"),
+        preset("mla").replace(latent_norm=True),
+        preset("mla").replace(sigma_reparam=True),
+    ],
+)
+def test_latent_and_reparametrised_logits_start_as_under_rms(attention: AttentionConfig) -> None:
+    spread = []
+    for norm in ("unit", "rms"):
+        model = built(attention=attention, norm=norm)
+        with torch.no_grad():
+            q, k, _ = model.attention.project(model.start(boards(8)))
+        spread.append(float((q @ k.mT).std()))
+    assert spread[0] == pytest.approx(spread[1], rel=1e-3)
+
+
+def test_orthogonal_values_and_energies_run_in_half_precision() -> None:
+    changes: list[dict[str, Any]] = [
+        {"attention": preset("standard").replace(orthogonal_values=True)},
+        {"energy": "multi"},
+    ]
+    for change in changes:
+        assert built(**change).bfloat16()(boards())[0].isfinite().all()
+
+
+def test_decayed_attention_on_a_rotated_grid_is_refused() -> None:
+    with pytest.raises(InputError, match="positions must be learned, rope or grid for decayed attention"):
+        built(attention="decay", positions="grid-rope")
 
 
 @pytest.mark.parametrize("changes", [{}, {"eta": 0.3}, {"positions": "grid"}, {"inject": False, "blank": None}])

@@ -1,6 +1,8 @@
 """Recursive models: the written-out recursion, segments that carry a constant state, exact sizes, halting."""
 
+import gc
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -246,3 +248,32 @@ def test_bad_config_is_refused_in_one_line(changes: dict[str, Any], words: list[
 def test_mlps_over_positions_refuse_boards_of_another_size() -> None:
     with pytest.raises(InputError, match="max_seq_len must be 9, the sequence's length, under mixer='mlp', got 16"):
         CONFIG.replace(mixer="mlp").require_length(9)
+
+
+class Kept:
+    """What autograd keeps of an operation for the backward pass."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def test_a_segment_keeps_what_one_iteration_needs() -> None:
+    """Criterion: with an auxiliary loss, too, 12 iterations keep no more for the backward pass than two."""
+
+    def kept(n_iterations: int) -> int:
+        attention = PRESETS["standard"].replace(z_loss=1e-3)
+        model = built(n_iterations=n_iterations, n_segments=1, attention=attention)
+        alive: WeakSet[Kept] = WeakSet()
+
+        def keep(value: Tensor) -> Kept:
+            alive.add(entry := Kept(value.detach()))  # the value itself would keep its own graph
+            return entry
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda entry: entry.value):
+            loss, aux_loss, _ = model.segment_loss(boards(), boards(1))
+            total = loss + aux_loss
+        gc.collect()
+        assert total.requires_grad
+        return sum(entry.value.numel() for entry in alive)
+
+    assert kept(12) == kept(2)

@@ -99,6 +99,7 @@ def test_rows_of_one_label_are_named_by_their_differing_fields_or_their_folder(t
         ({"data": "xyz"}, "no verdict: other data than the baseline's"),
         ({"tokens": 500}, "no verdict: 500 tokens, where the baseline saw 1.00k"),
         ({"eval_batches": 4}, "no verdict: another eval_batches than the baseline's"),
+        ({"accumulation": 4}, "no verdict: another accumulation than the baseline's"),
         ({"seed": 7}, "no seed in common with the baseline"),
         ({"lr": 1e-3}, "one seed: no interval"),
     ],

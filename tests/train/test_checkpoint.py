@@ -407,3 +407,33 @@ def test_the_search_for_unpickling_finds_every_form_of_it() -> None:
     assert [unsafe_reads(line) for line in bad] == [[1]] * len(bad)
     assert unsafe_reads("torch.load(path, map_location=device, weights_only=True)") == []
     assert unsafe_reads("np.load(path, allow_pickle=False)") == []
+
+
+@pytest.mark.parametrize("place", [(shutil, "rmtree"), (checkpoint, "flush_to_disk"), (Path, "rename")])
+def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[object, str]
+) -> None:
+    """Criterion: an interrupt of a removal, of a flush or of the second renaming leaves an intact checkpoint."""
+    folder, calls = stopped / "checkpoints", []
+    target, temporary = folder / "step-00000011", checkpoint.begin_writing(folder, 11)
+    shutil.copytree(target, temporary, dirs_exist_ok=True)
+    usual, allowed = getattr(*place), 1 if place[1] == "rename" else 0
+
+    def interrupted(*arguments: object, **keywords: object) -> object:
+        calls.append(arguments)
+        if len(calls) == allowed + 1:
+            raise KeyboardInterrupt
+        return usual(*arguments, **keywords)
+
+    monkeypatch.setattr(*place, interrupted)
+    with pytest.raises(KeyboardInterrupt), checkpoint.writing_errors(folder, 11, temporary):
+        checkpoint.replace_checkpoint(temporary, target)
+    assert steps(folder)[-1] == 11
+    checkpoint.verify(target)
+
+
+def test_a_checkpoint_that_a_killed_process_set_aside_comes_back(stopped: Path) -> None:
+    folder = stopped / "checkpoints"
+    (folder / "step-00000011").rename(folder / ".replaced-step-00000011")
+    checkpoint.begin_writing(folder, 12)
+    assert steps(folder)[-1] == 11

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from same_runs import build_run
 
 from attractor.errors import InputError, RunInterrupted
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.loop import train
+from attractor.train.loop import Run, train
 from attractor.train.stacked_loop import stackable
 from tiers import fast_alone
 
@@ -127,3 +128,14 @@ def test_incompatible_interventions_are_refused_before_a_run_starts(
 )
 def test_runs_with_such_interventions_are_not_stacked(config: TrainConfig, case: str, says: str) -> None:
     assert says in str(stackable(config.replace(dropout=0.0, **CASES[case])))
+
+
+def test_a_skipped_step_leaves_no_logits_to_the_next_clip(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: a run that is resumed after the step would not know them, and must not end elsewhere."""
+    run, gradients = build_run(config.replace(qk_clip=1.0), tmp_path, Runtime(device="cpu")), Run.gradients
+    assert run.interventions.clip is not None
+    monkeypatch.setattr(Run, "gradients", lambda run, batch, share: gradients(run, batch, share) * float("nan"))
+    run.take_step()
+    assert len(run.interventions.clip.maxima.unseen) == config.model.n_layers

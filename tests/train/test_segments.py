@@ -13,11 +13,13 @@ from torch import Tensor
 
 from attractor.errors import RunInterrupted
 from attractor.models import ItrSAConfig, RecursiveConfig
+from attractor.tasks import Batch
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.checkpoint import is_sharded, list_checkpoints, read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
-from attractor.train.loop import train
+from attractor.train.loop import Run, train
+from attractor.train.plan import plan_run
 from attractor.train.segments import Segments
 from attractor.train.stacked_loop import stackable
 
@@ -127,3 +129,25 @@ def test_processes_share_the_rows_of_a_stored_state() -> None:
 
 def test_runs_with_segments_are_not_stacked() -> None:
     assert stackable(CONFIG) == "each run carries the states of its own batch from step to step"
+
+
+def test_a_rollback_skips_whole_batches_of_a_recursive_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: the loss of batch 1, which stays for steps 3 to 5, is NaN. The run goes on with batch 2."""
+    gradients: Callable[..., Tensor] = Run.gradients
+    read: list[int] = []
+
+    def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
+        loss = gradients(run, batch, share)
+        read.append(run.number_of_batch(run.step))
+        return loss * float("nan") if read[-1] == 1 else loss
+
+    monkeypatch.setattr(Run, "gradients", spoiled)
+    runtime = replace(RUNTIME, save_every=3, on_divergence="rollback", log_every=1)
+    summary = train(CONFIG.replace(n_steps=9, max_bad_steps=2), tmp_path, runtime)
+    assert summary["data_skipped"] == [[3, 3, 6]]
+    assert read == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_epochs_count_the_steps_for_which_a_batch_stays() -> None:
+    """Criterion: 9 steps are 3 batches of 4 boards, which is one pass over 12 boards."""
+    assert plan_run(CONFIG.replace(n_steps=9), CONFIG.build_task()).epochs == pytest.approx(1.0)

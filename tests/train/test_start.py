@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.models import Transformer
 from attractor.tasks.glue.task import Glue
@@ -83,3 +84,14 @@ def test_a_missing_run_and_a_stray_brace_are_refused(config: TrainConfig, tmp_pa
         load_start(tmp_path / "nowhere", config.model.build(0))
     with pytest.raises(InputError, match="start must be a path in which only"):
         config.replace(start="runs/{preset}")
+
+
+def test_the_buffers_of_sigma_reparam_are_taken_too(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    config = config.replace(attention=preset("standard").replace(sigma_reparam=True), n_steps=2, warmup_steps=0)
+    train(config, tmp_path / "run", runtime)
+    source, model = config.model.build(5), config.model.build(1)
+    checkpoint.load_weights(chosen_checkpoint(tmp_path / "run"), source)
+    load_start(tmp_path / "run", model)
+    taken, stored = model.state_dict(), source.state_dict()
+    assert any(name.endswith("sigma.u") for name in taken)
+    assert all(torch.equal(taken[name], stored[name]) for name in taken)

@@ -164,7 +164,8 @@ class Rope:
         if not past or self.scaling is None or past + positions.shape[-1] <= self.scaling.length:
             return
         length = int(positions.max()) + 1
-        if length > self.scaling.length and (self.scaling.kind == "dynamic" or past <= self.scaling.length):
+        before = int(positions[..., 0].max())  # the cache may hold padding, too, which has no position
+        if length > self.scaling.length and (self.scaling.kind == "dynamic" or before <= self.scaling.length):
             raise InputError(
                 f"a sequence decoded from a cache must stay within {self.scaling.length:g} positions under "
                 f"rope_scaling '{self.scaling.kind}', got {length}: a longer one rotates all of its keys differently; "

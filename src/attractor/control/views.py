@@ -120,9 +120,6 @@ def norm_rows(norm: nn.Module | None) -> Rows | None:
     return None if weight is None else Rows(weight, (0,), len(weight), getattr(norm, "bias", None))
 
 
-evenly = head_rows  # deprecated name
-
-
 def grouped(n_queries: int, n_keys: int) -> tuple[int, ...]:
     """Return the key head that each query head reads: h n_keys // n_queries for query head h."""
     return tuple(head * n_keys // n_queries for head in range(n_queries))

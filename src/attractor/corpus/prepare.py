@@ -165,9 +165,11 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
     if isinstance(files, list):  # an earlier version listed any number of files
         sizes = [file["size"] for file in files]
         stored["source"]["files"] = listing([file["name"] for file in files], sizes)
-    for key, value in json.loads(json.dumps(plan)).items():
-        if stored[key] != value:
-            values = "" if isinstance(value, dict) else f" ({stored[key]} there, {value} here)"
+    asked = json.loads(json.dumps(plan))
+    for key in (*asked, *(stored.keys() - asked.keys())):
+        there, here = (part.get(key, False) for part in (stored, asked))  # a flag that is off is not stored
+        if there != here:
+            values = "" if isinstance(here, dict) else f" ({there} there, {here} here)"
             raise InputError(
                 f"out must be a new folder or hold this corpus, but '{out}' holds one with another {key}{values}; "
                 "choose another folder, or remove that one"

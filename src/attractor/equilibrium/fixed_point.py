@@ -256,19 +256,6 @@ def _unknown(u: Tensor) -> Tensor:
     return torch.full((), torch.nan, device=u.device)
 
 
-def rms_singular_value(
-    f: Callable[[Tensor], Tensor], z: Tensor, n_vectors: int = 1, generator: torch.Generator | None = None
-) -> Float[Tensor, " B"]:
-    """Estimate the root mean square singular value |J|_F / sqrt(n) of each sequence's Jacobian at z.
-
-    Its square is estimated without bias from J' s for random signs s. A value above 1 proves that f is no contraction;
-    a value below 1 proves nothing.
-    """
-    pull = _pullback(f, z)
-    squares = [pull(_signs(z, generator)).flatten(1).square().mean(1) for _ in range(n_vectors)]
-    return torch.stack(squares).mean(0).sqrt()
-
-
 def growth_rate(
     f: Callable[[Tensor], Tensor], z: Tensor, n_iterations: int = 16, generator: torch.Generator | None = None
 ) -> Float[Tensor, " B"]:

@@ -72,7 +72,12 @@ class StoredWeights:
 def files_of(folder: Path) -> list[Path]:
     """Return the files of weights: a single one, or the shards that the index names."""
     if (folder / INDEX).is_file():
-        names = sorted(set(read_object(folder / INDEX).get("weight_map", {}).values()))
+        named = list(read_object(folder / INDEX).get("weight_map", {}).values())
+        for name in named:
+            if not isinstance(name, str) or Path(name).name != name:
+                rule = "names of files in its own folder"
+                raise InputError(f"'{folder / INDEX}' must hold {rule}, and has {name!r}; fetch the model again")
+        names = sorted(set(named))
         for name in names:
             if not (folder / name).is_file():
                 raise InputError(

@@ -103,7 +103,8 @@ class Integration(torch.autograd.Function):
             gradients = [_gradients(ctx.program, piece, dt, inner, outer) for piece in pieces]
         qs, ks, *shared = zip(*gradients, strict=True)
         grads = _joined(qs).view(q.shape).to(q.dtype), _joined(ks).view(k.shape).to(k.dtype)
-        return None, *grads, *(reduce(torch.add, parts) for parts in shared)
+        sums = (reduce(torch.add, parts).to(x.dtype) for parts, x in zip(shared, (dt, inner, outer), strict=True))
+        return None, *grads, *sums
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -154,7 +155,11 @@ def _gradients(
             if number < last:
                 k = _kicked(k, move, dt, F.linear(latest[2], outer).to(k.dtype))
 
-    grad_f, grad_inner, grad_outer = grad_k, torch.zeros_like(inner), torch.zeros_like(outer)
+    grad_f, grad_inner, grad_outer = (
+        grad_k,
+        torch.zeros_like(inner, dtype=dt.dtype),
+        torch.zeros_like(outer, dtype=dt.dtype),
+    )
     by_force = by_drift = None  # products whose sums are the gradient of dt
     for move in reversed(program):
         operands = recorded.pop()

@@ -33,8 +33,16 @@ class attention_under_vmap(TorchFunctionMode):  # noqa: N801 - a context manager
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool, **_: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+    dropout_p: float = 0.0,
 ) -> Any:
+    assert dropout_p == 0, "models that are trained together have no dropout (`stackable`)"
     return _Attention.apply(q, k, v, attn_mask, is_causal, scale, enable_gqa)
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from attractor.attention import Attention, AttentionConfig
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
+from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
-from attractor.errors import require, unknown
+from attractor.errors import InputError, require, unknown
 from attractor.fields import PrintsChanges, later, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
@@ -163,6 +164,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require(not self.causal, "causal", "False under positions='grid-rope'", True, "a board has no past")
         width, of_values = layer.rope_width, layer.layout.value
         fits = width == 0 or (width % 4 == 0 and of_values % width == 0)
+        if isinstance(layer.layout, DecayedLayout):
+            rule = "learned, rope or grid for decayed attention, whose values hold the decay and are not rotated"
+            raise InputError(f"positions must be {rule}, got '{self.positions}'; choose positions='grid'")
         rule = "one that rotates a multiple of 4 coordinates of a head, which divides the width of its values"
         require(fits, "positions", f"learned, rope or grid unless attention is {rule}", self.positions)
 

@@ -113,7 +113,8 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         free = method not in ("deq", "forced")
         require(free or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
         rule = "0 under deq, since dropout would change the map at each evaluation"
-        require(method != "deq" or not self.dropout, "dropout", rule, self.dropout)
+        dropout = max(self.dropout, self.attention_config.dropout)
+        require(method != "deq" or not dropout, "dropout", rule, dropout)
         assert self.solver  # its constructor refuses a wrong n_iterations
 
     @property
@@ -243,6 +244,11 @@ class FastSlow(LanguageModel):
         return [block for stack in (self.pre, self.slow, self.post) for block in self.blocks_of(stack)]
 
     @property
+    def rope_width(self) -> int:
+        """The width that RoPE rotates in the fast path; the slow path has a rotation of its own."""
+        return (self.blocks_of(self.pre) + self.blocks_of(self.post))[0].attention.rope_width
+
+    @property
     def gate(self) -> Tensor:
         """tanh(gamma), the Euler step of the coupling."""
         return self.injection.gate.tanh()
@@ -282,7 +288,10 @@ class FastSlow(LanguageModel):
             if placement.real is not None:
                 now = placement.real[:, -length:]
                 before = 0 if past is None else placement.real[:, :-length].sum(1, keepdim=True)
-            blocks = ContinuedBlocks(period, positions, now, before, None if past is None else past.seen_blocks)
+            seen = None if past is None else past.seen_blocks
+            if past is not None and seen is None and now is not None:  # all blocks of a past without padding count
+                seen = positions.new_ones(batch, past.length // period, dtype=torch.bool)
+            blocks = ContinuedBlocks(period, positions, now, before, seen)
             if past is not None:
                 past.seen_blocks = blocks.seen
         turned = None if self.slow_rope is None or not blocks.n_blocks else self.slow_rope.at(blocks.positions)

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from attractor.attention import Attention
 from attractor.attention.presets import preset
 from attractor.attention.project.heads import HeadProjection
+from attractor.attention.project.latent import LatentProjection
+from attractor.attention.sigma_reparam import SigmaLinear
 from attractor.errors import require, unknown
 from attractor.models.config import ROTATIONS
 from attractor.models.energy import ENERGIES, EnergyAttention, Maps
@@ -131,10 +133,22 @@ class ItrSA(RecurrentModel):
         super().scale_to_states()
         if isinstance(self.attention, EnergyAttention) and self.config.norm == "unit":
             self.attention.scale_logits(self.config.d_model)
-        project = getattr(self.attention, "project", None)
-        if isinstance(project, HeadProjection) and self.config.norm == "unit" and not self.config.qk_norm:
-            for linear in (project.query, project.key):
-                linear.weight.mul_(self.config.d_model**0.5)
+        if self.config.norm == "unit" and not self.config.qk_norm:
+            for linear in _of_logits(getattr(self.attention, "project", None)):
+                # sigmaReparam divides the size of a weight out, and has a gain in its place.
+                size = linear.sigma.gain if isinstance(linear, SigmaLinear) else linear.weight
+                size.mul_(self.config.d_model**0.5)
 
     def weights(self) -> tuple[Maps, ...]:
         return (self.attention.maps(),) if isinstance(self.attention, EnergyAttention) else ()
+
+
+def _of_logits(project: nn.Module | None) -> list[nn.Linear]:
+    """Return the linear maps that make queries and keys whose length is proportional to that of the state."""
+    if isinstance(project, HeadProjection):
+        return [project.query, project.key]
+    if isinstance(project, LatentProjection):
+        if isinstance(project.norm, nn.Identity):
+            return [project.query_up, project.query_rope, project.key_up, project.key_rope]
+        return [project.key_rope]  # the norms of the latents make the others independent of the state's length
+    return []

@@ -225,11 +225,14 @@ class Recursive(RecurrentModel):
         placement = self.placement(tokens, None, real)
         stimulus, inputs = self.injected(self.embedded(tokens, placement)), self.iteration_inputs(placement)
         state = self._start(stimulus, placement) if carried is None else carried.detach()
-        losses = []
+        aux_loss: Tensor | None = None
         for _ in range(self.config.iterations_of_segment):
-            state, aux_loss = self.iteration(state if self.config.full_gradient else state.detach(), stimulus, inputs)
-            losses.append(aux_loss)
-        aux_loss = torch.stack(losses).sum() if self.config.full_gradient else losses[-1]
+            state, of_iteration = self.iteration(
+                state if self.config.full_gradient else state.detach(), stimulus, inputs
+            )
+            # Without the full gradient only the last iteration has one, and nothing keeps the graphs of the others.
+            aux_loss = of_iteration if aux_loss is None or not self.config.full_gradient else aux_loss + of_iteration
+        assert aux_loss is not None
         logits = self.read_out(state)
         if self.halting is not None:
             right = ((logits.argmax(-1) == targets) | (targets == IGNORED)).all(-1)

@@ -31,7 +31,8 @@ from attractor.statistics.multiplicity import holm
 from attractor.statistics.t_tests import paired_t_test
 
 LEVEL = 0.95
-VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "eval_batches")  # fields that determine the validation batches
+# Fields that determine the validation batches, which are as large as a micro-batch.
+VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "accumulation", "eval_batches")
 ComparisonOutcome = Literal[
     "better",
     "worse",

@@ -44,7 +44,11 @@ from attractor.train.shards import read_shards
 FORMAT, SHARDED = 2, 3  # later formats must seal their manifest alike, or a flipped byte could pass for one
 MANIFEST = "manifest.json"
 BEST = "best.json"
-HIDDEN = (".writing-", ".removing-")  # beginnings of the names of incomplete checkpoints
+HIDDEN = (
+    ".writing-",
+    ".removing-",
+    ".replaced-",
+)  # beginnings of names: not yet, or no longer, checkpoints
 WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
@@ -88,7 +92,7 @@ class TrainState:
 
     @property
     def n_skipped_batches(self) -> int:
-        """How many batches of the data rollbacks have skipped."""
+        """Of how many steps rollbacks have skipped the data."""
         return sum(end - start for _, start, end in self.rollbacks)
 
 
@@ -109,6 +113,7 @@ def begin_writing(folder: Path, step: int) -> Path:
     """Create and return the hidden folder in which the checkpoint of a step is written."""
     temporary = folder / f"{HIDDEN[0]}{checkpoint_of(folder, step).name}"
     with writing_errors(folder, step, temporary):
+        restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
@@ -132,10 +137,7 @@ def finish_writing(folder: Path, temporary: Path, state: TrainState, checkpoint_
     write_json(temporary / MANIFEST, sealed(manifest))
     for path in (*files, temporary):
         flush_to_disk(path)
-    if target.exists():  # a resumed run repeats steps
-        remove_checkpoint(target)
-    temporary.rename(target)
-    flush_to_disk(folder)
+    replace_checkpoint(temporary, target)
     return target
 
 
@@ -155,6 +157,8 @@ def writing_errors(folder: Path, step: int, temporary: Path) -> Iterator[None]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    finally:
+        restore_replaced(folder)
 
 
 def checkpoint_of(folder: Path, step: int) -> Path:
@@ -239,6 +243,24 @@ def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
     to_resume = () if finished else (*last, last_good(run / "checkpoints"))
     return [path for path in checkpoints if path not in kept and path not in to_resume]
+
+
+def replace_checkpoint(complete: Path, target: Path) -> None:
+    """Give a complete checkpoint its final name, and only then remove one that had it: resumed runs repeat steps."""
+    replaced = target.with_name(f"{HIDDEN[2]}{target.name}")
+    if target.exists():
+        target.rename(replaced)
+    complete.rename(target)
+    flush_to_disk(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def restore_replaced(folder: Path) -> None:
+    """Give a checkpoint its name back that was set aside for one that never came."""
+    for path in folder.glob(f"{HIDDEN[2]}*"):
+        target = folder / path.name.removeprefix(HIDDEN[2])
+        if not target.exists():
+            path.rename(target)
 
 
 def remove_checkpoint(path: Path) -> None:

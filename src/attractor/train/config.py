@@ -154,7 +154,7 @@ class TrainConfig(PrintsChanges):
         return self.batch_size * self.seq_len
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of a step, from 0: a linear warm-up that reaches lr at step warmup_steps, then the schedule.
+        """Return the rate of a step, from 0: a linear warm-up whose last step has lr, then the schedule.
 
         The rate depends on the step alone, so a resumed run needs no stored schedule.
         """

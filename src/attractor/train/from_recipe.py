@@ -76,7 +76,7 @@ class RunRequest:
                 why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
                 raise InputError(f"epochs must be left out {why}, got {self.epochs:g}; give n_steps alone")
             require(0 < self.epochs < math.inf, "epochs", "positive and finite", self.epochs)
-            n_steps = max(1, round(self.epochs * task.n_tokens / config.tokens_per_step))
+            n_steps = max(1, round(self.epochs * task.n_tokens * model.steps_of_batch / config.tokens_per_step))
         # A run of another length keeps its share of warm-up.
         warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
         # The vocabulary of the model that the run starts from may be larger than the task's.

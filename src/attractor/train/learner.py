@@ -140,6 +140,8 @@ class Learner:
             self.scaler.step(self.optimizer)
             if self.average is not None:
                 self.average.update(step)
+        elif self.interventions.clip is not None:
+            self.interventions.clip.maxima.reset()  # a resumed run would not know them, and no weight has moved
 
     @cached_property
     def late(self) -> bool:

@@ -30,7 +30,7 @@ from attractor.train.checkpoint import (
     MANIFEST,
     DamagedCheckpointError,
     list_checkpoints,
-    remove_checkpoint,
+    replace_checkpoint,
     verify,
 )
 
@@ -241,10 +241,7 @@ def _fetch_checkpoint(files: Any, place: str, names: list[str], path: Path) -> N
             flush_to_disk(temporary / name)
         flush_to_disk(temporary)
         verify(temporary)
-        if path.exists():
-            remove_checkpoint(path)
-        temporary.rename(path)
-        flush_to_disk(path.parent)
+        replace_checkpoint(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -248,7 +248,9 @@ class Checkpoints:
         learner.world.first_does(lambda: checkpoint.verify_or_refuse(path))
         self._load(path)
         first = good + diverged.n_skipped_batches
-        end = diverged.step + diverged.n_skipped_batches
+        # A batch that stays for several steps is skipped as a whole.
+        of_batch = learner.segments.n_segments
+        end = first + -(-(diverged.step - good) // of_batch) * of_batch
         learner.state.rollbacks = [*diverged.rollbacks, [good, first, end]]
         learner.world.first_does(self._leave_behind)
         self.telemetry.log.close()

@@ -124,6 +124,7 @@ def plan_run(config: TrainConfig, task: Task) -> RunPlan:
         )
         for group in optimizer_groups(model, config)
     ]
+    stays = config.model.steps_of_batch
     validated = None
     if isinstance(task, TextTask):
         validated = task.n_validated(config.micro_batch_size, config.eval_batches)
@@ -135,7 +136,7 @@ def plan_run(config: TrainConfig, task: Task) -> RunPlan:
         backward_flops=backward,
         n_steps=config.n_steps,
         tokens_per_step=config.tokens_per_step,
-        epochs=None if task.n_tokens is None else config.n_steps * config.tokens_per_step / task.n_tokens,
+        epochs=None if task.n_tokens is None else config.n_steps * config.tokens_per_step / (stays * task.n_tokens),
         groups=tuple(groups),
         layer_equivalents=config.model.layer_equivalents,
         n_evaluations=-(-config.n_steps // config.eval_every),

@@ -39,7 +39,7 @@ def stackable(config: TrainConfig) -> str | None:
     model = config.model
     obstacles = {
         "dropout draws random numbers, of which each run has its own": bool(
-            model.dropout or model.attention_config.dropout
+            model.dropout or any(mechanism.dropout for mechanism in model.mechanisms)
         ),
         "fp16 needs a loss scale for each run": config.precision == "fp16",
         "a compiled step is that of one model": config.compile,

@@ -77,7 +77,7 @@ def load_start(run: Path, model: nn.Module) -> Path:
     """
     path = plain_checkpoint(run)
     stored = load_file(path / "model.safetensors")
-    wanted = dict(model.named_parameters())
+    wanted = model.state_dict()  # whose tensors are the model's own
     for name in sorted(stored.keys() | wanted.keys()):
         there, here = (tuple(part[name].shape) if name in part else "absent" for part in (stored, wanted))
         if there == here:

@@ -95,6 +95,7 @@ def cayley(free: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Return the orthogonal matrix (1 + A)^-1 (1 - A) of the antisymmetric part A of a free matrix.
 
     1 + A is never singular, since A has imaginary eigenvalues."""
-    antisymmetric = (free - free.mT) / 2
-    identity = torch.eye(len(free), dtype=free.dtype, device=free.device)
-    return torch.linalg.solve(identity + antisymmetric, identity - antisymmetric)
+    wide = free.to(torch.promote_types(free.dtype, torch.float32))  # the solver takes no half precision
+    antisymmetric = (wide - wide.mT) / 2
+    identity = torch.eye(len(wide), dtype=wide.dtype, device=wide.device)
+    return torch.linalg.solve(identity + antisymmetric, identity - antisymmetric).to(free.dtype)

@@ -77,16 +77,12 @@ def file_names(part: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """A recipe for fine-tuning. None stands for what its source does not say."""
+    """A recipe for fine-tuning."""
 
     n_epochs: int
     lr: float = 2e-5
-    n_seeds: int = 3
-    batch_size: int | None = None
-    warmup_share: float | None = None
-    weight_decay: float | None = None
 
 
-# CoupledQK, section 3.4: a linear head on the pretrained checkpoint; all that is None here is "standard BERT-style".
+# CoupledQK, section 3.4: a linear head on the pretrained checkpoint; all else is "standard BERT-style" there.
 # BERT was fine-tuned in batches of 16 or 32 (Devlin et al. 2019, appendix A.3).
 PAPER_RECIPES = {"sst2": FineTuning(n_epochs=5), "qnli": FineTuning(n_epochs=5), "mnli": FineTuning(n_epochs=3)}
