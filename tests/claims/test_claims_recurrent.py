@@ -21,12 +21,12 @@ def runs(
     boards: float = 0.9,
     later: float = 0.0,
     entropy: float | None = 0.7,
-    ratio: float | None = None,
+    reach: float | None = None,
     **dynamics: Any,
 ) -> Runs:
     """Return four seeds of one row with a little noise; `later` is the gain of 64 iterations over 16.
 
-    `entropy` is that of attention along trained orbits, and `ratio` that of a penalty's gradient; None: not measured.
+    `entropy` is that of attention along trained orbits, and `reach` a penalty's; None: not measured.
     """
     found = []
     for noise in OWN[:4]:
@@ -37,7 +37,7 @@ def runs(
             **({} if entropy is None else {"entropy": {"mean": entropy}}),
             **dynamics,
         }
-        penalty = {} if ratio is None else {"penalty": {"ratio": ratio}}
+        penalty = {} if reach is None else {"penalty": {"reach": reach}}
         measures = {"board_accuracy": boards + noise, "ood_board_accuracy": ood + noise}
         found.append({"measures": measures, "probes": {"dynamics": measured} | penalty})
     return found
@@ -188,8 +188,8 @@ def test_nothing_is_told_from_energies_of_uniform_attention(entropy: float | Non
 def test_the_claims_on_energy_penalties_hold_or_fail(boards: float, multi: float, status: str) -> None:
     rows = {
         "ItrSA": runs(0.5),
-        "ItrSA E-single": runs(0.0, boards=boards, ratio=0.5),
-        "ItrSA E-multi": runs(multi, ratio=0.5),
+        "ItrSA E-single": runs(0.0, boards=boards, reach=0.5),
+        "ItrSA E-multi": runs(multi, reach=0.5),
     }
     assert verdict("J5", rows).status == status
 
@@ -200,18 +200,18 @@ def test_the_claims_on_energy_penalties_hold_or_fail(boards: float, multi: float
 )
 def test_the_claim_on_the_spectral_penalty_holds_or_fails(solved: float, exponent: float, status: str) -> None:
     rows = {row: runs(0.5, 0.3) for row in ("ItrSA", "AKOrN")}
-    rows |= {f"{row} spectral": runs(solved, exponent, ratio=0.1) for row in ("ItrSA", "AKOrN")}
+    rows |= {f"{row} spectral": runs(solved, exponent, reach=0.1) for row in ("ItrSA", "AKOrN")}
     assert verdict("J6", rows).status == status
 
 
 @pytest.mark.parametrize("solved", [0.4, 0.5, 0.6])
-@pytest.mark.parametrize(("ratio", "reason"), [(1.9e-6, "is 1.9e-06, below 0.1"), (None, "these runs did not record")])
+@pytest.mark.parametrize(("reach", "reason"), [(1.9e-6, "is 1.9e-06, below 0.1"), (None, "these runs did not record")])
 def test_nothing_is_told_from_a_penalty_that_could_not_have_acted(
-    solved: float, ratio: float | None, reason: str
+    solved: float, reach: float | None, reason: str
 ) -> None:
     """Criterion: whatever its row does, and in one sentence for all four comparisons of a family."""
     rows = {row: runs(0.5, 0.3) for row in ("ItrSA", "AKOrN")}
-    rows |= {f"{row} spectral": runs(solved, 0.1, ratio=ratio) for row in ("ItrSA", "AKOrN")}
+    rows |= {f"{row} spectral": runs(solved, 0.1, reach=reach) for row in ("ItrSA", "AKOrN")}
     found = verdict("J6", rows)
     assert found.status == "unclear"
     assert reason in found.reason
@@ -223,9 +223,9 @@ def test_a_penalty_is_judged_at_the_best_weight_at_which_it_could_act(at_large: 
     decides."""
     rows = {row: runs(0.5, 0.3) for row in ("ItrSA", "AKOrN")}
     for row in ("ItrSA", "AKOrN"):
-        rows[f"{row} spectral"] = runs(0.9, 0.0, boards=0.99, ratio=0.01)
-        rows[f"{row} spectral 1e-4"] = runs(at_large, 0.1, boards=0.9, ratio=0.2)
-        rows[f"{row} spectral 1e-2"] = runs(0.9, 0.0, boards=0.3, ratio=2.0)
+        rows[f"{row} spectral"] = runs(0.9, 0.0, boards=0.99, reach=0.01)
+        rows[f"{row} spectral 1e-4"] = runs(at_large, 0.1, boards=0.9, reach=0.2)
+        rows[f"{row} spectral 1e-2"] = runs(0.9, 0.0, boards=0.3, reach=2.0)
     found = verdict("J6", rows)
     assert found.status == status
     assert "(as ItrSA spectral 1e-4)" in found.reason or "(as AKOrN spectral 1e-4)" in found.reason
@@ -261,7 +261,7 @@ def test_a_reference_that_solves_nothing_has_nothing_to_lose(claim: str, later: 
     which 16 had not."""
     turning = {"before": {"outside": 1.0}, "rows": {"later": {"outside": 0.0}}}
     rows = {
-        row: untrained(runs(0.01, -0.1 if "spectral" in row else -0.3, 0.1, later, ratio=0.5), turning=turning)
+        row: untrained(runs(0.01, -0.1 if "spectral" in row else -0.3, 0.1, later, reach=0.5), turning=turning)
         for row in (*RECURRENT, "starts as its stimulus", "no injection")
     }
     found = verdict(claim, rows)

@@ -662,7 +662,7 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
                         "rows": {"later": {"outside": rng.choice((0.0, 0.1))}},
                     },
                 },
-                "penalty": {"ratio": 10 ** rng.uniform(-4, 0)},
+                "penalty": {"reach": 10 ** rng.uniform(-4, 0)},
             },
         }
 

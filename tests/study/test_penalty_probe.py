@@ -49,6 +49,7 @@ def test_the_ratio_is_that_of_the_gradients_of_the_first_step(config: TrainConfi
     assert found["gradient"] == pytest.approx(float(of_penalty))
     of_own = torch.cat([by_parameter[weight].flatten() for weight in own]).norm()
     assert found["ratio"] == pytest.approx(float(of_penalty / of_own))
+    assert found["reach"] == pytest.approx(found["ratio"] * config.lr)  # of a single step
     assert found["ratio_to_all"] == pytest.approx(float(of_penalty / torch.cat([g.flatten() for g in of_loss]).norm()))
 
 

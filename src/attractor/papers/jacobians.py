@@ -30,14 +30,12 @@ GAINED_BY_TIME = Quantity("boards out of distribution that 64 iterations solve b
 EXPONENT = of_dynamics("largest finite-time exponent", "exponents.largest")
 FROM_CRITICALITY = Quantity("|largest finite-time exponent|", "distance_from_criticality")
 ENTROPY = of_dynamics("entropy / log T along trained orbits", "entropy.mean")
-PENALTY = Quantity("gradient of the penalty / of the loss, the larger of start and end", "penalty_beside_loss")
+PENALTY = Quantity("how far the penalty can move a weight", "penalty_reach")
 NEAR_ZERO = 0.2  # twice the exponent of about .1 that its best models have
 SOLVED = 0.02  # of boards, or of an exponent: less would not decide for a model
 ANY_SOLVED = 0.1  # of boards: a model that solves fewer shows nothing about solving
 UNIFORM = 0.95  # entropy / log T above which attention is an average
-# The gradient of a penalty at the first or the trained weights, relative to the loss's on the same weights. Where Adam
-# normalises the loss's gradient, a drift of r times its size moves weights by r in a thousand steps at a rate of 1e-3.
-# Weights are about 0.1.
+# Weights are about 0.1. A penalty whose gradient, under Adam, moves them by less during all of training cannot act.
 ACTING = 0.1
 GAINS = (1, 2, 4)  # of the weights of untrained maps
 RECURRENT = (

@@ -207,10 +207,10 @@ def _solved_by_time(run: MeasuredRun) -> Number:
     return max(solved["16"], solved["64"]) if solved else None
 
 
-def _penalty_beside_loss(run: MeasuredRun) -> Number:
-    """Return the larger of a penalty's ratios to the loss, at the first weights and at the trained ones."""
-    ratios = [run.probes[name]["ratio"] for name in ("penalty", "trained_penalty") if name in run.probes]
-    return max(ratios, default=None)
+def _penalty_reach(run: MeasuredRun) -> Number:
+    """Return the larger reach of a penalty, by its gradients at the first weights and at the trained ones."""
+    measured = [run.probes.get(name, {}).get("reach") for name in ("penalty", "trained_penalty")]
+    return max((reach for reach in measured if reach is not None), default=None)
 
 
 COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
@@ -223,7 +223,7 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "shortest_slow_memory": _shortest_slow_memory,
     "gained_by_time": _gained_by_time,
     "solved_by_time": _solved_by_time,
-    "penalty_beside_loss": _penalty_beside_loss,
+    "penalty_reach": _penalty_reach,
     "distance_from_criticality": _magnitude("probes.dynamics.exponents.largest"),
 }
 

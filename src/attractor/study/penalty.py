@@ -4,15 +4,17 @@ Both compare its gradient with that of the loss on one batch:
 
     ratio          |w dP/dW| / |dL/dW|       over the weights W that the penalty P takes                    (1)
     ratio_to_all   |w dP/dW| / |dL/dtheta|   over all parameters of the model                               (2)
+    reach          ratio * sum of the learning rates of all steps                                           (3)
 
-w is the penalty's weight, and L the loss. A penalty whose ratio is far below 1 leaves the weights where the loss alone
-puts them, and its effect on accuracy says nothing about the penalty. A penalty may be near its minimum at a run's first
-weights and act on the weights that training would give: the spectral norms that `spectral` holds at 1 grow to 5 and
-more without it. So `penalty` measures the first step of a run, which needs its configuration alone, and
-`trained-penalty` the step after its last one, at its best weights.
+w is the penalty's weight, and L the loss. Adam divides a gradient by the usual size of the loss's on each weight, so
+(3) is how far a penalty of constant direction moves a weight during training. Where it is far below the size of
+weights, about 0.1, the loss alone puts them where they are, and the accuracy of the model says nothing about the
+penalty. A penalty may be near its minimum at a run's first weights and act on the weights that training would give: the
+spectral norms that `spectral` holds at 1 grow to 5 and more without it. So `penalty` measures the first step of a run,
+which needs its configuration alone, and `trained-penalty` the step after its last one, at its best weights.
 
 `probes.penalty` and `probes.trained_penalty` of runs with a penalty: `weight`, `gradient` (the numerator), `ratio`,
-`ratio_to_all`.
+`ratio_to_all`, `reach`.
 """
 
 from collections.abc import Iterable
@@ -35,7 +37,7 @@ def trained_penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[st
 
 
 def _beside_the_loss(name: str, model: LanguageModel, config: TrainConfig, step: int) -> dict[str, Any]:
-    """Return (1) and (2) at the weights of the model, on the batch of a step."""
+    """Return (1), (2) and (3) at the weights of the model, on the batch of a step."""
     if config.regularizer is None:
         return {}
     runtime = Runtime(device=str(model.device))
@@ -57,8 +59,9 @@ def _beside_the_loss(name: str, model: LanguageModel, config: TrainConfig, step:
         learner.optimizer.zero_grad(set_to_none=True)
         penalty.add_gradients()
     gradient = _norm(weight.grad for weight in penalised)
-    measured = {"weight": penalty.weight, "gradient": gradient}
-    return {name: measured | {"ratio": gradient / of_penalised, "ratio_to_all": gradient / of_all}}
+    ratio, rates = gradient / of_penalised, sum(map(config.learning_rate, range(config.n_steps)))
+    measured = {"weight": penalty.weight, "gradient": gradient, "ratio": ratio, "ratio_to_all": gradient / of_all}
+    return {name: measured | {"reach": ratio * rates}}
 
 
 def _norm(gradients: Iterable[Tensor | None]) -> float:

@@ -18,12 +18,13 @@ tried under RMSNorm at other scales, too, where they start near that norm. Oscil
 single oscillator has all of them ("one sphere"); the paper has 512 channels. On 9 x 9 boards oscillators are as AKOrN's
 authors have them, and E-multi has orthogonal values, as the paper parametrises it.
 
-Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. Where the gradient of a
-penalty is less than a tenth of the loss's, at the first weights and at the trained ones, it cannot act (the probes
-`penalty` and `trained-penalty`). On laptop boards, at the published weight and the first weights, it is 5e-6 to 1e-2 of
-the loss's, except that of E-single, which is half of it. On desk boards it is 7e-6 to 4e-3 at the first weights. At the
-weights of an ItrSA and an AKOrN that were trained there without a penalty it is 1e-2 and 2e-2 (spectral) and 3e-2
-(E-multi), so weights a hundred times larger act there.
+Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. A penalty that cannot move a
+weight by a tenth during training cannot act (the probes `penalty` and `trained-penalty`). On laptop boards, at the
+published weights, the gradient at the first step is 5e-6 to 1e-2 of the loss's on the same weights, except that of
+E-single, which is half of it, and the sum of all learning rates is about 0.8. On desk boards the gradient is 7e-6 to
+4e-3 of the loss's at the first step. At the weights of an ItrSA and an AKOrN that were trained there without a penalty
+it is 1e-2 and 2e-2 (spectral) and 3e-2 (E-multi). The sum of learning rates is 16, so weights a hundred times larger
+act there.
 """
 
 from dataclasses import replace
@@ -46,7 +47,7 @@ LONGER = Quantity(
 EXPONENT = Quantity("largest exponent", "probes.dynamics.exponents.largest")
 NORM = Quantity("|J|", "probes.dynamics.norm.mean")
 ENTROPY = Quantity("entropy / log T", "probes.dynamics.entropy.mean")  # beside every |J| and exponent
-PENALTY = Quantity("gradient of penalty / loss, the larger of start and end", "penalty_beside_loss")
+PENALTY = Quantity("reach of the penalty", "penalty_reach")  # `penalty.py`
 CORRELATION = Quantity("energy with x'Sx", "probes.dynamics.pseudo_energy.correlation")
 
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "desk": (0, 1, 2), "bench": (0, 1, 2), "paper": (0, 1, 2)}
