@@ -155,4 +155,4 @@ def test_the_command_takes_run_folders_and_trains_nothing(attractor: Command, pa
     assert "lr must be left out where run folders are compared" in errors
     code, _, errors = attractor("compare", names[0], "gated")
     assert code == 2
-    assert "'gated' does not; give the folder of a run" in errors
+    assert "run must be a folder that exists, and 'gated' does not" in errors

@@ -130,5 +130,5 @@ def test_a_file_without_a_study_is_refused_in_one_line(text, said, tmp_path):
     (tmp_path / "wrong.py").write_text(text)
     with pytest.raises(InputError, match=said):
         load_study(tmp_path / "wrong.py")
-    with pytest.raises(InputError, match="study must be a Python file"):
+    with pytest.raises(InputError, match="study must be a file that exists"):
         load_study(tmp_path / "absent.py")

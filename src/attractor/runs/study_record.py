@@ -32,6 +32,7 @@ from attractor.runs.run_folder import RunFolder, read_sealed
 POOL = "runs"
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
+DYNAMICS, PORTRAIT = "dynamics", "portrait"  # the probe of recurrent models, and its picture of orbits
 BY_HEAD = "trajectories_by_head"  # in a summary: the logits of every head at every look
 SPEEDS = "speeds.json"  # measured once: they decide configurations, and resuming must not change a study
 PROBES_FILE = "probes.json"
@@ -160,6 +161,7 @@ class StudyRecord:
     def of_runs(cls, design: Design, paths: Mapping[tuple[str, str], Mapping[int, Path]]) -> Self:
         """Make the record from a study's design and the folders of its runs, by row and column and then by seed."""
         environments: dict[str, set[str]] = {}
+        undated = False  # whether a run does not say when it began
         cells = []
         for row in design.rows:
             for column in design.columns:
@@ -171,12 +173,15 @@ class StudyRecord:
                     run_config, environment, run_outcome = read
                     outcomes.append(run_outcome)
                     config = config or run_config
+                    undated = undated or "time" not in environment
                     for name, value in dotted_fields(environment).items():
                         values = value if isinstance(value, list) else [value]  # several where a record was continued
                         environments.setdefault(name, set()).update(str(v) for v in values if v is not None)
                 missing = tuple(seed for seed in design.seeds if seed not in [o.seed for o in outcomes])
                 cells.append(Cell(row, column, config, tuple(outcomes), missing))
-        if times := environments.get("time"):
+        if undated:
+            environments.pop("time", None)  # nobody knows when the first run began
+        elif times := environments.get("time"):
             environments["time"] = {min(times), max(times)}  # when the first and the last run began
         listed = {name: sorted(values) for name, values in sorted(environments.items())}
         record = cls(design, in_one_unit(cells), listed)
@@ -233,7 +238,7 @@ class StudyRecord:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as a dictionary. Attention maps are thinned, since they would outweigh everything else."""
+        """Return the record as a dictionary. Pictures are thinned, since they would outweigh all else."""
         cells = [
             vars(cell)
             | {"outcomes": [vars(o) | {"summary": dict(o.summary), "probes": dict(o.probes)} for o in cell.outcomes]}
@@ -245,8 +250,12 @@ class StudyRecord:
                 heatmaps = probes.pop(HEATMAPS)
                 if n_before == 0:  # the maps of one seed are enough for a picture
                     probes[HEATMAPS] = thinned(heatmaps)
-            for stored in cell["outcomes"][1:]:  # the heads of one seed are enough, too
+            for stored in cell["outcomes"][1:]:  # the heads and the portrait of one seed are enough, too
                 stored["summary"].pop(BY_HEAD, None)
+                if PORTRAIT in stored["probes"].get(DYNAMICS, {}):
+                    stored["probes"][DYNAMICS] = {
+                        name: value for name, value in stored["probes"][DYNAMICS].items() if name != PORTRAIT
+                    }
         environments = self.environments
         return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
 
