@@ -44,11 +44,8 @@ from attractor.train.shards import read_shards
 FORMAT, SHARDED = 2, 3  # later formats must seal their manifest alike, or a flipped byte could pass for one
 MANIFEST = "manifest.json"
 BEST = "best.json"
-HIDDEN = (
-    ".writing-",
-    ".removing-",
-    ".replaced-",
-)  # beginnings of names: not yet, or no longer, checkpoints
+WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
+HIDDEN = (WRITING, REMOVING, REPLACED)  # beginnings of the names of what is no checkpoint yet, or no more
 WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
@@ -111,7 +108,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
 
 def begin_writing(folder: Path, step: int) -> Path:
     """Create and return the hidden folder in which the checkpoint of a step is written."""
-    temporary = folder / f"{HIDDEN[0]}{checkpoint_of(folder, step).name}"
+    temporary = folder / f"{WRITING}{checkpoint_of(folder, step).name}"
     with writing_errors(folder, step, temporary):
         restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
@@ -247,7 +244,7 @@ def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
 
 def replace_checkpoint(complete: Path, target: Path) -> None:
     """Give a complete checkpoint its final name, and only then remove one that had it: resumed runs repeat steps."""
-    replaced = target.with_name(f"{HIDDEN[2]}{target.name}")
+    replaced = target.with_name(f"{REPLACED}{target.name}")
     if target.exists():
         target.rename(replaced)
     complete.rename(target)
@@ -257,15 +254,15 @@ def replace_checkpoint(complete: Path, target: Path) -> None:
 
 def restore_replaced(folder: Path) -> None:
     """Give a checkpoint its name back that was set aside for one that never came."""
-    for path in folder.glob(f"{HIDDEN[2]}*"):
-        target = folder / path.name.removeprefix(HIDDEN[2])
+    for path in folder.glob(f"{REPLACED}*"):
+        target = folder / path.name.removeprefix(REPLACED)
         if not target.exists():
             path.rename(target)
 
 
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint to a hidden name, then remove it, so that a kill leaves no half of it."""
-    shutil.rmtree(path.rename(path.with_name(f"{HIDDEN[1]}{path.name}")))
+    shutil.rmtree(path.rename(path.with_name(f"{REMOVING}{path.name}")))
 
 
 def verify(path: Path) -> None:

@@ -26,8 +26,8 @@ from attractor.runs.index import TAIL
 from attractor.runs.run_folder import METRICS, SEAL, RunFolder, run_paths
 from attractor.train.checkpoint import (
     BEST,
-    HIDDEN,
     MANIFEST,
+    WRITING,
     DamagedCheckpointError,
     list_checkpoints,
     replace_checkpoint,
@@ -231,7 +231,7 @@ def _fetch_run(files: Any, place: str, there: dict[str, int], folder: Path, say:
 
 def _fetch_checkpoint(files: Any, place: str, names: list[str], path: Path) -> None:
     """Fetch a checkpoint under a hidden name, and rename it once its checksums hold."""
-    temporary = path.with_name(f"{HIDDEN[0]}{path.name}")
+    temporary = path.with_name(f"{WRITING}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         for name in names:
