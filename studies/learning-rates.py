@@ -19,7 +19,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0,)),
         "laptop": Scale(language("laptop"), seeds=(100, 101)),
-        "desk": Scale(language("desk"), seeds=(100,), columns=axis("lr", 2e-3, 4e-3, 8e-3)),
+        "desk": Scale(language("desk"), seeds=(100,), columns=axis("lr", 1e-3, 2e-3, 4e-3, 8e-3)),
         "bench": Scale(language("bench"), seeds=(100,), columns=axis("lr", 6e-4, 1.2e-3, 2.4e-3)),
     },
 )

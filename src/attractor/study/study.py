@@ -161,7 +161,7 @@ class Study:
 
     def axes(self, scale: str) -> tuple[Axis, Axis]:
         """Return the rows, with the control if the study has one, and the columns on this scale."""
-        chosen = self.scales[scale]
+        chosen = self.on(scale)
         rows, columns = chosen.rows or self.rows, chosen.columns or self.columns or Axis("", {"": {}})
         if self.control and CONTROL not in rows.labels:
             rows = Axis(rows.name, dict(rows.values) | {CONTROL: {"attention": CONTROL}})
