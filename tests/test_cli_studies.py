@@ -92,6 +92,7 @@ def test_studies_are_listed_with_their_questions(attractor):
     [
         (("study", "run", "absent.py"), "study must be a file that exists, and 'absent.py' does not"),
         (("study", "run", "tried.py", "--scale", "paper"), "unknown scale 'paper'"),
+        (("study", "plan", "tried.py", "--scale", "paper"), "unknown scale 'paper'"),
         (("study", "run", "tried.py", "--launcher", "slurm"), "unknown launcher 'slurm'"),
         (("study", "run", "tried.py", "--part", "3/2"), "part must be a share as 2/3"),
         (("study", "run", "tried.py", "--parallel", "tp"), "unknown parallel 'tp'"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attractor.claims.comparisons import Pair
-from attractor.claims.planning import chances, of_losses, pairs_of, seeds_to_decide, spreads_of
+from attractor.claims.planning import can_decide, chances, of_losses, pairs_of, seeds_to_decide, spreads_of
 from attractor.claims.rules import Differs, Equivalent, Stays
 from attractor.claims.verdicts import AllOf
 from attractor.papers import CLAIMS
@@ -43,6 +43,15 @@ def test_the_published_lead_is_shown_by_eight_seeds() -> None:
     assert found.claimed["fails"] <= 0.025 * 500
     effect = math.log(22.55 / 24.22) / BYTES_PER_TOKEN["encyclopedic"]
     assert min(pair.effect for pair in pairs_of(RULES["C1"])) < effect < -0.015
+
+
+@pytest.mark.parametrize("sd", [OWN_SD / 4, OWN_SD, OWN_SD * 4])
+@pytest.mark.parametrize("n_seeds", [2, 4])
+def test_stopping_early_does_not_change_whether_a_setting_decides(
+    sd: float, n_seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attractor.claims.planning.N_STUDIES", 60)
+    assert can_decide(RULES["C5"], n_seeds, sd) == chances(RULES["C5"], n_seeds, sd, 60).decides
 
 
 @pytest.mark.slow

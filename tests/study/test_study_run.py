@@ -162,6 +162,14 @@ def test_a_quantity_that_no_run_has_is_named(corpus, tmp_path):
         carried_out(wrong, tmp_path)
 
 
+def test_a_quantity_of_rows_that_another_machine_runs_leaves_a_gap(corpus, tmp_path):
+    """A share of a study without any run of a penalty ended in an error after all its work."""
+    penalised = study(corpus, seeds=(0,), quantities=(PERPLEXITY, Quantity("reach of the penalty", "penalty_reach")))
+    record, failures, _ = carried_out(penalised, tmp_path)
+    assert not failures
+    assert all(cell.outcomes for cell in record.cells)
+
+
 def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
     probed = study(corpus, "standard", "differential", seeds=(0,), probes=("attention maps",))
     record, _, _ = carried_out(probed, tmp_path)

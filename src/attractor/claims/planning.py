@@ -18,10 +18,12 @@ The control is drawn far worse than its baseline. Parts of a rule that are not a
 out.
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -93,17 +95,26 @@ def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
 
 def chances(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int = N_STUDIES) -> Chances:
     """Try the rule on drawn studies. A row without a known spread gets the largest spread of the other rows."""
-    return Chances(*(_verdicts(rule, n_seeds, spreads, n_studies, claimed) for claimed in (True, False)))
+    verdicts = (islice(_verdicts(rule, n_seeds, spreads, claimed), n_studies) for claimed in (True, False))
+    return Chances(*map(Counter, verdicts))
+
+
+def can_decide(rule: Rule, n_seeds: int, spreads: Spreads | float) -> bool:
+    """Return whether `chances` decides. Studies are drawn only until no further one can change the answer."""
+    needed = math.ceil(POWER * N_STUDIES)
+    held = 0
+    for drawn, verdict in enumerate(_verdicts(rule, n_seeds, spreads, claimed=True), start=1):
+        held += verdict == "holds"
+        if held >= needed or drawn - held > N_STUDIES - needed:
+            break
+    return held >= needed
 
 
 def seeds_to_decide(rule: Rule, spreads: Spreads | float, more_than: int = 0) -> int | None:
     """Return the smallest number in SEEDS with which the rule can decide; None where even the largest is too small."""
 
-    def decides(n_seeds: int) -> bool:
-        return chances(rule, n_seeds, spreads).decides
-
     numbers = [n for n in SEEDS if n > more_than]
-    first = bisect_left(numbers, True, key=decides)  # more seeds never decide less
+    first = bisect_left(numbers, True, key=lambda n: can_decide(rule, n, spreads))  # more seeds never decide less
     return numbers[first] if first < len(numbers) else None
 
 
@@ -115,7 +126,8 @@ def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]
         return f"no plan: no stored record has {FEWEST_SEEDS} seeds of these rows; run a pilot, and store its record"
     scale = design.scale if design.scale in known else next(iter(known))
     n_seeds, sds = len(design.seeds), known[scale].values()
-    at = f"with {n_seeds} seeds and the noise of scale {scale} ({min(sds):.2g} to {max(sds):.2g} nats/byte a row)"
+    noise = f"the noise of scale {scale} ({min(sds):.2g} to {max(sds):.2g} nats/byte a row)"
+    at = f"with {n_seeds} seed{'s' * (n_seeds > 1)} and {noise}"
     drawn = chances(rule, n_seeds, known[scale])
     if drawn.decides:
         wrongly = drawn.otherwise["holds"] / drawn.otherwise.total()
@@ -148,20 +160,19 @@ def _controls(rule: Rule) -> Iterator[Control]:
         yield rule.control
 
 
-def _verdicts(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int, claimed: bool) -> Counter[str]:
+def _verdicts(rule: Rule, n_seeds: int, spreads: Spreads | float, claimed: bool) -> Iterator[str]:
+    """Yield the rule's verdict on one drawn study after the other, without an end."""
     levels = _levels(rule, claimed)
     sds = spreads if isinstance(spreads, Mapping) else {}
     largest = max(sds.values()) if isinstance(spreads, Mapping) else spreads
     rng = np.random.default_rng(n_seeds)
     places = list(levels)
     noise_sd = np.array([[sds.get(place, largest)] for place in places])
-    statuses: Counter[str] = Counter()
-    for _ in range(n_studies):
+    while True:
         shared = SHARED_SPREAD * rng.standard_normal(n_seeds)
         noise = noise_sd * rng.standard_normal((len(places), n_seeds))
         cells = tuple(_cell(*place, levels[place] + shared + row) for place, row in zip(places, noise, strict=True))
-        statuses[rule.judge(StudyRecord(_design(places, n_seeds), cells)).status] += 1
-    return statuses
+        yield rule.judge(StudyRecord(_design(places, n_seeds), cells)).status
 
 
 def _places(pairs: Iterable[Pair]) -> list[Place]:

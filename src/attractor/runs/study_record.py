@@ -26,7 +26,7 @@ from typing import Any, Self
 from attractor.errors import InputError, LeftOutWarning
 from attractor.files import plain, seal_holds, sealed
 from attractor.runs.configuration import dotted_fields
-from attractor.runs.quantity import LOSS_OF_VALIDATION, Number, Quantity
+from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
 from attractor.runs.run_folder import RunFolder, read_sealed
 
 POOL = "runs"
@@ -228,8 +228,8 @@ class StudyRecord:
         """Refuse a quantity that no run has, a mistake in the design. One that only some runs lack leaves a gap."""
         outcomes = list(self.outcomes)
         for quantity in self.design.quantities:
-            if not outcomes or quantity.path.startswith("probes."):
-                continue
+            if not outcomes or quantity.path in COMPUTED or quantity.path.startswith("probes."):
+                continue  # some rows alone may have these, and none of their runs may have ended yet
             if not any(quantity.value(o) is not None or quantity.path in dotted_fields(o.summary) for o in outcomes):
                 known = sorted(name for name in dotted_fields(outcomes[0].summary) if "seconds" not in name)
                 raise InputError(
