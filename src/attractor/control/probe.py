@@ -23,7 +23,6 @@ from attractor.control.local_rows import LocalRows
 from attractor.control.norms import FrobeniusNorm
 from attractor.control.rates import HeadRates
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
-from attractor.kernels.precision import without_autocast
 
 Look = dict[str, list[list[float]]]  # by quantity: one list per layer, one number per head
 
@@ -96,15 +95,7 @@ class LogitProbe:
 
 def logits_of(scored: ScoreInputs) -> tuple[Tensor, Tensor]:
     """Return the logits H B T S, with -inf where a query may not attend, and the mask."""
-    heads = torch.arange(scored.q.shape[1], device=scored.q.device)
-    wide = torch.promote_types(scored.q.dtype, torch.float32)
-    with without_autocast(scored.q):
-        logits = scored.q.to(wide) @ scored.k[:, scored.reads].to(wide).mT * scored.scale
-    free, last, rule = scored.keys_of(0, logits.shape[2], heads)
-    allowed = torch.zeros_like(logits, dtype=torch.bool)
-    allowed[..., :free] = True
-    if rule is not None:
-        allowed[..., free:last] = rule
+    logits, allowed = scored.logits(torch.arange(scored.q.shape[1], device=scored.q.device))
     return logits.masked_fill(~allowed, float("-inf")).transpose(0, 1), allowed.transpose(0, 1)
 
 

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from attractor.attention import Attention
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.errors import InputError
+from attractor.kernels.precision import without_autocast
 
 MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, query and key indices that broadcast
 
@@ -50,6 +51,18 @@ class ScoreInputs:
         """The key head of each query head."""
         n_queries, n_keys = self.q.shape[1], self.k.shape[1]
         return torch.arange(n_queries, device=self.q.device) * n_keys // n_queries
+
+    def logits(self, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of these heads, in fp32 or wider, and where they are allowed, both B H T S."""
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        with without_autocast(self.q):
+            logits = self.q[:, heads].to(wide) @ self.k[:, self.reads[heads]].to(wide).mT * self.scale
+        first, last, mask = self.keys_of(0, logits.shape[2], heads)
+        allowed = torch.zeros_like(logits, dtype=torch.bool)
+        allowed[..., :first] = True
+        if mask is not None:
+            allowed[..., first:last] = mask
+        return logits, allowed
 
     def keys_of(self, start: int, stop: int, heads: Tensor) -> tuple[int, int, Tensor | None]:
         """Return (first, last, mask) for the queries from `start` to `stop`.

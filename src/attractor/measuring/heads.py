@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from attractor.analysis import attention_entropy, normalised_entropy, sink_mass, spectral_profile
 from attractor.control.score_inputs import ScoreInputs
 from attractor.errors import InputError
-from attractor.kernels.precision import without_autocast
 from attractor.measuring.plan import GB
 
 COPIES = 8  # of a map in memory at once: logits, mask, weights, and the working memory of a decomposition
@@ -42,18 +41,11 @@ def softmax_maps(
 ) -> tuple[Float[Tensor, "H T S"], Bool[Tensor, "H T S"], Float[Tensor, "H T S"]]:
     """Return (1), where attention is allowed, and (2), for these heads of one sequence."""
     assert scored.q.shape[0] == 1
-    wide = torch.promote_types(scored.q.dtype, torch.float32)
-    with without_autocast(scored.q):
-        logits = scored.q[0, heads].to(wide) @ scored.k[0, scored.reads[heads]].to(wide).mT * scored.scale  # (1)
-    free, last, rule = scored.keys_of(0, logits.shape[1], heads)
-    allowed = torch.zeros_like(logits, dtype=torch.bool)
-    allowed[..., :free] = True
-    if rule is not None:
-        allowed[..., free:last] = rule[0] if rule.ndim == 4 else rule
+    logits, allowed = (part[0] for part in scored.logits(heads))  # (1)
     capped = _biased(_capped(logits, module), scored.allowed, heads).masked_fill(~allowed, float("-inf"))
     sinks = getattr(module, "sinks", None)
     if isinstance(sinks, Tensor):
-        column = sinks.detach()[heads].to(wide).view(-1, 1, 1).expand(-1, capped.shape[1], 1)
+        column = sinks.detach()[heads].to(capped.dtype).view(-1, 1, 1).expand(-1, capped.shape[1], 1)
         weights = torch.cat([capped, column], dim=-1).softmax(-1)[..., :-1]
     else:
         weights = capped.softmax(-1)
