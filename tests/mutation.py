@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "kernels/cross_entropy.py",
-        "return total / (targets != IGNORED).sum(), grad_hidden",
+        "return total / (targets != NOT_SCORED).sum(), grad_hidden",
         "return total / len(targets), grad_hidden",
         "the mean loss counts positions that are not scored",
     ),

@@ -12,11 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attractor.analysis.jacobian import load_forward_mode
 from attractor.kernels import cross_entropy as kernels
 from attractor.kernels.cross_entropy import (
-    IGNORED,
+    NOT_SCORED,
     chunked_linear_cross_entropy,
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
+from attractor.tasks import task
 
 N, D, CLASSES = 37, 8, 50
 
@@ -32,7 +33,7 @@ def case(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     hidden = torch.randn(N, D, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
     weight = torch.randn(CLASSES, D, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
     targets = torch.randint(0, CLASSES, (N,), generator=generator)
-    targets[::5] = IGNORED
+    targets[::5] = NOT_SCORED
     return hidden, weight, targets
 
 
@@ -61,7 +62,7 @@ def test_a_soft_cap_on_the_logits_is_differentiated(loss: Callable[..., Tensor])
     torch.testing.assert_close(gradients(partial(loss, softcap=1.5), *case()), expected, rtol=1e-12, atol=1e-12)
     hidden, weight, targets = case()
     losses, _ = kernels.position_losses(hidden, weight, targets, 1.5)
-    torch.testing.assert_close(losses.sum() / (targets != IGNORED).sum(), capped(hidden, weight, targets))
+    torch.testing.assert_close(losses.sum() / (targets != NOT_SCORED).sum(), capped(hidden, weight, targets))
     one = hidden[:3].detach().requires_grad_(), weight[:5].detach().requires_grad_()
     assert torch.autograd.gradgradcheck(lambda h, w: loss(h, w, targets[:3] % 5, 1.5), one)
 
@@ -155,7 +156,7 @@ def test_sums_over_many_chunks_stay_wide() -> None:
 @pytest.mark.parametrize("n", [N, 0], ids=["all ignored", "no positions"])
 def test_without_scored_positions_the_loss_is_that_of_the_reference(n: int) -> None:
     hidden, weight, _ = case()
-    nothing = hidden[:n], weight, torch.full((n,), IGNORED)
+    nothing = hidden[:n], weight, torch.full((n,), NOT_SCORED)
     expected = gradients(linear_cross_entropy_reference, *nothing)
     assert expected[0].isnan()
     torch.testing.assert_close(gradients(chunked_linear_cross_entropy, *nothing), expected, equal_nan=True)
@@ -218,7 +219,11 @@ def test_position_losses_average_to_the_loss_beside_the_likeliest_classes(monkey
     monkeypatch.setattr(kernels, "SMALL", 200)  # so small that there are several chunks
     hidden, weight, targets = case()
     losses, likeliest = kernels.position_losses(hidden, weight, targets)
-    scored = targets != IGNORED
+    scored = targets != NOT_SCORED
     torch.testing.assert_close(losses.sum() / scored.sum(), linear_cross_entropy_reference(hidden, weight, targets))
     assert (losses[~scored] == 0).all()
     assert torch.equal(likeliest, (hidden @ weight.T).argmax(-1))
+
+
+def test_the_loss_and_the_tasks_leave_the_same_targets_out() -> None:
+    assert NOT_SCORED == task.NOT_SCORED

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attractor.errors import InputError
 from attractor.tasks.needle import ANSWER, KEYS, LINE, VALUES, Needle
-from attractor.tasks.recall import NOT_SCORED
+from attractor.tasks.task import NOT_SCORED
 from attractor.tasks.text import Text
 
 LENGTH = 96

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from attractor.errors import InputError
 from attractor.tasks.epochs import philox_draws
-from attractor.tasks.recall import LEVELS, N_VALID, NOT_SCORED, PLACES_APART, Recall, RecallExamples, _unrank, mqar
+from attractor.tasks.recall import LEVELS, N_VALID, PLACES_APART, Recall, RecallExamples, _unrank, mqar
+from attractor.tasks.task import NOT_SCORED
 
 
 @st.composite

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 from attractor.errors import InputError, RunInterrupted
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
@@ -90,7 +90,7 @@ def score_unevenly() -> None:
         inputs, targets, real = drawn(task, step, batch_size)
         targets = targets.copy()
         for row in range(batch_size):
-            targets[row, : 3 * row - 2 if row < batch_size - 2 else None] = IGNORED
+            targets[row, : 3 * row - 2 if row < batch_size - 2 else None] = NOT_SCORED
         return Batch(inputs, targets, real)
 
     TextTask.train_batch = train_batch  # type: ignore[method-assign]
@@ -333,18 +333,18 @@ def test_the_parts_of_all_processes_are_the_batch(size: int, accumulation: int) 
     without scored targets gets some at weight 0, so that its mean loss exists."""
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 9, (8, 5))
-    targets = np.where(rng.random((8, 5)) < 0.3, inputs, IGNORED)
-    targets[-1] = IGNORED
+    targets = np.where(rng.random((8, 5)) < 0.3, inputs, NOT_SCORED)
+    targets[-1] = NOT_SCORED
     batch = Batch(inputs, targets, inputs > 0)
     parts = [World(rank, size).parts(batch, accumulation) for rank in range(size)]
     by_micro_batch = [rows for number in range(accumulation) for rows, _ in (mine[number] for mine in parts)]
     assert np.array_equal(np.concatenate([rows.inputs for rows in by_micro_batch]), inputs)
     assert sum(share for mine in parts for _, share in mine) / size == pytest.approx(1)
     for rows, share in (part for mine in parts for part in mine):
-        assert (rows.targets != IGNORED).any()
+        assert (rows.targets != NOT_SCORED).any()
         assert rows.real is not None
-        n_scored = (targets != IGNORED).sum()
-        assert share in (0, pytest.approx(size * (rows.targets != IGNORED).sum() / n_scored))
+        n_scored = (targets != NOT_SCORED).sum()
+        assert share in (0, pytest.approx(size * (rows.targets != NOT_SCORED).sum() / n_scored))
 
 
 def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import Transformer
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
@@ -49,7 +49,7 @@ def directly(model: Transformer, *batches: Batch) -> tuple[Tensor, Tensor]:
             logits, _ = model(torch.from_numpy(tokens))
         wanted = torch.from_numpy(targets)
         loss = F.cross_entropy(logits.flatten(0, 1), wanted.clamp(min=0).flatten(), reduction="none").view_as(wanted)
-        losses.append(torch.where(wanted == IGNORED, math.nan, loss).double())
+        losses.append(torch.where(wanted == NOT_SCORED, math.nan, loss).double())
         hits.append(logits.argmax(-1) == wanted)
     return torch.cat(losses), torch.cat(hits)
 
@@ -63,8 +63,8 @@ def test_loss_accuracy_and_gain_follow_their_definitions(model: Transformer) -> 
     likeliest is right. The gain is the loss on the first 16 positions minus that on the last half. Batches of unequal
     size and with unscored targets count by their scored tokens."""
     batches = [numbers(seed, rows, 40) for seed, rows in ((0, 4), (1, 4), (2, 1))]
-    batches[1][1][:, 5:30] = IGNORED
-    batches[0][1][1] = IGNORED
+    batches[1][1][:, 5:30] = NOT_SCORED
+    batches[0][1][1] = NOT_SCORED
     model.eval()
     with torch.no_grad():  # makes some answers right, so that the accuracy is not 0
         right = model(torch.from_numpy(batches[0][0]))[0].argmax(-1).numpy()
@@ -83,7 +83,7 @@ def test_no_gain_is_reported_where_the_two_ranges_overlap_or_are_empty(model: Tr
     assert measure(model, numbers(0, 4, 32)).context_gain is not None
     for stretch in (slice(0, 16), slice(16, None)):
         tokens, targets, _ = numbers(0, 4, 32)
-        targets[:, stretch] = IGNORED
+        targets[:, stretch] = NOT_SCORED
         result = measure(model, Batch(tokens, targets))
         assert result.context_gain is None
         assert math.isfinite(result.loss)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attractor.attention import PRESETS
 from attractor.errors import InputError, RunInterrupted, RunStopped
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
@@ -284,7 +284,7 @@ class Masked:
     def train_batch(self, step: int, batch_size: int) -> Batch:
         inputs, targets, _ = self.task.train_batch(step, batch_size)
         for row in range(batch_size):
-            targets[row, : 3 * row] = IGNORED
+            targets[row, : 3 * row] = NOT_SCORED
         return Batch(inputs, targets)
 
 

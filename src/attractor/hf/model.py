@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 from attractor.errors import InputError, require
 from attractor.hf.cache import AttractorCache
 from attractor.hf.config import AttractorConfig
-from attractor.kernels.cross_entropy import IGNORED, linear_cross_entropy, soft_capped
+from attractor.kernels.cross_entropy import NOT_SCORED, linear_cross_entropy, soft_capped
 from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
@@ -278,10 +278,10 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
 
         With gradient accumulation over a batch of `n_items` scored positions, return the share of this part, so that
         the losses of the parts add up to that of the batch, the auxiliary loss included."""
-        targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).to(hidden.device).flatten()
+        targets = F.pad(labels[:, 1:], (0, 1), value=NOT_SCORED).to(hidden.device).flatten()
         if n_items is None:
             return self._mean_loss(hidden, targets) + aux_loss
-        n_scored = (targets != IGNORED).sum()
+        n_scored = (targets != NOT_SCORED).sum()
         if not n_scored:  # the mean over no position would be NaN
             return 0.0 * hidden.sum()
         mean = self._mean_loss(hidden, targets)

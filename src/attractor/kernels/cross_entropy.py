@@ -22,7 +22,7 @@ from torch import Tensor
 from attractor.kernels.fallback import functorch_active, use_kernel
 from attractor.kernels.precision import autocast_dtype, without_autocast
 
-IGNORED = -100
+NOT_SCORED = -100
 SMALL = 2**20  # at most so many logits (4 MB in fp32, which fit into a cache) are computed by the reference
 HELD = 2**28  # bytes of logits held at once
 HELD_ON_CPU = 2**22  # likewise on a CPU, whose cache holds 4 MB
@@ -42,7 +42,7 @@ def linear_cross_entropy_reference(
 ) -> Float[Tensor, ""]:
     """Compute (1) as written."""
     logits = soft_capped(F.linear(hidden, weight), softcap)
-    return F.cross_entropy(_wide(logits), targets, ignore_index=IGNORED)
+    return F.cross_entropy(_wide(logits), targets, ignore_index=NOT_SCORED)
 
 
 def chunked_linear_cross_entropy(
@@ -96,7 +96,7 @@ def loss_and_gradients(
         from attractor.kernels.gpu.cross_entropy import chunk_loss
     for start in range(0, len(hidden), n_rows):
         h, y = hidden[start : start + n_rows], targets[start : start + n_rows]
-        loss, g = chunk_loss(h, readout, y, IGNORED, hidden_needed or weight_needed)
+        loss, g = chunk_loss(h, readout, y, NOT_SCORED, hidden_needed or weight_needed)
         total += loss
         if hidden_needed:
             torch.mm(g, readout, out=grad_hidden[start : start + n_rows])
@@ -104,7 +104,7 @@ def loss_and_gradients(
             grad_weight.addmm_(g.mT, h)
         elif weight_needed:
             grad_weight += g.mT @ h
-    return total / (targets != IGNORED).sum(), grad_hidden, grad_weight
+    return total / (targets != NOT_SCORED).sum(), grad_hidden, grad_weight
 
 
 def _chunk_loss(
@@ -156,7 +156,7 @@ def _backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         inputs = [x for x, needed in zip((hidden, weight), ctx.needed, strict=True) if needed]
         with_graph = iter(torch.autograd.grad(loss, inputs, grad, create_graph=True))
         return *(next(with_graph) if needed else None for needed in ctx.needed), None, None, None, None
-    scale = grad / (targets != IGNORED).sum().clamp(min=1)
+    scale = grad / (targets != NOT_SCORED).sum().clamp(min=1)
     scaled = (
         (gradient * scale).to(x.dtype) if needed else None
         for gradient, x, needed in zip(gradients, (hidden, weight), ctx.needed, strict=True)
@@ -192,6 +192,6 @@ def position_losses(
     losses, likeliest = [], []
     for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True):
         logits = _wide(soft_capped(F.linear(h, weight), softcap))
-        losses.append(F.cross_entropy(logits, y, ignore_index=IGNORED, reduction="none"))
+        losses.append(F.cross_entropy(logits, y, ignore_index=NOT_SCORED, reduction="none"))
         likeliest.append(logits.argmax(-1))
     return torch.cat(losses), torch.cat(likeliest)

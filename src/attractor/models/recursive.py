@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from attractor.attention import Attention
 from attractor.errors import require, unknown
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import STANDING_SEED, IterationInputs, RecurrentConfig, RecurrentModel
@@ -235,7 +235,7 @@ class Recursive(RecurrentModel):
         assert aux_loss is not None
         logits = self.read_out(state)
         if self.halting is not None:
-            right = ((logits.argmax(-1) == targets) | (targets == IGNORED)).all(-1)
+            right = ((logits.argmax(-1) == targets) | (targets == NOT_SCORED)).all(-1)
             halting_loss = F.binary_cross_entropy_with_logits(self.halt_logits(state, real).float(), right.float())
             aux_loss = aux_loss + HALTING_WEIGHT * halting_loss
         return self._position_losses(logits, targets, "mean"), aux_loss, state.detach()

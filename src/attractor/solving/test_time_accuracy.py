@@ -11,7 +11,7 @@ from attractor.progress import Advance, no_advance
 from attractor.solving.voting import cast_votes
 from attractor.tasks.sudoku import boards_right
 from attractor.tasks.sudoku.board import as_boards
-from attractor.tasks.sudoku.task import NOT_SCORED
+from attractor.tasks.task import NOT_SCORED
 
 
 @dataclass(frozen=True)

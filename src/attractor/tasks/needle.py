@@ -20,8 +20,8 @@ import numpy as np
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import require
 from attractor.tasks.epochs import philox_draws
-from attractor.tasks.recall import ENDLESS, NOT_SCORED, VALID, below
-from attractor.tasks.task import Batch, TaskConfig
+from attractor.tasks.recall import ENDLESS, VALID, below
+from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig
 from attractor.tasks.text import Text, TextTask
 
 KEYS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8).astype(np.int64)

@@ -28,9 +28,8 @@ import numpy as np
 from attractor.errors import require, unknown
 from attractor.fields import later
 from attractor.tasks.epochs import Epochs, philox_draws, philox_key
-from attractor.tasks.task import Batch, TaskConfig, numbered_batches
+from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 
-NOT_SCORED = -100
 N_VALID = 3000  # examples for validation, as in the literature
 ENDLESS, VALID, FIXED = range(3)  # streams of random numbers that share nothing
 RAW_AT_ONCE = 2**17  # random numbers drawn at once: a megabyte, which stays in a processor's cache

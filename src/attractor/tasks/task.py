@@ -15,6 +15,8 @@ import numpy as np
 from attractor.errors import unknown
 from attractor.fields import PrintsChanges, stored_fields
 
+NOT_SCORED = -100  # the same as in kernels/cross_entropy.py, which tasks do not need
+
 
 class Batch(NamedTuple):
     """A batch of B sequences of T tokens; `inputs` is int64 of shape B T.

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from attractor.errors import InputError, RankLostError, RunStopped
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 from attractor.train.process import end_with_parent, save_and_end
@@ -299,7 +299,7 @@ def end_process(exit_code: int) -> NoReturn:
 
 
 def n_scored(batch: Batch) -> int:
-    return int(np.count_nonzero(batch.targets != IGNORED))
+    return int(np.count_nonzero(batch.targets != NOT_SCORED))
 
 
 def with_scored_targets(batch: Batch) -> Batch:

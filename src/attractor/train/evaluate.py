@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from attractor.kernels.cross_entropy import IGNORED
+from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
@@ -73,7 +73,7 @@ def evaluate(
             losses, counts = torch.zeros(2, columns, dtype=torch.float64, device=device)
             n_hits = torch.zeros((), dtype=torch.long, device=device)
         losses += loss.view(-1, columns).double().sum(0)
-        counts += (wanted != IGNORED).view(-1, columns).double().sum(0)
+        counts += (wanted != NOT_SCORED).view(-1, columns).double().sum(0)
         n_hits += (predicted == wanted).sum()
         if isinstance(task, Measured):
             all_targets.append(batch.targets)

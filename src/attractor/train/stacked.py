@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from attractor.kernels.cross_entropy import IGNORED, SMALL, linear_cross_entropy
+from attractor.kernels.cross_entropy import NOT_SCORED, SMALL, linear_cross_entropy
 from attractor.kernels.vmap_attention import attention_under_vmap
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
@@ -222,5 +222,5 @@ def side_by_side(batches: Sequence[Batch]) -> Batch:
     def filled(x: np.ndarray, value: int) -> np.ndarray:
         return x if x.ndim == 1 else np.pad(x, ((0, 0), (0, length - x.shape[1])), constant_values=value)
 
-    fields = zip(Batch._fields, (0, IGNORED, False), strict=True)
+    fields = zip(Batch._fields, (0, NOT_SCORED, False), strict=True)
     return Batch(*(np.stack([filled(getattr(batch, name), value) for batch in batches]) for name, value in fields))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attractor.kernels import cross_entropy as plain
-from attractor.kernels.cross_entropy import IGNORED, chunked_linear_cross_entropy, linear_cross_entropy_reference
+from attractor.kernels.cross_entropy import NOT_SCORED, chunked_linear_cross_entropy, linear_cross_entropy_reference
 from attractor.kernels.gpu import cross_entropy as kernels
 from tiers import fast_alone
 
@@ -28,7 +28,7 @@ def case(n_classes: int, dtype: torch.dtype = torch.float64, scale: float = 1.0)
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (scale * torch.randn(n, D, generator=generator) for n in (N, n_classes))
     targets = torch.randint(0, n_classes, (N,), generator=generator)
-    targets[::5] = IGNORED
+    targets[::5] = NOT_SCORED
     return hidden.to(dtype), weight.to(dtype), targets
 
 
@@ -37,10 +37,10 @@ def case(n_classes: int, dtype: torch.dtype = torch.float64, scale: float = 1.0)
 def test_losses_and_gradients_of_logits_are_the_plain_ones(n_classes: int, dtype: torch.dtype) -> None:
     hidden, weight, targets = case(n_classes, dtype)
     logits = (hidden @ weight.mT).double().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=NOT_SCORED, reduction="sum")
     (wanted,) = torch.autograd.grad(expected, logits)
-    loss, gradient = kernels.chunk_loss(hidden, weight, targets, IGNORED, True)
-    alone, untouched = kernels.chunk_loss(hidden, weight, targets, IGNORED, False)
+    loss, gradient = kernels.chunk_loss(hidden, weight, targets, NOT_SCORED, True)
+    alone, untouched = kernels.chunk_loss(hidden, weight, targets, NOT_SCORED, False)
     close = 2 * torch.finfo(dtype).eps
     assert gradient.dtype == dtype
     assert torch.equal(loss, alone)
@@ -65,14 +65,14 @@ def test_nan_and_invalid_classes_make_the_loss_nan() -> None:
     """Criterion: the gradients of other positions stay finite; where all targets are ignored, the loss is 0."""
     hidden, weight, targets = case(50, torch.float32)
     hidden[3] = math.nan
-    assert kernels.chunk_loss(hidden, weight, targets, IGNORED, True)[0].isnan()
-    gradient = kernels.chunk_loss(hidden, weight, targets, IGNORED, True)[1]
+    assert kernels.chunk_loss(hidden, weight, targets, NOT_SCORED, True)[0].isnan()
+    gradient = kernels.chunk_loss(hidden, weight, targets, NOT_SCORED, True)[1]
     assert gradient[3].isnan().all()
     assert gradient[4:].isfinite().all()
     hidden[3] = 0.0
     for wrong in (50, -1):
-        assert kernels.chunk_loss(hidden, weight, torch.full((N,), wrong), IGNORED, False)[0].isnan()
-    loss, gradient = kernels.chunk_loss(hidden, weight, torch.full((N,), IGNORED), IGNORED, True)
+        assert kernels.chunk_loss(hidden, weight, torch.full((N,), wrong), NOT_SCORED, False)[0].isnan()
+    loss, gradient = kernels.chunk_loss(hidden, weight, torch.full((N,), NOT_SCORED), NOT_SCORED, True)
     assert loss == 0
     assert not gradient.any()
 
@@ -111,7 +111,7 @@ def test_on_a_gpu_at_real_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyP
     hidden = torch.randn(5000, 512, generator=generator, device="cuda").to(dtype).requires_grad_()
     weight = (torch.randn(50257, 512, generator=generator, device="cuda") / 512**0.5).requires_grad_()
     targets = torch.randint(0, 50257, (5000,), generator=generator, device="cuda")
-    targets[::7] = IGNORED
+    targets[::7] = NOT_SCORED
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     expected = linear_cross_entropy_reference(*exact, targets)
     wanted = torch.autograd.grad(expected, exact)

@@ -15,9 +15,7 @@ from attractor.tasks.epochs import Epochs
 from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
 from attractor.tasks.sudoku.data import GENERATED, load_sets
-from attractor.tasks.task import Batch, TaskConfig, numbered_batches
-
-NOT_SCORED = -100
+from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 
 
 @dataclass(frozen=True)
