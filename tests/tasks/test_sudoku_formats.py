@@ -1,5 +1,6 @@
 """Every public format gives the same boards, and errors name the line of a file."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,20 @@ def test_files_without_boards_are_refused(name: str, content: str, message: str,
         read(path)
 
 
+@pytest.mark.parametrize("name", ["boards.npz", "boards.npy"])
+def test_damaged_arrays_raise_no_other_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    np.savez_compressed(path, puzzles=BOARDS) if name == "boards.npz" else np.save(path, BOARDS)
+    whole = path.read_bytes()
+    for place in range(0, min(len(whole), 200), 3):
+        for bit in (0, 3, 6):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            with suppress(InputError):
+                read(path)
+
+
 def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "arrays.npz"
     two_digits = one_hot(BOARDS)
@@ -185,6 +200,8 @@ def test_sources_are_paths_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     plain, header, no_header = (write(tmp_path, name) for name in names)
     assert files_at(f"{plain}, {tmp_path}/*.csv,{plain}") == [plain, header, no_header]
     monkeypatch.chdir(tmp_path)
+    assert files_at("*header.csv") == [Path("header.csv"), Path("no-header.csv")]
+    monkeypatch.setenv("ATTRACTOR_DATA", str(tmp_path.parent))
     assert files_at("*header.csv") == [Path("header.csv"), Path("no-header.csv")]
     for sources in ("*.parquet", f"{plain},nowhere.txt", " , ", ".", "/"):
         with pytest.raises(InputError, match="puzzles must name files"):

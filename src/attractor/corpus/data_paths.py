@@ -9,20 +9,41 @@ import os
 import warnings
 from pathlib import Path
 
+from attractor.errors import InputError
+
 FOLDER = "ATTRACTOR_DATA"
+
+
+def expanded(name: str | os.PathLike[str]) -> Path:
+    """Return the path of that name, with the home folder of a user in the place of `~`."""
+    if not os.fspath(name):
+        raise InputError("data must have a name, got ''; give the path of a file or a folder")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"~ must stand before / or the name of a user, got '{name}'; give a whole path") from error
+
+
+def matching_files(pattern: Path) -> list[Path]:
+    """Return the files that match a path with wildcards, sorted."""
+    below = pattern.relative_to(pattern.anchor)  # empty for '.' and '/', which are no patterns
+    try:
+        return sorted(path for path in Path(pattern.anchor).glob(str(below)) if path.is_file()) if below.parts else []
+    except ValueError as error:
+        raise InputError(f"** must be a whole part of a pattern, got '{pattern}'; write it between slashes") from error
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
     """Return the path of the data; where they do not exist, return the path at which they would first be looked for."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     folder = os.environ.get(FOLDER)
     if not folder or path.exists():
         return path
-    by_name = Path(folder).expanduser() / path  # an absolute path replaces the folder
+    by_name = expanded(folder) / path  # an absolute path replaces the folder
     if by_name.exists():
         return by_name
     for first in range(1, len(path.parts)):
-        substitute = Path(folder).expanduser().joinpath(*path.parts[first:])
+        substitute = expanded(folder).joinpath(*path.parts[first:])
         if substitute.exists():
             warnings.warn(f"'{path}' does not exist here, so '{substitute}' is used ({FOLDER})", stacklevel=2)
             return substitute
@@ -31,7 +52,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def searched_places(name: str | os.PathLike[str]) -> str:
     """Say where a missing path was looked for, and how to name another folder."""
-    parent = (Path.cwd() / Path(name).expanduser()).parent
+    parent = (Path.cwd() / expanded(name)).parent
     folder = os.environ.get(FOLDER)
     elsewhere = f" and in '{folder}', which {FOLDER} names" if folder else f"; {FOLDER} may name another folder"
     return f"looked for in '{parent}'{elsewhere}"

@@ -8,17 +8,19 @@ are computed.
 
 import csv
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import isqrt
 from os import PathLike
 from pathlib import Path
+from tokenize import TokenError
 from typing import Self
 from zipfile import BadZipFile
 
 import numpy as np
 
-from attractor.corpus.data_paths import locate, searched_places
+from attractor.corpus.data_paths import expanded, locate, matching_files, searched_places
 from attractor.errors import InputError
 from attractor.tasks.sudoku.board import SIZES, as_boards, candidates, digits, is_solved
 from attractor.tasks.sudoku.solver import unique_search
@@ -59,7 +61,7 @@ def read(path: str | PathLike[str], unique: bool = True, max_malformed: float = 
     Malformed lines are left out and counted, up to a share of max_malformed. unique=False trusts that the solutions of
     a file are unique: they are checked against the rules and their boards, but no others are searched.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     if not file.is_file():
         raise InputError(f"puzzles must be a file, but '{path}' is none; give its path")
     if file.suffix in (".pt", ".pth"):
@@ -81,11 +83,7 @@ def files_at(sources: str) -> list[Path]:
     files: dict[Path, None] = {}
     for source in filter(None, (part.strip() for part in sources.split(","))):
         path = locate(source)
-        if path.is_file():
-            matches = [path]
-        else:
-            below = path.relative_to(path.anchor)  # empty for '.' and '/', which are no patterns
-            matches = sorted(m for m in Path(path.anchor).glob(str(below)) if m.is_file()) if below.parts else []
+        matches = [path] if path.is_file() else matching_files(expanded(source)) or matching_files(path)
         if not matches:
             raise InputError(
                 f"puzzles must name files, but '{source}' matches none; give paths or globs; {searched_places(source)}"
@@ -201,8 +199,12 @@ def _read_arrays(file: Path) -> Puzzles:
     try:
         loaded = np.load(file, allow_pickle=False)
         arrays = {"puzzle": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (ValueError, EOFError, OSError, BadZipFile) as error:
-        raise InputError(f"puzzles must be arrays of numbers, but '{file.name}' cannot be read: {error}") from error
+    except (ValueError, EOFError, OSError, NotImplementedError, BadZipFile, zlib.error, TokenError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"puzzles must be arrays of numbers, but '{file.name}' cannot be read ({reason}); write it again with "
+            "numpy.savez"
+        ) from error
     boards = next((arrays[name] for name in PUZZLE_NAMES if name in arrays), None)
     solutions = next((arrays[name] for name in SOLUTION_NAMES if name in arrays), None)
     if boards is None:
