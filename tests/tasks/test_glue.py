@@ -292,8 +292,25 @@ def test_a_number_out_of_range_is_a_flaw(tmp_path: Path) -> None:
 def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
     for suffix in (".tsv", ".jsonl"):
         write_task(tmp_path, "sst2", rows_of("sst2"), suffix)
-    with pytest.raises(InputError, match=r"must hold each file once, but has train.jsonl, train.tsv; remove all but"):
+    with pytest.raises(InputError, match=r"must hold one file, .*, but has train.jsonl, train.tsv; remove all but"):
         read_examples("sst2", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("dev.tsv", "validation.tsv"),
+        ("dev-00000-of-00002.tsv",),
+        ("dev-00000-of-00002.tsv", "dev-00002-of-00002.tsv"),
+        ("dev-00000-of-00002.tsv", "validation-00001-of-00002.tsv"),
+        ("dev.tsv", "dev-00000-of-00001.tsv"),
+    ],
+)
+def test_a_part_is_one_file_or_all_shards_of_one(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("sentence\tlabel\nfine\t1\n")
+    with pytest.raises(InputError, match=r"must hold one file, or all shards of one, for 'valid', but has dev"):
+        read_examples("sst2", str(tmp_path), "valid")
 
 
 def test_a_missing_folder_or_task_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attractor.corpus.data_paths import searched_places
+from attractor.corpus.data_paths import expanded, searched_places
 from attractor.corpus.network import OFFLINE, reachable
 from attractor.corpus.optional_packages import require_package
 from attractor.corpus.readers import table_lines
@@ -27,6 +27,7 @@ HUB = "huggingface"
 REPOSITORY = "nyu-mll/glue"
 MALFORMED_LIMIT = 0.01
 N_SHOWN = 3
+N_LISTED = 8  # names of files in a message
 LARGEST_NUMBER = 5.0
 HIDDEN = -1
 
@@ -57,7 +58,7 @@ def read_examples(task: str, data: str, part: str) -> Examples:
     texts: list[tuple[str, ...]] = []
     labels: list[float] = []
     n_malformed = 0
-    for table in _from_hub(task, part) if data == HUB else _from_folder(task, Path(data).expanduser(), part):
+    for table in _from_hub(task, part) if data == HUB else _from_folder(task, expanded(data), part):
         columns = [_column(table, names) for names in (*entry.texts, entry.label_columns)]
         flaws = []
         for place, row in table.rows:
@@ -158,16 +159,27 @@ def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
     known = [path for path in sorted(place.iterdir()) if path.suffix.lower() in READERS and path.is_file()]
     files = [path for path in known if re.fullmatch(rf"({names})(-\d+-of-\d+)?", path.stem.lower())]
     if not files:
-        there = ", ".join(path.name for path in sorted(place.iterdir())[:8]) or "nothing"
+        there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
         raise InputError(
             f"glue_data must hold a file '{file_names(part)[0]}' ({', '.join(READERS)}) for '{task}', "
             f"but '{place}' has {there}; add it"
         )
-    if len({path.suffix for path in files}) > 1:
+    if not _are_one_table(files):
+        there = ", ".join(path.name for path in files[:N_LISTED])
         raise InputError(
-            f"'{place}' must hold each file once, but has {', '.join(path.name for path in files)}; remove all but one"
+            f"'{place}' must hold one file, or all shards of one, for '{part}', but has {there}; remove all but one "
+            "file, or add the missing shards"
         )
     return [READERS[path.suffix.lower()](path, TABLE[task]) for path in files]
+
+
+def _are_one_table(files: list[Path]) -> bool:
+    """Whether these are a single file, or all shards of one."""
+    shard = re.fullmatch(r"(.+)-(\d+)-of-(\d+)", files[0].stem.lower())
+    if not shard or len(files) != int(shard[3]):
+        return not shard and len(files) == 1
+    wanted = {f"{shard[1]}-{i:0{len(shard[2])}}-of-{shard[3]}{files[0].suffix.lower()}" for i in range(len(files))}
+    return {path.name.lower() for path in files} == wanted
 
 
 def _plain(name: str) -> str:
