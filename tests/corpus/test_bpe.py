@@ -88,7 +88,9 @@ def test_a_definition_restores_the_tokenizer(tokenizer: ByteTokenizer | bpe.Byte
         assert np.array_equal(tokenizer.encode_batch([text, ""])[0], tokenizer.encode(text))
 
 
-def test_a_gpt2_pair_and_a_tokenizer_json_are_found_in_their_folder(tmp_path: Path) -> None:
+def test_a_gpt2_pair_and_a_tokenizer_json_are_found_in_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = load_tokenizer(str(write_pair(tmp_path)))
     assert pair.vocab_size == 300
     assert pair.encode(TEXTS[0]).tolist() == TRAINED.encode(TEXTS[0]).tolist()
@@ -96,6 +98,8 @@ def test_a_gpt2_pair_and_a_tokenizer_json_are_found_in_their_folder(tmp_path: Pa
     (tmp_path / "other" / "tokenizer.json").write_bytes(TRAINED.definition)
     assert load_tokenizer(str(tmp_path / "other")).fingerprint == TRAINED.fingerprint
     assert load_tokenizer(str(tmp_path / "other" / "tokenizer.json")).name == "other"
+    monkeypatch.chdir(tmp_path / "other")
+    assert load_tokenizer("tokenizer.json").name == "other"
 
 
 def test_gpt2_is_found_in_the_folder_of_the_environment_variable(

@@ -307,6 +307,11 @@ def test_impossible_settings_are_refused_in_one_line(fields: dict, message: str)
     assert "\n" not in str(caught.value)
 
 
+def test_too_few_symbols_are_refused_by_the_name_of_the_argument() -> None:
+    with pytest.raises(InputError, match="vocab_size must be at least 8 for 4 pairs, got 5"):
+        mqar(1, 64, 4, vocab_size=5, seed=0)
+
+
 def test_a_length_other_than_the_tasks_and_a_bad_seed_are_refused() -> None:
     with pytest.raises(InputError, match="seq_len must be 128, the length of this mqar, got 64; change length"):
         Recall(level="medium").build(64, 0)

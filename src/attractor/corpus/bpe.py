@@ -130,7 +130,7 @@ def from_path(path: Path, name: str = "") -> BytePairs:
                 f"vocab.bpe, but '{path}' has none of them; give another"
             )
         path = path / "tokenizer.json"
-    return BytePairs(path.read_bytes(), name or (path.parent.name if path.stem == "tokenizer" else path.stem))
+    return BytePairs(path.read_bytes(), name or (path.resolve().parent.name if path.stem == "tokenizer" else path.stem))
 
 
 def from_pair(vocabulary: Path, merges: Path, name: str) -> BytePairs:

@@ -74,7 +74,8 @@ class Recall(TaskConfig):
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise unknown("level of mqar", self.level, LEVELS)
-        n_examples = self.resolved.n_examples
+        n_pairs, symbols, n_examples = self.resolved.n_pairs, self.resolved.symbols, self.resolved.n_examples
+        _check_room(symbols, n_pairs, "symbols")
         require(n_examples >= 0, "n_examples", "at least 0", n_examples, "0 draws examples without end")
         self.source(ENDLESS, 0)
 
@@ -192,7 +193,7 @@ class RecallExamples:
     def __post_init__(self) -> None:
         if self.gap not in PLACES_APART:
             raise unknown("gap", self.gap, PLACES_APART)
-        n, length, symbols = self.n_pairs, self.length, self.vocab_size
+        n, length = self.n_pairs, self.length
         require(n >= 1, "n_pairs", "at least 1", n, "give a positive number")
         for name in ("least_gap", "delay"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name), "count tokens")
@@ -200,8 +201,7 @@ class RecallExamples:
         rule = f"at least {least + distance} for {n} pairs and gap '{self.gap}'"
         rule += f" at this least_gap and delay of {distance} together" if distance else ""
         require(self.n_places >= n, "length", rule, length, "give longer sequences or fewer pairs")
-        rule = f"at least {2 * n} for {n} pairs"
-        require(symbols >= 2 * n, "symbols", rule, symbols, "give more symbols or fewer pairs")
+        _check_room(self.vocab_size, n, "vocab_size")
         require(math.isfinite(self.power_a), "power_a", "a finite number", self.power_a, "the literature has 0.01")
         philox_key(self.seed, self.stream)
 
@@ -244,6 +244,11 @@ class RecallExamples:
         evenly = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # never 0, never 1
         log_weights = (self.power_a - 1) * np.log(1.0 + np.arange(self.n_places))
         return np.argsort(np.log(-np.log(evenly)) - log_weights, axis=1)[:, : self.n_pairs]
+
+
+def _check_room(n_symbols: int, n_pairs: int, field: str) -> None:
+    rule = f"at least {2 * n_pairs} for {n_pairs} pairs"
+    require(n_symbols >= 2 * n_pairs, field, rule, n_symbols, "give more symbols or fewer pairs")
 
 
 def below(bound: int | np.ndarray, raw: np.ndarray) -> np.ndarray:

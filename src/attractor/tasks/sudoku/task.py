@@ -15,6 +15,7 @@ from attractor.tasks.epochs import Epochs
 from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
 from attractor.tasks.sudoku.data import GENERATED, load_sets
+from attractor.tasks.sudoku.digging import FEWEST_GIVENS
 from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 
 
@@ -34,13 +35,15 @@ class Sudoku(TaskConfig):
 
     def __post_init__(self) -> None:
         check_size(self.board_size, "board_size")
-        fewest = FEWEST_KNOWN[self.board_size]
         for name in ("n_boards", "n_valid_boards"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name), "give a number of boards")
-        for name in ("givens", "ood_givens"):
+        for name, source in (("givens", self.puzzles), ("ood_givens", self.ood_puzzles)):
             pair = getattr(self, name)
+            fewest, elsewhere = FEWEST_KNOWN[self.board_size], ""
+            if source == GENERATED:
+                fewest, elsewhere = FEWEST_GIVENS[self.board_size], "sparser boards come from files"
             fits = pair is None or (len(pair) == 2 and fewest <= pair[0] <= pair[1] <= self.seq_len)
-            require(fits, name, f"two numbers from {fewest} to {self.seq_len}, the fewest first", pair)
+            require(fits, name, f"two numbers from {fewest} to {self.seq_len}, the fewest first", pair, elsewhere)
         if not self.puzzles:
             raise InputError(f"puzzles must be '{GENERATED}' or name files, got nothing; give one of them")
 
