@@ -135,6 +135,10 @@ def test_a_corpus_is_verified_once_and_again_after_a_file_has_changed(copied: Pa
         ({"size": "4"}, r"size of train-00000.tokens must be a positive multiple of 2 bytes, got '4'"),
         ({"train": {}}, r"manifest must have file, size and sha256 of every shard"),
         ({"tokenizer": None}, r"manifest must have file, size and sha256 of every shard"),
+        ({"tokenizer": {"vocab_size": 320}}, r"every shard, and describe its source and tokenizer, but .* does not"),
+        ({"source": "notes.txt"}, r"every shard, and describe its source and tokenizer, but .* does not"),
+        ({"source": {"name": 3}}, r"name of the source must be a text, got 3"),
+        ({"train": {"shards": [], "starts": {}}}, r"manifest must have file, size and sha256 of every shard"),
     ],
 )
 def test_a_manifest_names_only_files_of_its_folder_and_whole_numbers(
@@ -169,6 +173,23 @@ def test_ids_outside_the_vocabulary_are_found(copied: Path) -> None:
     write_json(copied / MANIFEST, manifest)
     with pytest.raises(InputError, match=r"token id must be below the vocabulary of 100, but '.*' has 256"):
         PreparedCorpus.open(copied)
+
+
+@pytest.mark.parametrize("key", ["documents", "shards"])
+def test_a_side_must_be_described(copied: Path, key: str) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    manifest["train"][key] = None if key == "documents" else []
+    write_json(copied / MANIFEST, manifest)
+    with pytest.raises(InputError, match=r"documents of train must be a whole number|has a side without any"):
+        PreparedCorpus.open(copied)
+
+
+def test_a_folder_of_texts_may_have_a_manifest(tmp_path: Path, copied: Path) -> None:
+    """A damaged manifest still counts as one of a corpus where the shards lie beside it."""
+    (copied / MANIFEST).write_text("{")
+    assert is_prepared(copied)
+    (copied / "train.starts").unlink()
+    assert not is_prepared(copied)
 
 
 def test_shards_of_another_tokenizer_are_refused(copied: Path) -> None:

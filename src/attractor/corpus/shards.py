@@ -35,10 +35,12 @@ SPECIAL_TOKENS = "special_tokens"  # in a manifest: names of special tokens in t
 WORK = "unfinished"  # the folder of an unfinished preparation
 PLAN = "plan.json"  # its options, within that folder, by which it is recognised as a preparation
 SIDES = ("train", "valid")
+COUNTS = ("documents", "tokens", "bytes_read")  # of each side, in a manifest
 START_TYPE = np.dtype("<u8")
 ID_TYPES = ("<u2", "<u4")
 PLAIN_NAME = re.compile(r"(train|valid)(-[0-9]{5,}\.tokens|\.starts)")
 BLOCK = 1 << 22
+BEGINNING = 1024  # bytes of a manifest within which it names its format
 
 
 class Tokens:
@@ -183,8 +185,17 @@ def id_type(vocab_size: int) -> np.dtype:
 
 
 def is_prepared(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a prepared corpus, finished or under way, rather than texts."""
-    return (Path(folder) / MANIFEST).is_file() or (Path(folder) / WORK / PLAN).is_file()
+    """Whether a folder holds a prepared corpus, finished or under way, rather than texts.
+
+    A manifest.json may belong to texts. That of a corpus names its format first; a damaged one has the shards beside
+    it."""
+    folder = Path(folder)
+    if (folder / WORK / PLAN).is_file():
+        return True
+    if not (folder / MANIFEST).is_file():
+        return False
+    with (folder / MANIFEST).open("rb") as file:
+        return FORMAT.encode() in file.read(BEGINNING) or (folder / "train.starts").is_file()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -216,13 +227,24 @@ def _require_plain(folder: Path, manifest: dict[str, Any]) -> None:
     A manifest may come from anybody, and numpy would read an array of pointers if the type says so."""
     try:
         sizes = [(entry["file"], entry["size"], entry["sha256"]) for entry in _files(manifest)]
+        if not all(manifest[side]["shards"] for side in SIDES):
+            raise _damaged("each side must have a shard", f"'{folder / MANIFEST}' has a side without any")
         vocab_size = manifest["tokenizer"]["vocab_size"]
+        texts = {
+            "name of the source": manifest["source"]["name"],
+            "name of the tokenizer": manifest["tokenizer"]["name"],
+            "sha256 of the tokenizer": manifest["tokenizer"]["sha256"],
+        }
+        counts = {f"{key} of {side}": manifest[side][key] for side in SIDES for key in COUNTS}
     except (KeyError, TypeError) as error:
-        rule = "manifest must have file, size and sha256 of every shard"
+        rule = "manifest must have file, size and sha256 of every shard, and describe its source and tokenizer"
         raise _damaged(rule, f"'{folder / MANIFEST}' does not") from error
     dtype, anew = manifest["dtype"], f"prepare the corpus in '{folder}' anew"
     require(dtype in ID_TYPES, "dtype", " or ".join(ID_TYPES), dtype, anew)
-    require(isinstance(vocab_size, int), "vocab_size", "a whole number", vocab_size, anew)
+    for field, value in {"vocab_size": vocab_size, **counts}.items():
+        require(isinstance(value, int), field, "a whole number", value, anew)
+    for field, value in texts.items():
+        require(isinstance(value, str), field, "a text", value, anew)
     for name, size, checksum in sizes:
         is_plain = isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None
         require(is_plain, "file", "a plain name as train-00000.tokens", name, anew)

@@ -61,9 +61,16 @@ class UnfinishedCorpus:
         self.counts = PreparationCounts()
         committed: dict[str, int] = {}
         if (folder / PROGRESS).is_file():
-            stored: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
-            committed = stored["lengths"]
-            self.counts = PreparationCounts(**stored["counts"] | {"place": tuple(stored["counts"]["place"])})
+            try:
+                stored: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+                committed = stored["lengths"]
+                self.counts = PreparationCounts(**stored["counts"] | {"place": tuple(stored["counts"]["place"])})
+            except (ValueError, KeyError, TypeError) as error:
+                raise _damaged(folder, f"{PROGRESS} must be as it was written, but cannot be read") from error
+        for name, length in committed.items():
+            size = (folder / name).stat().st_size if (folder / name).is_file() else 0
+            if size < length:
+                raise _damaged(folder, f"{name} must have at least {length:,} bytes, but has {size:,}")
         self._files: dict[str, BinaryIO] = {}
         for name in (f"{side}.{kind}" for side in SIDES for kind in ("tokens", "documents", "hashes")):
             file = (folder / name).open("ab")
@@ -134,6 +141,10 @@ class WrittenSide:
                     block = np.fromfile(file, dtype=self._dtype, count=min(left, PORTION))
                     left -= len(block)
                     yield block
+
+
+def _damaged(folder: Path, fault: str) -> InputError:
+    return InputError(f"{fault}; remove '{folder}', and the same command begins anew")
 
 
 @contextmanager
