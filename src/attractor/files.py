@@ -59,7 +59,8 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON for people and programs to read, atomically."""
-    write_text(path, in_json(value))
+    # A file name that is not UTF-8 has lone surrogates. Their escape by backslashes is that of JSON.
+    write_bytes(path, in_json(value).encode("utf-8", errors="backslashreplace"))
 
 
 def in_json(value: Any) -> str:

@@ -52,5 +52,7 @@ class Articles:
 
 
 def _joined(rows: list[Record]) -> Record:
-    flaws = [row.raw for row in rows if isinstance(row.raw, FlawError)]
-    return rows[-1]._replace(position=rows[0].position, raw=flaws[0] if flaws else "".join(row.raw for row in rows))
+    flawed = next((row for row in rows if isinstance(row.raw, FlawError)), None)
+    if flawed is not None:  # the article has the position of its flaw, so that a message names that line
+        return flawed._replace(after=rows[-1].after, read=rows[-1].read)
+    return rows[-1]._replace(position=rows[0].position, raw="".join(row.raw for row in rows))

@@ -175,7 +175,7 @@ def table_lines(path: Path) -> Iterator[tuple[int, float, Any]]:
                     raise InputError(f"table must begin with its columns' names, but {reason}; mend it") from error
                 cells = FlawError(f"not a row: {error}")
             else:
-                if cells is None or not (cells or n_columns):
+                if cells is None:
                     return
                 n_columns = n_columns or len(cells)
                 if len(cells) not in (0, n_columns):
