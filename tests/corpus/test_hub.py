@@ -85,6 +85,12 @@ def test_without_network_the_error_says_at_once_what_to_download(name: str, monk
     assert "\n" not in str(caught.value)
 
 
+def test_a_local_path_that_is_missing_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "reachable", lambda: False)
+    with pytest.raises(InputError, match=r"^'books/novel' is no file or folder here, and on the Hub: data set"):
+        open_source("books/novel")
+
+
 def test_a_failure_during_streaming_is_one_line(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ConnectionError("the line is dead\nand more")

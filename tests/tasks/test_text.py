@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attractor.corpus.documents import CORPORA
+from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
 from attractor.errors import InputError
-from attractor.tasks.text import Text, load_corpus, split
+from attractor.tasks.text import Text, load_corpus, split, tokenizer_of
 from tiers import fast_alone
 
 
@@ -121,6 +122,16 @@ def test_the_seed_orders_training_and_never_changes_the_held_out_set() -> None:
     assert not np.array_equal(first.train_batch(0, 4)[0], second.train_batch(0, 4)[0])
     for one, other in zip(first.valid_batches(4, 3), second.valid_batches(4, 3), strict=True):
         assert np.array_equal(one[0], other[0])
+
+
+def test_a_prepared_folder_does_not_replace_a_built_in_corpus_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"{n} cubed is {n**3}.\n" for n in range(300)))
+    monkeypatch.chdir(tmp_path)
+    prepare(Preparation("a.txt", Path("stdlib-docs"), "bpe:300"))
+    assert tokenizer_of("stdlib-docs").name == "bytes"
+    assert tokenizer_of("./stdlib-docs").name == "bpe:300"
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

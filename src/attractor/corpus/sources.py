@@ -13,6 +13,7 @@ from typing import Any
 from attractor.corpus.articles import Articles
 from attractor.corpus.columns import N_ROWS, USUAL, as_object, text_column
 from attractor.corpus.compression import DAMAGED_GZIP
+from attractor.corpus.data_paths import expanded, matching_files
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.hub import ALIASES, hub_source
 from attractor.corpus.readers import (
@@ -33,6 +34,7 @@ from attractor.corpus.readers import (
     read_lines,
 )
 from attractor.corpus.records import FlawError, Record, Source, decoded, parts, remedy
+from attractor.corpus.shards import MANIFEST, PLAN, WORK, is_prepared
 from attractor.errors import InputError, unknown
 
 SPLITS, STATE = "dataset_dict.json", "state.json"  # files that save_to_disk of the datasets library writes
@@ -54,14 +56,13 @@ def open_source(
 
 
 def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
-    path = Path(name).expanduser()
-    if path.exists():
-        return FileSource.at(name, path, columns, split)
     if name in CORPORA:
         return BuiltIn(name)
+    path = expanded(name)
+    if path.exists():
+        return FileSource.at(name, path, columns, split)
     if re.search(r"[*?\[]", name):
-        matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-        files = sorted(match for match in matches if match.is_file())
+        files = matching_files(path)
         if not files:
             raise InputError(f"source must match files, but '{name}' matches none; check the pattern")
         names = [file.as_posix() for file in files]
@@ -71,8 +72,41 @@ def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
             raise unknown(
                 "source", name, [*CORPORA, *ALIASES], see="or a file, a folder, a pattern, owner/name:config:column"
             )
-        return hub_source(name, columns or (USUAL,), split)
+        try:
+            return hub_source(name, columns or (USUAL,), split)
+        except InputError as error:
+            if name in ALIASES:
+                raise
+            raise InputError(f"'{name}' is no file or folder here, and on the Hub: {error}") from error
     raise InputError(f"source must be a file, a folder, a pattern or a dataset, but '{name}' does not exist; check it")
+
+
+def refuse_unused_options(source: Source, columns: Sequence[str] | None, split: str = "train") -> None:
+    """Refuse a column for a source without tables, and a split for a source without splits."""
+    rows = source.rows if isinstance(source, Articles) else source
+    if not isinstance(rows, FileSource | BuiltIn):
+        return
+    if columns is not None and all(format_of(name) in (None, TEXT) for name in rows.files):
+        rule = "column must be left out with plain text"
+        raise InputError(f"{rule}, got '{','.join(columns)}' for '{rows.name}'; leave it out")
+    if split != "train" and not (expanded(rows.name) / SPLITS).is_file():
+        raise InputError(f"split must be left out with '{rows.name}', which has no splits, got '{split}'; leave it out")
+
+
+def modification_times(source: Source) -> list[int]:
+    """Return when each file of a source was last written, in nanoseconds; nothing where the files are not here."""
+    rows = source.rows if isinstance(source, Articles) else source
+    return [path.stat().st_mtime_ns for path in rows.paths] if isinstance(rows, FileSource) else []
+
+
+def continues(source: Source, before: Record, record: Record) -> bool:
+    """Whether a record is the next part of a text that is cut because it is too long."""
+    return (
+        isinstance(source, FileSource)
+        and source.format_of_file(record.file) is TEXT
+        and record.file == before.file
+        and len(before.raw) == before.after - before.position  # no separator lies between the parts
+    )
 
 
 def documents(source: Source, max_bad: float = 0.01) -> Iterator[Document]:
@@ -160,6 +194,10 @@ class FileSource:
         if (path / STATE).is_file():
             saved = [str(entry["filename"]) for entry in _listed(path / STATE, "_data_files")]
             return cls.of(name, FilePaths(path, saved), saved, columns)
+        if is_prepared(path):
+            raise InputError(
+                f"source must be text, but '{name}' is a prepared corpus; give the source that it was made from"
+            )
         files = files_below(path)
         known: list[str] = []
         skipped: list[str] = []
@@ -211,16 +249,16 @@ class FileSource:
         for number in range(file, len(self.paths)):
             path = self.paths[number]
             with readable(path):
-                for record in self._format(path).read(path, position if number == file else 0, self.columns):
+                for record in self.format_of_file(number).read(path, position if number == file else 0, self.columns):
                     yield Record(number, *record)
 
     def text(self, record: Record) -> str:
         if isinstance(record.raw, FlawError):
             raise record.raw
-        return self._format(self.paths[record.file]).parse(record.raw, self.columns)
+        return self.format_of_file(record.file).parse(record.raw, self.columns)
 
-    def _format(self, path: Path) -> Format:
-        kind = format_of(path.name)
+    def format_of_file(self, number: int) -> Format:
+        kind = format_of(self.paths[number].name)
         assert kind is not None
         return TEXT_LINES if self.by_line and kind is TEXT else kind
 
@@ -245,9 +283,13 @@ def listing(names: Sequence[str], sizes: Sequence[int]) -> Any:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Return the files below a folder that are not hidden, by sorted name."""
+    """Return the files below a folder, by sorted name, without hidden ones and those of prepared corpora."""
     below = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return [name for name in below if not any(part.startswith(".") for part in name.split("/"))]
+    shown = [name for name in below if not any(part.startswith(".") for part in name.split("/"))]
+    ends = (f"/{MANIFEST}", f"/{WORK}/{PLAN}")
+    places = {name.removesuffix(end) for name in shown for end in ends if name.endswith(end)}
+    corpora = tuple(f"{place}/" for place in places if is_prepared(folder / place))
+    return [name for name in shown if not name.startswith(corpora)]
 
 
 def holds_table(path: Path) -> bool:

@@ -17,10 +17,11 @@ from torch import Tensor
 from attractor.corpus.columns import columns_from
 from attractor.corpus.compression import is_compressed
 from attractor.corpus.data_paths import locate
+from attractor.corpus.documents import CORPORA
 from attractor.corpus.in_memory import checked_blocks
 from attractor.corpus.readers import TEXT, format_of
 from attractor.corpus.shards import is_prepared
-from attractor.corpus.sources import documents, open_source
+from attractor.corpus.sources import documents, open_source, refuse_unused_options
 from attractor.errors import InputError
 
 LONGEST = 2**26  # characters of a text that are read; a passage has a few hundred
@@ -31,16 +32,19 @@ BETWEEN = "\n\n"  # separates documents
 
 def text_of(name: str, column: str | None = None) -> str:
     """Return the text of a UTF-8 file, or the documents of a corpus joined; a very long text is cut at LONGEST."""
-    path = locate(name)
-    if path.is_file() and format_of(path.name) in (None, TEXT) and not is_compressed(path.name):
-        if column is not None:
-            raise InputError(f"column must be left out with plain text, got '{column}' for '{name}'; leave it out")
-        return _beginning_of(path)
-    if is_prepared(path):
-        raise InputError(
-            f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
-        )
-    source = open_source(str(path) if path.exists() else name, columns_from(column))
+    if name not in CORPORA:
+        path = locate(name)
+        if path.is_file() and format_of(path.name) in (None, TEXT) and not is_compressed(path.name):
+            if column is not None:
+                raise InputError(f"column must be left out with plain text, got '{column}' for '{name}'; leave it out")
+            return _beginning_of(path)
+        if is_prepared(path):
+            raise InputError(
+                f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
+            )
+        name = str(path) if path.exists() else name
+    source = open_source(name, columns_from(column))
+    refuse_unused_options(source, columns_from(column))
     texts = (text if isinstance(text, str) else text.decode(errors="replace") for _, text in documents(source))
     return "".join(_beginning(chain.from_iterable((text, BETWEEN) for text in texts)))
 

@@ -44,7 +44,8 @@ def texts_on(name: str, trained_on: Collection[Text] = (), column: str | None = 
         raise InputError(
             f"on must be a text file, a folder or a corpus, but '{name}' does not exist; {searched_places(name)}"
         )
-    trained_here = [task for task in trained_on if locate(task.corpus).resolve() == path]
+    from_files = [task for task in trained_on if task.corpus not in CORPORA]
+    trained_here = [task for task in from_files if locate(task.corpus).resolve() == path]
     column = column or next((task.column for task in trained_here if task.column), None)
     seen = name in CORPORA or bool(trained_here)
     special_tokens = False

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from attractor.attention.presets import preset
-from attractor.corpus.data_paths import locate
-from attractor.corpus.shards import is_prepared
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import TASKS, TaskConfig
-from attractor.tasks.text import Text, tokenizer_of
+from attractor.tasks.text import Text, prepared_folder, tokenizer_of
 from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, Runtime, TrainConfig, data_of
 from attractor.train.fit import auto_batch
 from attractor.train.memory import ProcessLayout
@@ -96,7 +94,7 @@ class RunRequest:
         assert folder is not None
         source = TrainConfig.from_dict(RunFolder.open(folder).config)
         glue = given.get("task", recipe.task.kind) == "glue"
-        if glue and isinstance(source.task, Text) and is_prepared(locate(source.task.corpus)):
+        if glue and isinstance(source.task, Text) and prepared_folder(source.task.corpus):
             given.setdefault("glue_tokenizer", source.task.corpus)
         elif glue and (folder / TOKENIZER_FILE).is_file():
             given.setdefault("glue_tokenizer", str(folder / TOKENIZER_FILE))
