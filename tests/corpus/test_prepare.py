@@ -3,6 +3,7 @@ flaws."""
 
 import gzip
 import json
+import os
 import random
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from attractor.corpus import prepare as module
-from attractor.corpus import tokenise
+from attractor.corpus import readers, records, tokenise
 from attractor.corpus.prepare import Preparation, Progress, count_of, prepare
 from attractor.corpus.progress import LivePreparation, in_lines, print_corpus
 from attractor.corpus.shards import WORK, PreparedCorpus, is_prepared
@@ -171,6 +172,58 @@ def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("name", ["train.tokens", "valid.documents", "progress.json"])
+def test_a_work_file_that_was_damaged_is_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(module, "COMMIT_SECONDS", -1.0)
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(wanted, interrupted)
+    damaged = tmp_path / "out" / WORK / name
+    damaged.write_bytes(damaged.read_bytes()[:-2])
+    with pytest.raises(InputError, match=rf"{name} must .*; remove '.*{WORK}', and the same command begins anew"):
+        prepare(wanted)
+
+
+def test_a_source_that_changed_since_the_preparation_began_is_refused(source: Path, tmp_path: Path) -> None:
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(wanted, interrupted)
+    lines = (source / "b.jsonl").read_text().splitlines(keepends=True)
+    (source / "b.jsonl").write_text("".join(reversed(lines)))
+    os.utime(source / "b.jsonl", ns=(0, 1))  # a coarse clock might give the same time
+    with pytest.raises(InputError, match=r"but 'b.jsonl' has changed; remove '.*out' and begin anew"):
+        prepare(wanted)
+
+
+@pytest.mark.parametrize("plan", ['{"source"', "{}", "[]", '{"source": null}', '{"source": {"files": [{}]}}'])
+def test_a_damaged_plan_is_refused(source: Path, tmp_path: Path, plan: str) -> None:
+    (tmp_path / "out" / WORK).mkdir(parents=True)
+    (tmp_path / "out" / WORK / "plan.json").write_text(plan)
+    with pytest.raises(InputError, match=r"plan must be whole, but that of '.*out' is not; remove '.*out' and begin"):
+        prepare(Preparation(str(source), tmp_path / "out", max_bad=0.05))
+
+
+def test_a_second_process_may_remove_the_work_folder_of_a_finished_preparation(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+    finish = module._finish
+    monkeypatch.setattr(module, "_finish", lambda *arguments: finish(*arguments) or prepare(wanted))
+    assert prepare(wanted).manifest["records"] == 312
+
+
+def test_a_file_name_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("caf\udce9.txt", "tea.txt", "picture\udce9.png"):
+        (texts / name).write_text(f"a text of {name!r}\n" * 9)
+    wanted = Preparation(str(texts), tmp_path / "out")
+    assert prepare(wanted).manifest["source"]["files"][0]["name"] == "caf\udce9.txt"
+    assert prepare(wanted).manifest["skipped_files"] == ["picture\udce9.png"]
+
+
 def interrupted(progress: object) -> None:
     raise KeyboardInterrupt
 
@@ -222,6 +275,33 @@ def test_a_large_corpus_is_split_by_the_share_alone(tmp_path: Path, monkeypatch:
     corpus = prepare(Preparation(str(path), tmp_path / "out", valid_share=0.2))
     assert texts_in(corpus, "valid") == [each for each in texts if place(each.encode()) <= 0.2]
     assert texts_in(corpus, "train") == [each for each in texts if place(each.encode()) > 0.2]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("share", [0.1, 0.26, 0.5])
+def test_a_single_text_holds_out_its_tail_though_it_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, share: float
+) -> None:
+    monkeypatch.setattr(readers, "LONGEST_TEXT", 4000)
+    monkeypatch.setattr(readers, "READ_SIZE", 512)
+    monkeypatch.setattr(records, "LONGEST_TEXT", 4000)
+    monkeypatch.setattr(module, "PEEKED_BYTES", 8000)
+    whole = "\n".join(text(seed, 10) for seed in range(300))
+    path = tmp_path / name
+    path.write_text(f"<|endoftext|>\n{whole}") if name == "a.txt" else write_jsonl(path, [whole])
+    corpus = prepare(Preparation(str(path), tmp_path / "out", valid_share=share))
+    train, valid = ("".join(texts_in(corpus, side)) for side in ("train", "valid"))
+    assert train + valid == whole
+    assert len(valid) / len(whole) == pytest.approx(share, abs=0.01)
+
+
+def test_long_texts_are_split_by_a_boundary_that_leaves_no_side_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PEEKED_BYTES", 1000)
+    texts = [each for each in (text(seed) for seed in range(20)) if place(each.encode()) > 0.1]
+    corpus = prepare(Preparation(str(write_jsonl(tmp_path / "a.jsonl", texts)), tmp_path / "out"))
+    assert texts_in(corpus, "valid") == [min(texts, key=lambda each: place(each.encode()))]
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])

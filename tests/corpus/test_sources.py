@@ -212,6 +212,11 @@ def test_rows_that_do_not_fit_their_header_are_flaws(tmp_path: Path) -> None:
     assert reasons[5].startswith("not a row: ")
 
 
+def test_blank_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\nid,text\n1,one\n")
+    assert texts_of(open_source(str(tmp_path / "a.csv"))) == ["one"]
+
+
 def test_bytes_that_are_not_utf8_in_a_text_are_a_flaw(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n<|endoftext|>\n\xe9\n<|endoftext|>\nfine, too")
     assert texts_of(open_source(str(tmp_path / "a.txt"))) == ["fine\n", "fine, too"]
@@ -270,6 +275,15 @@ def test_lines_of_a_text_become_articles(tmp_path: Path) -> None:
     assert list(source.records(0, first.after)) == [second]
 
 
+def test_the_flawed_line_of_an_article_is_named(tmp_path: Path) -> None:
+    (tmp_path / "wiki.txt").write_bytes(b" = One = \nfine\n = Two = \nfine\ncaf\xe9\nfine\n")
+    source = open_source(str(tmp_path / "wiki.txt"), articles=True)
+    with pytest.raises(InputError, match=r"the first is line 5 of 'wiki.txt': not UTF-8 at byte 3"):
+        list(documents(source))
+    _, flawed = source.records()
+    assert flawed.after == (tmp_path / "wiki.txt").stat().st_size
+
+
 def test_lines_without_a_title_do_not_accumulate_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attractor.corpus.articles.LONGEST_TEXT", 100)
     (tmp_path / "a.txt").write_text("twenty signs a line\n" * 100)
@@ -278,6 +292,35 @@ def test_lines_without_a_title_do_not_accumulate_in_memory(tmp_path: Path, monke
     assert max(len(record.raw) for record in found) == 120
     assert "".join(source.text(record) for record in found) == "twenty signs a line\n" * 100
     assert list(source.records(0, found[3].after)) == found[4:]
+
+
+def test_a_prepared_corpus_is_no_source_and_is_left_out_of_its_folder(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"a text of {name}\n" * 9)
+    wanted = Preparation(str(tmp_path), tmp_path / "corpus", workers=1)
+    first = prepare(wanted)
+    assert prepare(wanted).fingerprint == first.fingerprint
+    assert open_source(str(tmp_path)).files == ("a.txt", "b.txt")
+    with pytest.raises(InputError, match=r"'.*corpus' is a prepared corpus; give the source that it was made from"):
+        open_source(str(tmp_path / "corpus"))
+
+
+@pytest.mark.parametrize("options", [{"columns": ("body",)}, {"split": "test"}])
+def test_an_option_that_plain_text_has_not_is_refused(tmp_path: Path, options: dict) -> None:
+    (tmp_path / "a.txt").write_text("words\n" * 9)
+    with pytest.raises(InputError, match=r"(column|split) must be left out with .*; leave it out"):
+        prepare(Preparation(str(tmp_path / "a.txt"), tmp_path / "out", **options))
+
+
+def test_a_built_in_corpus_is_not_replaced_by_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "CORPORA", {"stdlib-docs": lambda: [("a", b"built in")]})
+    monkeypatch.chdir(tmp_path)
+    Path("stdlib-docs").mkdir()
+    Path("stdlib-docs/a.txt").write_text("a folder")
+    assert texts_of(open_source("stdlib-docs")) == ["built in"]
+    assert texts_of(open_source("./stdlib-docs")) == ["a folder"]
 
 
 def test_a_folder_without_known_files_is_refused_with_its_contents(tmp_path: Path) -> None:
@@ -305,6 +348,9 @@ def test_a_built_in_corpus_is_a_source() -> None:
     [
         ("wikitext-13", "unknown source 'wikitext-13'; did you mean 'wikitext-103'"),
         ("missing/novel.txt", "'missing/novel.txt' does not exist"),
+        ("", "data must have a name, got ''"),
+        ("~nobody123/a.txt", "~ must stand before / or the name of a user, got '~nobody123/a.txt'; give a whole path"),
+        ("texts/a**b/*.txt", r"\*\* must be a whole part of a pattern, got 'texts/a\*\*b/\*.txt'"),
     ],
 )
 def test_a_name_that_is_not_a_source_is_refused(name: str, message: str) -> None:

@@ -29,18 +29,28 @@ from attractor.corpus.shards import (
     WORK,
     PreparedCorpus,
     id_type,
+    is_prepared,
     read_manifest,
     write_side,
 )
-from attractor.corpus.sources import listing, open_source, place_name, record_name
-from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of
+from attractor.corpus.sources import (
+    continues,
+    listing,
+    modification_times,
+    open_source,
+    place_name,
+    record_name,
+    refuse_unused_options,
+)
+from attractor.corpus.split import VALIDATION_SHARE, Split, check_share, place, split_of, split_of_parts
 from attractor.corpus.tokenise import Tokenised, blocks, in_order, n_cores, tokenise
 from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, restore
 from attractor.corpus.unfinished import LOCK, N_SAMPLES, TokenBlock, UnfinishedCorpus, locked
 from attractor.errors import InputError, require
-from attractor.files import remove_leftovers, write_json, write_text
+from attractor.files import remove_leftovers, write_bytes, write_json, write_text
 
 COMMIT_SECONDS = 5.0
+TIMES = "source.times"  # in the work folder: when each file of the source was last written
 PEEKED_RECORDS = 1000
 PEEKED_BYTES = 64 << 20
 TRAINING_BYTES = 64 << 20
@@ -121,6 +131,7 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
         "shard_tokens": wanted.shard_tokens,
         **({SPECIAL_TOKENS: True} if wanted.special_tokens else {}),
     }
+    refuse_unused_options(source, wanted.columns, wanted.split)
     folder = wanted.out / WORK
     _check_place(wanted.out, plan)
     if (wanted.out / MANIFEST).is_file():
@@ -129,7 +140,8 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
     with locked(folder):
         remove_leftovers(wanted.out)
         write_json(folder / PLAN, plan)
-        split = _split(source, wanted.valid_share)
+        _check_unchanged(source, wanted.out)
+        split = _split(source, wanted.valid_share, wanted.max_tokens)
         tokenizer = given or _trained(source, split, folder / TOKENIZER, wanted, on_progress)
         work = UnfinishedCorpus(folder, id_type(tokenizer.vocab_size))
         try:
@@ -138,7 +150,7 @@ def prepare(wanted: Preparation, on_progress: OnProgress = lambda progress: None
             _finish(source, tokenizer, split, work, plan, wanted, on_progress)
         finally:
             work.close()
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a second process may have removed it since the manifest is there
     return PreparedCorpus.open(wanted.out)
 
 
@@ -153,18 +165,21 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
     """Refuse a folder that is neither empty nor begun by the same plan."""
     if out.exists() and not out.is_dir():
         raise InputError(f"out must be a folder, but '{out}' is a file; choose another")
-    if (out / MANIFEST).is_file():
-        stored = read_manifest(out)["plan"]
-    elif (out / WORK / PLAN).is_file():
-        stored = json.loads((out / WORK / PLAN).read_text(encoding="utf-8"))
-    elif out.is_dir() and not _is_fresh(out):
-        raise InputError(f"out must be a new folder, but '{out}' holds other files; choose another")
-    else:
+    if not is_prepared(out):
+        if out.is_dir() and not _is_fresh(out):
+            raise InputError(f"out must be a new folder, but '{out}' holds other files; choose another")
         return
-    files = stored["source"].get("files")
-    if isinstance(files, list):  # an earlier version listed any number of files
-        sizes = [file["size"] for file in files]
-        stored["source"]["files"] = listing([file["name"] for file in files], sizes)
+    try:
+        is_finished = (out / MANIFEST).is_file()
+        stored = read_manifest(out)["plan"] if is_finished else json.loads((out / WORK / PLAN).read_bytes())
+        files = stored["source"].get("files")
+        if isinstance(files, list):  # an earlier version listed any number of files
+            sizes = [file["size"] for file in files]
+            stored["source"]["files"] = listing([file["name"] for file in files], sizes)
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"plan must be whole, but that of '{out}' is not; remove '{out}' and begin anew") from error
     asked = json.loads(json.dumps(plan))
     for key in (*asked, *(stored.keys() - asked.keys())):
         there, here = (part.get(key, False) for part in (stored, asked))  # a flag that is off is not stored
@@ -188,10 +203,29 @@ def _is_fresh(out: Path) -> bool:
     )
 
 
-def _split(source: Source, share: float) -> Split:
-    """Return the split at `share`. A corpus so small that chance could leave a side empty is read as a whole first."""
-    places = []
+def _check_unchanged(source: Source, out: Path) -> None:
+    """Remember when each file of the source was last written, and refuse to go on once a file has another time."""
+    times = np.array(modification_times(source), dtype="<i8")
+    if not (out / WORK / TIMES).is_file():
+        write_bytes(out / WORK / TIMES, times.tobytes())
+    stored = np.fromfile(out / WORK / TIMES, dtype="<i8")
+    changed = next((name for name, then, now in zip(source.files, stored, times, strict=False) if then != now), None)
+    if changed is not None:
+        raise InputError(
+            f"source must be as it was when this preparation began, but '{changed}' has changed; remove '{out}' and "
+            "begin anew"
+        )
+
+
+def _split(source: Source, share: float, max_tokens: int | None) -> Split:
+    """Return the split at `share`.
+
+    A corpus so small that chance could leave a side empty is read as a whole first, and so is a single text. A text
+    that a budget of tokens may end early is split like several texts, because its tail may never be read."""
+    pieces: list[tuple[float, int]] = []
     n_bytes = 0
+    is_one_text = False
+    before: Record | None = None
     first = ""
     for n_records, record in enumerate(source.records(), start=1):
         try:
@@ -199,14 +233,23 @@ def _split(source: Source, share: float) -> Split:
         except FlawError as flaw:
             texts = []
             first = first or f"{record_name(source, record)}: {flaw}"
-        places += [place(text) for text in texts if text.strip()]
         n_bytes += sum(map(len, texts))
-        if n_records == PEEKED_RECORDS or n_bytes > PEEKED_BYTES:
+        if with_text := [(place(text), len(text)) for text in texts if text.strip()]:
+            is_one_text = before is None or (is_one_text and continues(source, before, record))
+            is_one_text &= max_tokens is None or n_bytes <= max_tokens
+            before = record
+            pieces += with_text
+        if is_one_text:
+            continue
+        if n_records >= PEEKED_RECORDS:
             return Split(share)
+        if n_bytes > PEEKED_BYTES and pieces and min(pieces)[0] <= share < max(pieces)[0]:
+            return Split(share)
+    places = [at for at, _ in pieces]
     if not places:
         reason = f"none that can be read, {first}; {remedy(first)}" if first else "none; give another"
         raise InputError(f"source must contain text, but '{source.name}' has {reason}")
-    return split_of(places, share)
+    return split_of_parts(pieces, share) if is_one_text else split_of(places, share)
 
 
 def _trained(source: Source, split: Split, path: Path, wanted: Preparation, on_progress: OnProgress) -> Tokenizer:

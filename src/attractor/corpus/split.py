@@ -4,8 +4,8 @@ Equal texts are on the same side, adding documents moves no others, and the spli
 """
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from attractor.errors import require
 
@@ -18,12 +18,14 @@ class Split:
 
     boundary: float
     single: bool = False
+    shares: Mapping[float, float] = field(default_factory=dict)
+    """Of a single text that is read in parts: the share to hold out of the part with each place."""
 
     def sides(self, text: bytes) -> list[tuple[bool, bytes]]:
         """Return the text and whether it is held out, or its two parts if the corpus has no other text."""
         if not self.single:
             return [(place(text) <= self.boundary, text)]
-        cut = cut_tail(text, self.boundary)
+        cut = cut_tail(text, self.shares.get(place(text), 0.0) if self.shares else self.boundary)
         return [(False, text[:cut]), (True, text[cut:])]
 
 
@@ -35,6 +37,18 @@ def split_of(places: Iterable[float], share: float = VALIDATION_SHARE) -> Split:
     if len(ordered) == 1:
         return Split(share, single=True)
     return Split(min(max(share, ordered[0]), ordered[-2]))
+
+
+def split_of_parts(parts: Sequence[tuple[float, int]], share: float) -> Split:
+    """Return the split of a single text, given the place and the number of bytes of each of its parts in order."""
+    if len(dict(parts)) == 1:
+        return Split(share, single=True)
+    left = share * sum(n_bytes for _, n_bytes in parts)
+    shares: dict[float, float] = {}
+    for at, n_bytes in reversed(parts):
+        shares.setdefault(at, min(left / n_bytes, 1.0))  # of equal parts, the last decides
+        left = max(left - n_bytes, 0.0)
+    return Split(share, single=True, shares=shares)
 
 
 def check_share(share: float) -> None:
@@ -49,7 +63,7 @@ def place(text: bytes) -> float:
 def cut_tail(text: bytes, share: float = VALIDATION_SHARE) -> int:
     """Return where the last `share` of a text begins: after a nearby line break if any, never inside a character."""
     cut = round(len(text) * (1 - share))
-    line = text.rfind(b"\n", round(len(text) * (1 - 2 * share)), cut) + 1
+    line = text.rfind(b"\n", max(0, round(len(text) * (1 - 2 * share))), cut) + 1
     return line or character_start(text, cut)
 
 
