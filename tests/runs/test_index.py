@@ -219,6 +219,13 @@ def test_conditions_select_runs(tmp_path):
         ("lr", "where must hold conditions as lr>1e-3"),
         ("lr>", "where must hold conditions as lr>1e-3"),
         ("lr>big", "where must compare 'lr' with a number, got 'big'; write lr>0.5, or use = or ~ for a text"),
+        (
+            "label=gated lr > 1",
+            "where must have no space beside a sign, and one sign in each condition, got 'label=gated",
+        ),
+        ("label!=a lr > 1", "one sign in each condition, got 'label!=a lr > 1'; write it as lr>1e-3"),
+        ("seed==0", "one sign in each condition, got 'seed==0'"),
+        ("label!= gated", "where must have no space beside a sign"),
         ("width=1", "where must name one field, and 'width' is several: a.width, b.width; write one of them"),
     ],
 )

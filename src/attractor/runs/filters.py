@@ -13,6 +13,7 @@ from typing import Any
 
 from attractor.errors import InputError, unknown
 
+SPACED = re.compile(r"^\s|(^|\s)[=<>!~]")  # in a value: a space beside a sign, or a second sign
 CONDITION = re.compile(r"^(?P<field>[\w.-]+?)(?P<sign><=|>=|!=|=|<|>|~)(?P<value>.*)$")
 SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -55,6 +56,11 @@ def conditions(where: Sequence[str], known: Iterable[str]) -> tuple[Condition, .
             raise InputError(
                 f"where must hold conditions as lr>1e-3, with one of {' '.join(SIGNS)}, got '{word}'; "
                 'write them in quotes, as --where "attention=gated lr>1e-3"'
+            )
+        if SPACED.search(match["value"]):
+            raise InputError(
+                "where must have no space beside a sign, and one sign in each condition, "
+                f"got '{word}'; write it as lr>1e-3"
             )
         if match["sign"] in ORDERED and _number(match["value"]) is None:
             raise InputError(
