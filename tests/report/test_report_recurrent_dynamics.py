@@ -1,5 +1,6 @@
 """Charts of dynamics: measurements by iteration are drawn as curves, and without them there is no chart."""
 
+from dataclasses import replace
 from typing import Any
 
 from studies import BASE, shifted, study
@@ -51,6 +52,15 @@ def test_curves_by_iteration_start_at_0_and_by_rank_at_1() -> None:
 def test_accuracies_are_in_the_order_of_their_iterations() -> None:
     longer = by_name(dynamics(slow=seen(1.0)))["longer-ood-board-accuracy"]
     assert list(means(longer).items()) == [(4, 0.1), (16, 0.4), (64, 0.5)]
+
+
+def test_accuracies_that_some_seed_lacks_are_not_drawn() -> None:
+    """Criterion: a report of a study that is still running is written, without this chart."""
+    record = dynamics(slow=seen(1.0))
+    cells = tuple(
+        replace(cell, outcomes=(replace(cell.outcomes[0], probes={}), *cell.outcomes[1:])) for cell in record.cells
+    )
+    assert not [name for name in by_name(replace(record, cells=cells)) if name.startswith("longer")]
 
 
 def test_norms_that_differ_by_large_factors_have_a_logarithmic_axis() -> None:

@@ -189,6 +189,8 @@ def _of_dynamics(judged: JudgedStudy) -> Iterator[Chart]:
             )
     for part, measure in measures_over_time(judged):
         panels = _by_column(judged, partial(over_time, judged, part, measure))
+        if not panels:  # some seed of every cell has no number yet
+            continue
         accuracy = measure.replace("_", " ")  # or energy
         title = f"{in_capitals(accuracy)}, {part}, by number of iterations"
         caption = f"The figure shows the {accuracy} on the set '{part}' against the number of iterations. {SEEDS}"
