@@ -113,6 +113,20 @@ def test_only_a_lead_that_the_test_supports_is_a_lead(apart, leads):
     assert judged.leaders(judged.families[0]) == ({("", FIRST): "best"} if leads else {})
 
 
+def test_a_row_that_loses_on_the_common_seeds_does_not_lead_by_a_seed_of_its_own():
+    higher = (Quantity("accuracy", "probes.accuracy", "higher"),)
+    record = study({"a": [0.0] * 4, "b": [0.0] * 3}, control=None, quantities=higher, seeds=(0, 1, 2, 3))
+    accuracies = {"a": [0.50, 0.30, 0.10, 0.95], "b": [0.51, 0.315, 0.112]}
+    cells = tuple(
+        replace(cell, outcomes=tuple(
+            replace(outcome, probes={"accuracy": accuracies[cell.row][outcome.seed]}) for outcome in cell.outcomes
+        ))
+        for cell in record.cells
+    )  # fmt: skip
+    judged = JudgedStudy(replace(record, cells=cells, design=replace(record.design, baseline="a")))
+    assert judged.leaders(judged.families[0]) == {}
+
+
 def test_the_control_never_leads_and_is_not_among_the_tests():
     judged = JudgedStudy(
         study({"standard": BASE, "good": shifted(-0.01), "uniform": shifted(-0.5)}, quantities=(PERPLEXITY,))

@@ -28,7 +28,7 @@ from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.statistics.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.statistics.multiplicity import holm
-from attractor.statistics.t_tests import paired_t_test
+from attractor.statistics.t_tests import Difference, paired_t_test
 
 LEVEL = 0.95
 # Fields that determine the validation batches, which are as large as a micro-batch.
@@ -239,7 +239,8 @@ class JudgedStudy:
     def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
         """Return the best row by column and quantity, if the test shows it to be better than the second best.
 
-        Paired by seed, and adjusted by Holm's method over the columns of the table. The control does not compete.
+        Paired by seed, and adjusted by Holm's method over the columns of the table. The control does not compete. Rows
+        are ranked by all their seeds, so the common seeds may contradict the ranking; then there is no leader.
         """
         p_values: dict[tuple[str, Quantity], float | None] = {}
         first: dict[tuple[str, Quantity], str] = {}
@@ -261,7 +262,10 @@ class JudgedStudy:
                 )
                 if len(ranked) >= 2:
                     (_, best), (_, second) = ranked[:2]
-                    first[place], p_values[place] = best, self._p(best, second, column, measure)
+                    test = self._paired_test(best, second, column, measure)
+                    contradicted = test is not None and (test.estimate < 0) != (measure.is_loss or better == "lower")
+                    first[place] = best
+                    p_values[place] = None if test is None or test.p is None else 1.0 if contradicted else test.p
         return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
 
     def verdict(self) -> list[VerdictLine]:
@@ -279,9 +283,9 @@ class JudgedStudy:
     def _compared(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
         return self.cell(row, column).compared(measure)
 
-    def _p(self, row: str, other: str, column: str, measure: Quantity) -> float | None:
+    def _paired_test(self, row: str, other: str, column: str, measure: Quantity) -> Difference | None:
         of, against = self._compared(row, column, measure), self._compared(other, column, measure)
-        return paired_t_test(seed_differences(of, against)).p if of.keys() & against.keys() else None
+        return paired_t_test(seed_differences(of, against)) if of.keys() & against.keys() else None
 
     def _judge(self, family: tuple[Quantity, ...]) -> list[JudgedDifference]:
         compared = [row for row in self.design.rows if row != self.design.baseline]
