@@ -108,6 +108,20 @@ def test_a_line_holds_the_numbers_of_the_run(runs: Path) -> None:
     assert line.curve.count(",") == 20
 
 
+def test_a_folder_that_may_not_be_read_hides_no_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runs / "forbidden").mkdir()
+    expected, listing = states(runs), Path.iterdir
+
+    def refused(folder: Path) -> Iterator[Path]:
+        if folder.name == "forbidden":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listing(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert len(expected) == 5
+    assert states(runs) == expected
+
+
 def test_new_runs_and_new_steps_appear_and_removed_runs_go(runs: Path) -> None:
     watched = WatchedFolder(runs)
     watched.look()

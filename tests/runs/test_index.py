@@ -11,6 +11,8 @@ import pytest
 from attractor.attention.presets import presets_as_data
 from attractor.errors import DamageWarning, InputError
 from attractor.files import write_json
+from attractor.report.live_list import WatchedFolder
+from attractor.runs import run_folder
 from attractor.runs.filters import conditions
 from attractor.runs.index import INDEX, indexed_runs
 from attractor.runs.run_folder import RunFolder, find_runs
@@ -65,6 +67,25 @@ def test_a_run_is_running_while_a_process_holds_it(tmp_path):
     with run.hold():
         assert listed(tmp_path)["a"].state == "running"
     assert listed(tmp_path)["a"].state == "interrupted"
+
+
+def test_a_run_that_was_killed_while_it_finished_is_interrupted(tmp_path, monkeypatch):
+    """Criterion: the list and watch show it so, and whoever needs its results is told how to get them."""
+    run = add_run(tmp_path, "a", finished=False)
+    write = run_folder.write_text
+
+    def killed_at_the_summary(path, text):
+        if path.name == "summary.json":
+            raise KeyboardInterrupt
+        write(path, text)
+
+    monkeypatch.setattr(run_folder, "write_text", killed_at_the_summary)
+    with pytest.raises(KeyboardInterrupt):
+        run.write_summary({"steps": 10})
+    assert indexed_runs(tmp_path, PRESETS)[0].state == "interrupted"
+    assert WatchedFolder(tmp_path).look()[0].state == "interrupted"
+    with pytest.raises(InputError, match=r"has a seal but no summary\.json: .* --resume \S+' writes the file anew"):
+        run.refuse_altered()
 
 
 def built_anew(folder, good):

@@ -79,8 +79,8 @@ class WatchedFolder:
     def _inside(self) -> Iterator[Path]:
         """Yield every run's folder, except those that a link leads to outside of the watched folder."""
         root = self.folder.resolve()
-        with suppress(OSError):  # a folder that was removed meanwhile
-            for path in run_paths(self.folder):
+        for path in run_paths(self.folder, skip_unreadable=True):
+            with suppress(OSError):  # a folder that was removed meanwhile
                 if path.resolve().is_relative_to(root):
                     yield path
 
@@ -147,7 +147,7 @@ class WatchedRun:
         if self.added.rewritten:
             self.n_lines, self.latest, self.losses, self.best = 0, {}, [], None
         try:
-            if self.added.rewritten:
+            if self.added.rewritten and not run.lacks_only_its_summary:  # such a run was interrupted while it finished
                 run.refuse_altered()
             records = [run.record(number, line) for number, line in enumerate(lines, start=self.n_lines + 1)]
         except InputError:

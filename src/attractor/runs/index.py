@@ -153,7 +153,8 @@ def _run_folders(folder: str) -> Iterator[tuple[str, str]]:
 def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
     try:
         run = RunFolder.open(path)
-        run.refuse_altered()
+        if not run.lacks_only_its_summary:  # such a run was interrupted while it finished
+            run.refuse_altered()
         summary = read_object(path / SUMMARY)  # `run.summary()` would look at the seal once more
         latest = summary or _latest(path / METRICS)
         metric = (summary or {}).get("metric")

@@ -22,7 +22,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -209,9 +209,20 @@ class RunFolder:
     def _checksums(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: sha256_of(self.path / name) for name in names if (self.path / name).exists()}
 
+    @property
+    def lacks_only_its_summary(self) -> bool:
+        """Whether the seal is that of a finished run without a summary, as after a kill between writing the two."""
+        return not self.finished and self.altered() == [SUMMARY]
+
     def refuse_altered(self, *names: str) -> None:
         """Refuse a run if one of these files (by default any) changed since it was sealed. Older runs have no seal."""
         if altered := self.altered(*names):
+            if altered == [SUMMARY] and not self.finished:
+                path = shlex.quote(str(self.path))
+                raise InputError(
+                    f"'{self.path}' has a seal but no summary.json: the run was ended while it finished, or the file "
+                    f"was deleted; 'attractor train --resume {path}' writes the file anew"
+                )
             raise InputError(
                 f"'{self.path}' does not have the content that it was sealed with: {', '.join(altered)} changed; "
                 f"restore the files from a copy, or 'attractor runs repair {shlex.quote(str(self.path))}' says what "
@@ -291,14 +302,16 @@ def find_runs(root: str | Path) -> list[RunFolder]:
     return runs
 
 
-def run_paths(folder: Path) -> Iterator[Path]:
-    """Yield the folder of every run at or below `folder`, damaged runs included, by path."""
-    if (folder / CONFIG).exists():
-        yield folder
-    else:
+def run_paths(folder: Path, skip_unreadable: bool = False) -> Iterator[Path]:
+    """Yield the folder of every run at or below `folder`, damaged runs included, by path. A folder that was removed
+    meanwhile, or may not be read, is an error or is skipped."""
+    with suppress(OSError) if skip_unreadable else nullcontext():
+        if (folder / CONFIG).exists():
+            yield folder
+            return
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.is_symlink():  # a link may lead back to a folder above
-                yield from run_paths(child)
+                yield from run_paths(child, skip_unreadable)
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
