@@ -160,3 +160,15 @@ def test_a_stored_command_names_no_private_folder(command: str, expected: str) -
     invented = record({"standard": [1.7]})
     of_here = replace(invented, design=replace(invented.design, command=command))
     assert without_private_folders(of_here).design.command == expected
+
+
+def test_a_stored_configuration_names_no_private_folder() -> None:
+    invented = record(
+        {"standard": [{"valid_loss": 1.7, "data": "/home/me/secret/notes.txt: 3 documents"}]}, control=None
+    )
+    task = {"corpus": "/home/me/secret/notes.txt", "puzzles": "/home/me/a.csv, /home/me/b.csv", "ood": "shared/c.csv"}
+    (cell,) = without_private_folders(
+        replace(invented, cells=(replace(invented.cells[0], config={"task": task}),))
+    ).cells
+    assert cell.config == {"task": {"corpus": "notes.txt", "puzzles": "a.csv, b.csv", "ood": "shared/c.csv"}}
+    assert cell.outcomes[0].summary["data"] == "notes.txt: 3 documents"

@@ -17,7 +17,7 @@ from attractor.files import prepare_place, sealed, write_json
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
-    from attractor.runs.study_record import StudyRecord
+    from attractor.runs.study_record import Cell, StudyRecord
 
 RESULTS = Path("results")
 
@@ -103,7 +103,7 @@ def report(args: ReportArguments, console: Console) -> None:
 
 
 def without_private_folders(record: "StudyRecord") -> "StudyRecord":
-    """Return the record with a command that has no absolute path, since a stored record is published."""
+    """Return the record without the folders of absolute paths, since a stored record is published."""
     kept: list[str] = []
     for word in shlex.split(record.design.command):
         option, _, value = word.partition("=")
@@ -111,7 +111,29 @@ def without_private_folders(record: "StudyRecord") -> "StudyRecord":
             kept.append(word)
         elif not value and kept and kept[-1].startswith("--"):
             kept.pop()  # the option whose value the path is
-    return replace(record, design=replace(record.design, command=shlex.join(kept)))
+    cells = tuple(map(_without_private_folders, record.cells))
+    return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells)
+
+
+def _without_private_folders(cell: "Cell") -> "Cell":
+    """Return the cell with the names of files in place of their absolute paths, which a field may hold as a list with
+    commas, and which the summaries repeat."""
+    from attractor.runs.configuration import dotted_fields
+
+    texts = [value for value in dotted_fields(cell.config).values() if isinstance(value, str)]
+    parts = {part.strip() for text in texts for part in text.split(",")}
+    paths = sorted((part for part in parts if Path(part).is_absolute()), key=len, reverse=True)
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: shortened(content) for name, content in value.items()}
+        if isinstance(value, str):
+            for path in paths:
+                value = value.replace(path, Path(path).name)
+        return value
+
+    outcomes = tuple(replace(outcome, summary=shortened(outcome.summary)) for outcome in cell.outcomes)
+    return replace(cell, config=shortened(cell.config), outcomes=outcomes)
 
 
 def folder_around(source: Path) -> Path:
