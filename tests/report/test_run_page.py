@@ -164,6 +164,14 @@ def test_data_are_named_without_their_folder(finished_page: str) -> None:
     assert "secret" not in finished_page
 
 
+def test_every_file_of_a_list_is_named(tmp_path: Path) -> None:
+    task = {"kind": "sudoku", "puzzles": "/secret/easy.csv,/secret/hard.csv"}
+    run = RunFolder.create(tmp_path, {"label": "standard", "seed": 0, "task": task})
+    page = write_run_page(run.path).read_text(encoding="utf-8")
+    assert "easy.csv,hard.csv" in page
+    assert "secret" not in page
+
+
 def test_an_unfinished_run_with_a_torn_line_shows_its_whole_lines(run: RunFolder) -> None:
     whole = page_of(run)
     with (run.path / "metrics.jsonl").open("ab") as file:

@@ -80,7 +80,7 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
     data = summary.get("data", "")
     for name, value in dotted_fields(run.config).items():
         may_be_a_path = isinstance(value, str) and name != "label"
-        config[name] = (PureWindowsPath(value).name or value) if may_be_a_path else value
+        config[name] = _without_folders(value) if may_be_a_path else value
         data = data if config[name] == value else data.replace(value, config[name])
     marks = {name: _rises(records, name) for name in MARKS}
     charts = _lines_by_chart(records, evaluations, summary)
@@ -103,6 +103,11 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
         config={name: show(value) for name, value in config.items()},
         environment={name: show(value) for name, value in dotted_fields(run.environment).items()},
     )
+
+
+def _without_folders(paths: str) -> str:
+    """Return the name of a file, or the names of a list with commas."""
+    return ",".join(PureWindowsPath(path).name or path for path in paths.split(","))
 
 
 def _facts(
