@@ -58,6 +58,8 @@ def test_runs_are_listed_filtered_and_sorted(attractor):
     stored = [json.loads(line) for line in out.splitlines()]
     assert [run["loss"] for run in stored] == sorted(run["loss"] for run in stored)
     assert Path(stored[0]["run"], "config.json").is_file()
+    code, out, _ = attractor("runs", "list", "--where", "seed=7", "--sort", "loss")
+    assert (code, out.splitlines()[-1]) == (0, "0 runs")
 
 
 def test_show_prints_the_content_of_a_run(attractor):
@@ -149,6 +151,7 @@ def test_a_damaged_run_is_repaired(attractor):
         (("runs", "list", "absent"), "runs are read from a folder, and 'absent' is none"),
         (("runs", "list", "--where", "lrr>1"), "unknown field 'lrr'"),
         (("runs", "list", "--sort", "speeed"), "unknown field 'speeed'"),
+        (("runs", "list", "--limit", "-1"), "limit must be at least 1, got -1; "),
         (("runs", "prune", "--keep", "bests"), "unknown keep 'bests'; did you mean 'best'?"),
         (("runs", "show", "squares.txt"), "a run folder must hold config.json"),
         (("runs", "repair", "squares.txt"), "a run folder must hold config.json"),

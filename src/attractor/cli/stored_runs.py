@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.console import command_line, say
 from attractor.cli.tables import tables
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 
 if TYPE_CHECKING:
     from attractor.runs.filters import Condition
@@ -100,30 +100,32 @@ class RunsConvertArguments:
     to: Annotated[str, arg(help="plain or sharded")] = "plain"
 
 
-def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...]]:
-    """Return the runs of a folder that meet all conditions, and the conditions. Damaged runs meet none."""
+def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
+    """Return the runs of a folder that meet all conditions, the conditions, and the fields of all its runs. Damaged runs
+    meet no condition."""
     from attractor.runs.filters import conditions
     from attractor.runs.index import indexed_runs
 
     runs = indexed_runs(folder, tables().presets)
     if not runs:
         raise InputError(f"folder must hold runs, and '{folder}' holds none; a run is a folder with config.json")
-    asked = conditions(where, {name for run in runs for name in run.fields})
-    return [run for run in runs if all(condition.holds(run.fields) for condition in asked)], asked
+    known = sorted({name for run in runs for name in run.fields})
+    asked = conditions(where, known)
+    return [run for run in runs if all(condition.holds(run.fields) for condition in asked)], asked, known
 
 
 def runs_list(args: RunsListArguments, console: Console) -> None:
     from attractor.report.table import InConsole
     from attractor.runs.filters import full_name
 
+    require(args.limit >= 1, "limit", "at least 1", args.limit, "leave it out for 50, or --json prints every run")
     if "://" in args.folder:
         from attractor.train.mirror import small_files
 
         with small_files(args.folder) as folder:
-            runs, asked = selected(folder, args.where)
+            runs, asked, known = selected(folder, args.where)
     else:
-        runs, asked = selected(Path(args.folder), args.where)
-    known = sorted({name for run in runs for name in run.fields})
+        runs, asked, known = selected(Path(args.folder), args.where)
     extra = dict.fromkeys([condition.field for condition in asked] + [full_name(name, known) for name in args.columns])
     if args.sort:
         field = full_name(args.sort, known)
@@ -170,7 +172,7 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
     from attractor.cli.study_ending import report_study
     from attractor.study.stored_runs import compare_runs
 
-    runs, _ = selected(args.folder, args.where)
+    runs, _, _ = selected(args.folder, args.where)
     paths = [args.folder / run.key for run in runs if run.state == "finished"]
     if len(paths) < 2:
         raise InputError(
@@ -188,7 +190,7 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
 
     if args.keep not in KEPT:
         raise unknown("keep", args.keep, KEPT)
-    runs, _ = selected(args.folder, args.where)
+    runs, _, _ = selected(args.folder, args.where)
     removable: dict[Path, list[Path]] = {}
     for run in runs:
         path = args.folder / run.key
