@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from attractor.bench import cost_curves, two_timescales
+from attractor.bench.figure import panels
 from attractor.bench.peers import PEERS
 from attractor.bench.profile import PartSeconds, Profile
 from attractor.bench.run import telling
@@ -126,6 +127,8 @@ def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Pa
     for table in tables(record, record):
         console.print(table, markup=False, highlight=False)
     assert console.export_text() in printed
+    stages = [{"name": "score", "passes": "forward", "precision": "fp32", "flops": 1e9, "median": 1e-3}]
+    assert len([*panels({"baseline": "standard", "stages": stages})]) == 1  # as after --rounds 0
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "one.png"))
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "two.png"))
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
@@ -162,7 +165,7 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
         (("--decode=-1",), "decode must be at least 0, got -1"),
         (("--patience=0",), "patience must be positive"),
         (("--size=smal",), "unknown size 'smal'; did you mean 'small'"),
-        (("--tokens=0",), "n_tokens must be at least 1, got 0"),
+        (("--tokens=0",), "^tokens must be at least 1, got 0; leave it out"),
         (("--two-timescales", "--rounds=0"), "rounds must be at least 1 with two_timescales"),
         (("--two-timescales", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
         (("--two-timescales", "--figure=a.svg"), "figure must be left out with two_timescales, got 'a.svg'"),
@@ -171,6 +174,8 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
             "layers must be left out with size 'fast-slow', .*, got 2; change a stack",
         ),
         (("--size=fast-slow", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
+        (("--figure=a.svg", "--profile"), "figure must be left out with profile, got 'a.svg'"),
+        (("--figure=a.svg", "--rounds=0", "--no-kernels"), "figure must be left out where nothing .* is measured"),
         (("--figure=bench.txt",), "figure must end in .png, .pdf, .svg, got 'bench.txt'"),
     ],
 )

@@ -47,7 +47,9 @@ def kind_of(path: Path) -> str:
 def figure_of(record: Row) -> "Figure":
     drawn = list(panels(record))
     if not drawn:
-        raise InputError("record must hold passes, stages or curves to draw, got none; bench without --rounds 0")
+        raise InputError(
+            "record must hold passes, stages or curves to draw, got none; bench with --rounds, --kernels or --curves"
+        )
     n_down = -(-len(drawn) // ACROSS)
     figure = blank(WIDTH * min(ACROSS, len(drawn)), HEIGHT * n_down)
     grid = figure.subplots(n_down, min(ACROSS, len(drawn)), squeeze=False)
@@ -60,14 +62,16 @@ def figure_of(record: Row) -> "Figure":
 
 def panels(record: Row) -> Iterator[Panel]:
     timed = [row for row in record.get("training", ()) if row["passes"] is not None]
-    for precision in dict.fromkeys(row["precision"] for row in timed):
+    measured = [row for row in record.get("stages", ()) if row["flops"]]
+    for precision in dict.fromkeys(row["precision"] for row in (*timed, *measured)):
         rows = [row for row in timed if row["precision"] == precision]
         lengths = sorted({row["seq_len"] for row in rows})
         shortest = [row for row in rows if row["seq_len"] == lengths[0]]
-        yield partial(_speeds, shortest, record["baseline"])
+        if shortest:
+            yield partial(_speeds, shortest, record["baseline"])
         if len(lengths) > 1:
             yield partial(_by_length, rows, record["baseline"])
-        stages = [row for row in record.get("stages", ()) if row["precision"] == precision and row["flops"]]
+        stages = [row for row in measured if row["precision"] == precision]
         if stages:
             yield partial(_roofline, stages, record, precision)
     points = [row for curves in record.get("curves", ()) for row in curves["points"] if row["seconds"] is not None]

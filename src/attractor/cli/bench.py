@@ -87,6 +87,9 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
         if shape.size is not None and args.layers is not None:
             rule = f"left out with size '{args.size}', which has several stacks"
             require(False, "layers", rule, args.layers, "change a stack in a name, such as standard:n_slow=3")
+    for name in ("d_model", "heads", "layers", "d_ff", "vocab", "tokens"):
+        value = getattr(args, name)
+        require(value is None or value >= 1, name, "at least 1", value, "leave it out for what suits the device")
     given: dict[str, Any] = {
         "d_model": args.d_model,
         "n_heads": args.heads,
@@ -135,6 +138,12 @@ def bench(args: BenchArguments, console: Console) -> None:
     require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
     if args.figure is not None:
         kind_of(args.figure)
+        require(not args.profile, "figure", "left out with profile", str(args.figure), "the profile is a table")
+        drawable = args.rounds or args.kernels or args.curves
+        next_step = "measure --rounds, --kernels or --curves, or leave it out"
+        require(
+            bool(drawable), "figure", "left out where nothing that it shows is measured", str(args.figure), next_step
+        )
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
