@@ -1,10 +1,13 @@
 """Two models are compared on the same documents: a difference is shown where there is one, and too few are refused."""
 
+import json
+
 import numpy as np
 import pytest
 
 from attractor.errors import InputError
 from attractor.scoring.paired_test import FEWEST, paired
+from attractor.scoring.tables import lines_of_documents
 from attractor.scoring.texts import DocumentScore, TextScore
 
 N_BYTES = 100
@@ -47,6 +50,15 @@ def test_chance_seldom_shows_a_difference() -> None:
         test = paired(scored("a", documents + noise_a), scored("b", documents + noise_b))
         n_called += test.difference.interval.excludes_zero
     assert 5 <= n_called <= 40
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_gives_no_verdict_and_is_null_in_json(lost: float) -> None:
+    documents = hard(FEWEST)
+    new = scored("new", np.append(documents[1:], lost))
+    test = paired(new, scored("old", documents))
+    assert test.verdict == "no verdict on new and old: a document has no finite loss; evaluate with --dtype fp32"
+    assert json.loads([*lines_of_documents([new])][-1])["nats"] is None
 
 
 def test_too_few_documents_are_refused() -> None:

@@ -7,6 +7,7 @@ All documents have the same weight, whatever their length. The test speaks of do
 book say nothing about other books.
 """
 
+import math
 from dataclasses import dataclass
 
 from attractor.claims.verdicts import bounds
@@ -27,6 +28,10 @@ class Paired:
     @property
     def verdict(self) -> str:
         interval, n = self.difference.interval, self.difference.n
+        if not math.isfinite(interval.mean):
+            return (
+                f"no verdict on {self.of} and {self.against}: a document has no finite loss; evaluate with --dtype fp32"
+            )
         between = f"over {n} documents"
         size = f"{abs(interval.mean):.{interval.decimals}f}"
         if interval.excludes_zero:

@@ -1,6 +1,7 @@
 """Tables and records of scores."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,10 +50,12 @@ def record_of_texts(scores: Sequence[TextScore], test: Paired | None) -> dict[st
 
 
 def lines_of_documents(scores: Sequence[TextScore]) -> Iterator[str]:
-    """Yield a JSON line for each model and document."""
+    """Yield a JSON line for each model and document. JSON has no NaN and no infinity, so such a loss is null."""
     for score in scores:
         for document in score.documents:
-            yield json.dumps({"model": score.model, **vars(document)}, ensure_ascii=False) + "\n"
+            nats = document.nats if math.isfinite(document.nats) else None
+            line = {"model": score.model, **vars(document), "nats": nats}
+            yield json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _summary(score: TextScore) -> dict[str, Any]:
