@@ -98,6 +98,11 @@ def _task(run: Finished, question: Question) -> Task:
             f"puzzles must be {rows} x {rows} for this run, but '{puzzles.path.name}' has {size} x {size}; "
             "name another file, or a run trained on such boards"
         )
+    n_full = int((puzzles.boards != 0).all((1, 2)).sum())
+    if n_full:
+        raise InputError(
+            f"puzzles must have a blank in every board, and {n_full} of '{puzzles.path.name}' have none; leave them out"
+        )
     return BoardsOfFile(puzzles)
 
 

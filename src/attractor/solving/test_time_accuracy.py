@@ -42,8 +42,11 @@ def accuracy_over_time(
         raise InputError(
             f"solutions must be those of at least one board, got {solutions.shape} for {boards.shape}; give them both"
         )
-    votes = cast_votes(model, boards, iterations, n_votes, seed, batch_size, advance)
     blank = (boards == 0).reshape(len(boards), -1)
+    n_full = len(boards) - int(blank.any(1).sum())
+    if n_full:
+        raise InputError(f"boards must have a blank each, and {n_full} of {len(boards)} have none; leave them out")
+    votes = cast_votes(model, boards, iterations, n_votes, seed, batch_size, advance)
     targets = np.where(blank, solutions.reshape(len(boards), -1), NOT_SCORED)
     return [
         Point(
