@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from attractor import solving
+from attractor.cli.solve import _text_of
 from attractor.solving.board_display import show_trajectory, verdict
 from attractor.tasks.sudoku import answer, generate, parse_puzzle, show
 from in_process import Command, command_in_process
@@ -27,8 +28,12 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_search_solves_a_board_given_as_text_or_as_a_file(attractor: Command, tmp_path: Path) -> None:
     solution = show(answer(parse_puzzle(PUZZLE)).solution, parse_puzzle(PUZZLE))
     assert attractor("solve", PUZZLE, "--exact") == (0, solution + "\n", "")
-    (tmp_path / "mine.txt").write_text(PUZZLE.replace(" ", "\n"))
-    assert attractor("solve", "mine.txt", "--exact") == (0, solution + "\n", "")
+    long_path = tmp_path / ("a" * 130) / ("b" * 130) / "mine.txt"
+    long_path.parent.mkdir(parents=True)
+    for path in ("mine.txt", str(long_path)):
+        Path(path).write_text(PUZZLE.replace(" ", "\n"))
+        assert attractor("solve", path, "--exact") == (0, solution + "\n", "")
+    assert _text_of("." * 256) == "." * 256  # too long for the name of a file
     code, out, _ = attractor("solve", SEVERAL, "--exact")
     assert code == 0
     assert "several solutions" in out
@@ -104,6 +109,23 @@ def test_wrong_arguments_are_refused_in_one_line(
     (line,) = err.splitlines()
     assert line.startswith("error: ")
     assert part in line
+
+
+def test_an_impossible_place_of_results_is_refused_before_the_work(
+    attractor: Command, trained: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worked(*arguments: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("attractor.solving.evaluation.evaluate_run", worked)
+    monkeypatch.setattr("attractor.cli.solve._by_model", worked)
+    (tmp_path / "file").write_text("")
+    run = str(trained("itrsa"))
+    for command in (["evaluate", run, "--out=file/results"], ["solve", PUZZLE, f"--run={run}", "--out=file/a.svg"]):
+        code, _, err = attractor(*command)
+        assert code != 0
+        assert err.startswith("error: ")
+        assert "file" in err
 
 
 def test_the_verdict_is_that_of_the_search() -> None:

@@ -103,6 +103,7 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
+    _make_out(args)
     if args.puzzles is None and data_of(run.config).fingerprint != RunFolder.open(args.model).config.get("data"):
         say(console, "the data differ from those of training, so examples held out now may have been trained on")
     with progress(console) as start_progress:
@@ -111,7 +112,6 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     console.print(table_of(rows, question.votes, beside))
     if args.out is None:
         return
-    args.out.mkdir(parents=True, exist_ok=True)
     written = args.out / "evaluation.json"
     write_json(written, record(run, question, rows, beside, command_line()))
     if isinstance(run.model, RecurrentModel):
@@ -137,6 +137,7 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
         raise InputError(
             f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"
         )
+    _make_out(args)
     with waiting(f"reading {on}"):
         texts = texts_on(on, trained_on, args.column)
     if args.against is not None:
@@ -152,7 +153,6 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
         say(console, test.verdict)
     if args.out is not None:
         results = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, test)}
-        args.out.mkdir(parents=True, exist_ok=True)
         write_text(args.out / "documents.jsonl", "".join(lines_of_documents(scores)))
         _write_record(args, results, console)
 
@@ -186,6 +186,7 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         from attractor.scoring.harness import AttractorLM, evaluate_tasks
     except ImportError as error:
         raise not_installed("lm-eval", "eval", f"--tasks ({error})") from error
+    _make_out(args)
     causal = _load(args, args.model)
     say(console, causal.describe())
     names = [name for tasks in args.tasks for name in tasks.split(",") if name]
@@ -194,7 +195,6 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         results = evaluate_tasks(lm, names, args.include_path, args.n_shots, args.limit, args.apply_chat_template)
     console.print(table_of_tasks(results))
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
         fields_kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
         chosen = {name: results[name] for name in fields_kept if name in results}
         conditions = {"window": lm.max_length, "start": lm.prefix_token_id, "chat_template": args.apply_chat_template}
@@ -202,6 +202,12 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _make_out(args: EvaluateArguments) -> None:
+    """Make the folder of the results before the work, so that an impossible folder is refused at once."""
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
 
 
 def _load(args: EvaluateArguments, folder: Path) -> "Causal":

@@ -1,5 +1,6 @@
 """The command that solves a Sudoku by a trained model or by search: solve."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from attractor.tasks.sudoku import Answer as Exact
     from attractor.train.finished import Finished
 
-LONGEST_NAME = 255  # of a file
 NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  # a suffix that no board has
 
 
@@ -40,6 +40,7 @@ class SolveArguments:
 
 def solve(args: SolveArguments, console: Console) -> None:
     from attractor.errors import require
+    from attractor.files import prepare_place
     from attractor.solving.trajectory_figure import KINDS
     from attractor.tasks import sudoku
 
@@ -54,6 +55,7 @@ def solve(args: SolveArguments, console: Console) -> None:
         require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
         rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
         require(args.out.suffix[1:] in KINDS, "out", rule, str(args.out))
+        prepare_place(args.out)
     board = sudoku.parse_puzzle(_text_of(args.puzzle))
     exact = sudoku.answer(board)
     if args.run is not None:
@@ -80,7 +82,6 @@ def _by_model(args: SolveArguments, run: "Finished", board: "np.ndarray", exact:
     console.print(verdict(answer.grids[0], board, exact), highlight=False, soft_wrap=True)
     if args.out is not None:
         growth = local_exponents(run.model, board, args.n_iterations, winner, args.seed)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(args.out, picture(answer.trajectory, board, growth, args.out.suffix[1:]))
         say(console, str(args.out))
 
@@ -105,7 +106,7 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
 
 def _text_of(puzzle: str) -> str:
     """Return the content of a file, or the cells themselves."""
-    if "\n" not in puzzle and len(puzzle) <= LONGEST_NAME and Path(puzzle).is_file():
+    if "\n" not in puzzle and os.path.isfile(puzzle):  # noqa: PTH113 (Path.is_file raises for 256 cells)
         return Path(puzzle).read_text(encoding="utf-8", errors="replace")
     if NAME_OF_A_FILE.search(puzzle):
         raise InputError(f"puzzle must be its cells or a file that is there, got '{puzzle}'; check the path")
