@@ -1,12 +1,14 @@
 """The intervals agree with scipy's, and are absent where the values determine none."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from attractor.errors import InputError
+from attractor.statistics.bootstrap import bootstrap_interval
 from attractor.statistics.intervals import (
     Estimate,
     mean_interval,
@@ -15,6 +17,7 @@ from attractor.statistics.intervals import (
     smallest_detectable,
     summary,
 )
+from attractor.statistics.spread import spread_ratio
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
@@ -27,6 +30,13 @@ def test_a_paired_difference_is_that_of_the_paired_t_test(n, level):
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
     assert interval.mean == pytest.approx(np.mean(of - against))
     assert interval.excludes_zero == (test.pvalue < 1 - level)
+
+
+@pytest.mark.parametrize("level", [95, 0.0, math.nan])
+@pytest.mark.parametrize("interval_of", [mean_interval, bootstrap_interval, partial(spread_ratio, [1.0, 2.0, 4.0])])
+def test_a_level_that_is_no_confidence_is_refused(interval_of, level):
+    with pytest.raises(InputError, match=r"level must lie between 0 and 1: .*; it is a confidence here: 0\.95, not 95"):
+        interval_of([1.0, 2.0, 3.0, 5.0, 8.0], level=level)
 
 
 def test_only_common_seeds_are_paired():

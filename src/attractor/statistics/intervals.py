@@ -63,6 +63,7 @@ class Estimate:
     n: int
 
     def interval(self, level: float) -> Interval:
+        require_confidence(level)
         if self.standard_error is None or self.degrees_of_freedom is None:
             return Interval(self.value, None, None, self.n, level)
         if not math.isfinite(self.value + self.standard_error):
@@ -86,6 +87,11 @@ class Estimate:
         from scipy.special import stdtr
 
         return float(stdtr(self.degrees_of_freedom, -statistic))
+
+
+def require_confidence(level: float) -> None:
+    if not 0 < level <= 1:  # one minus a tiny error rate rounds to 1, whose interval is infinite
+        raise InputError(f"level must lie between 0 and 1: {level}; it is a confidence here: 0.95, not 95")
 
 
 def decimals(size: float) -> int:

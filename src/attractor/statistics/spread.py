@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attractor.statistics.intervals import Interval, Summary, Values, as_array, summary
+from attractor.statistics.intervals import Interval, Summary, Values, as_array, require_confidence, summary
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class SpreadTest:
 
 def spread_ratio(of: Values | Summary, against: Values | Summary, level: float = 0.95) -> SpreadRatio:
     """Compare two spreads, of values or as published. No test exists for one value, no spread, or a NaN."""
+    require_confidence(level)
     of, against = summary(of), summary(against)
     freedom = (of.n - 1, against.n - 1)
     if min(freedom) == 0 or of.standard_deviation is None or against.standard_deviation is None:
