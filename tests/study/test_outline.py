@@ -60,6 +60,10 @@ def test_code_outside_of_a_repository_is_announced_before_it_is_executed(
     assert "'trap.py' is Python code from outside of attractor's repository, and is executed now" in said
     assert (tmp_path / "executed").exists()
     assert error.count("\n") == 1
+    (tmp_path / "notes.txt").write_text("")
+    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "notes.txt")
+    assert (code, said) == (2, "")
+    assert "study must be a Python file" in error
 
 
 @pytest.mark.skipif(not is_tracked(Path(__file__)), reason="needs a checkout by git")

@@ -14,9 +14,12 @@ from attractor.cli.tables import tables
 from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
+BAD_NUMBERS = (
+    r"Error parsing (\S+): (?:Could not find valid parse|invalid literal|could not convert)[^:]*: \[?('.*')\]?$"
+)
 NO_VALUE = r"Missing (?:value for argument|from attractor [^:]*:) '?(--[\w-]+)"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
-KINDS |= {"INT|{auto}": "a whole number or auto"}
+KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{[INT [INT ...]]}": "whole numbers"}
 
 
 def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
@@ -60,4 +63,12 @@ def _in_one_line(message: str, name: str) -> str:
         complaint = f"{options[without[1]].name} must have a value; write {options[without[1]].written}"
     elif wrong := re.match(BAD_VALUE, complaint):
         complaint = f"{wrong[1]} must be {KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
+    elif (wrong := re.match(BAD_NUMBERS, complaint)) and wrong[1] in options:
+        kind = options[wrong[1]].kind
+        complaint = f"{wrong[1]} must be {KINDS.get(kind, kind)}, got {wrong[2]}"
+    elif complaint.startswith("Missing from"):
+        required = [option for option in tables().commands[name].options if not option.default]
+        missing = [option.name for option in required if option.phrase in complaint]
+        written = " ".join(option.written for option in required)
+        complaint = f"{' and '.join(missing)} must be given; write attractor {name} {written}"
     return f"{complaint} ('attractor {name} --help' shows all)"

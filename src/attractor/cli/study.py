@@ -87,7 +87,7 @@ def refuse_missing(results: Path) -> None:
 
 def announce_code(file: Path, console: Console) -> None:
     """Say that a study's file is code that is executed, unless it belongs to attractor's repository."""
-    if file.is_file() and not is_tracked(file):
+    if file.is_file() and file.suffix == ".py" and not is_tracked(file):  # others are refused
         console.print(
             f"'{file}' is Python code from outside of attractor's repository, and is executed now",
             markup=False,
