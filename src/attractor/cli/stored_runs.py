@@ -101,8 +101,9 @@ class RunsConvertArguments:
 
 
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
-    """Return the runs of a folder that meet all conditions, the conditions, and the fields of all its runs. Damaged runs
-    meet no condition."""
+    """Return the runs of a folder that meet all conditions, the conditions, and the fields of all runs there.
+
+    Damaged runs meet no condition."""
     from attractor.runs.filters import conditions
     from attractor.runs.index import indexed_runs
 
