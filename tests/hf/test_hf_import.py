@@ -94,6 +94,7 @@ def test_weights_are_read_as_safetensors_reads_them_shards_too(tmp_path: Path) -
     saved(tmp_path / "one", spelled=False)
     saved(tmp_path / "several", spelled=False, shards="20KB")
     expected = load_file(tmp_path / "one" / SINGLE)
+    (tmp_path / "one" / INDEX).write_bytes((tmp_path / "several" / INDEX).read_bytes())  # left over, and not read
     for folder in (tmp_path / "one", tmp_path / "several"):
         weights = {name: stored.read() for name, stored in StoredWeights.open(folder).tensors.items()}
         assert weights.keys() == expected.keys()
@@ -136,17 +137,23 @@ def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, t
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["gpt2", "gpt-neox"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "gpt-neox bool"])
 def test_older_files_have_other_names_and_buffers(name: str, tmp_path: Path) -> None:
-    """GPT-2 was published without the prefix of its base model, and GPT-NeoX with another name of the readout."""
-    model = saved(tmp_path, name, spelled=False)
+    """GPT-2 was published without the prefix of its base model, and GPT-NeoX with another name of the readout.
+    Both have buffers, some of them in dtypes that no weight has."""
+    model = saved(tmp_path, name.split()[0], spelled=False)
     old = {"transformer.": "", "lm_head.": "embed_out."}
-    buffers = {"gpt2": "h.0.attn.bias", "gpt-neox": "gpt_neox.layers.0.attention.masked_bias"}
+    layer = "gpt_neox.layers.0.attention"
+    buffers = {
+        "gpt2": {"h.0.attn.bias": torch.float32},
+        "gpt-neox": {f"{layer}.masked_bias": torch.float32, f"{layer}.bias": torch.uint8},
+        "gpt-neox bool": {f"{layer}.bias": torch.bool},
+    }[name]
 
     def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for new, older in old.items():
             weights = {weight.replace(new, older): values for weight, values in weights.items()}
-        return weights | {buffers[name]: torch.ones(1, 1, 4, 4)}
+        return weights | {buffer: torch.ones(1, 1, 4, 4, dtype=dtype) for buffer, dtype in buffers.items()}
 
     change_weights(tmp_path, renamed)
     torch.testing.assert_close(import_model(tmp_path)(tokens())[0], model(tokens()).logits, rtol=0, atol=1e-5)

@@ -18,7 +18,7 @@ from torch import Tensor
 from attractor.errors import InputError
 from attractor.hf.architecture import Architecture
 from attractor.hf.architectures import architecture
-from attractor.hf.safetensors import DTYPES, StoredWeights, read_object
+from attractor.hf.safetensors import StoredWeights, read_object
 from attractor.hf.weights import stored_shapes
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
@@ -70,7 +70,7 @@ def stored_dtype(weights: StoredWeights, foreign: Architecture | None) -> torch.
     names = [f"model.{EMBEDDING}"]
     if foreign is not None:
         names = foreign.spellings(f"{foreign.names.base}{foreign.names.embedding}.weight")
-    stored = next((DTYPES[weights.tensors[name].dtype] for name in names if name in weights.tensors), torch.float32)
+    stored = next((weights.tensors[name].torch_dtype for name in names if name in weights.tensors), torch.float32)
     return torch.float32 if foreign is not None and foreign.norm_offset and stored.itemsize < 4 else stored
 
 

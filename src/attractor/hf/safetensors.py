@@ -32,13 +32,23 @@ CONVERSION = "from transformers import AutoModelForCausalLM as M; M.from_pretrai
 class StoredTensor:
     """The position of a tensor in a file."""
 
+    name: str
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
 
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        if self.dtype not in DTYPES:
+            raise InputError(
+                f"'{self.name}' must be stored as one of {', '.join(DTYPES)}, got {self.dtype} in '{self.file}'; give "
+                "the model's folder from before it was quantised"
+            )
+        return DTYPES[self.dtype]
+
     def read(self, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = torch.empty(self.shape, dtype=DTYPES[self.dtype])
+        tensor = torch.empty(self.shape, dtype=self.torch_dtype)
         with self.file.open("rb") as file:
             file.seek(self.begin)
             file.readinto(tensor.view(-1).view(torch.uint8).numpy().data)
@@ -70,12 +80,18 @@ class StoredWeights:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files of weights: a single one, or the shards that the index names."""
+    """Return the files of weights: a single one or, where there is none, the shards that the index names."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
     if (folder / INDEX).is_file():
-        named = list(read_object(folder / INDEX).get("weight_map", {}).values())
+        rule, weight_map = "names of files in its own folder", read_object(folder / INDEX).get("weight_map", {})
+        if not isinstance(weight_map, dict):
+            raise InputError(
+                f"weight_map in '{folder / INDEX}' must hold {rule}, and is {weight_map!r}; fetch the model again"
+            )
+        named = list(weight_map.values())
         for name in named:
             if not isinstance(name, str) or Path(name).name != name:
-                rule = "names of files in its own folder"
                 raise InputError(f"'{folder / INDEX}' must hold {rule}, and has {name!r}; fetch the model again")
         names = sorted(set(named))
         for name in names:
@@ -84,8 +100,6 @@ def files_of(folder: Path) -> list[Path]:
                     f"shard '{name}' must be in '{folder}', as {INDEX} says, and is missing; fetch it again"
                 )
         return [folder / name for name in names]
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
     pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
     if pickled:
         code = CONVERSION.format(str(folder), f"{folder}-safe")
@@ -106,15 +120,11 @@ def table_of(file: Path) -> Iterator[tuple[str, StoredTensor]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(file) from None
     for name, (dtype, shape, begin, end) in described.items():
-        if dtype not in DTYPES:
-            raise InputError(
-                f"'{name}' must be stored as one of {', '.join(DTYPES)}, got {dtype} in '{file}'; give the model's "
-                "folder from before it was quantised"
-            )
-        begins = 8 + length + begin
-        if end - begin != math.prod(shape) * DTYPES[dtype].itemsize or not 0 <= begin <= end <= size - 8 - length:
+        # Buffers that are no weights may have any dtype.
+        size_is_right = dtype not in DTYPES or end - begin == math.prod(shape) * DTYPES[dtype].itemsize
+        if not size_is_right or not 0 <= begin <= end <= size - 8 - length:
             raise _damaged(file)
-        yield name, StoredTensor(file, dtype, shape, begins)
+        yield name, StoredTensor(name, file, dtype, shape, 8 + length + begin)
 
 
 def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
