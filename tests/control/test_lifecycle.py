@@ -163,7 +163,28 @@ def test_initial_norms_of_another_model_or_norm_are_refused_and_nothing_stays_at
     for wrong in (initial_norms(lambda: small(n_layers=1)), initial_norms(small, "spectral")):
         with pytest.raises(InputError):
             QuacK(model, optimizer, initial_norms=wrong)
-    QuacK(model, optimizer)
+    with pytest.raises(InputError, match=r"must hold norm and initial, got nothing; give the state of a QuacK"):
+        QuacK(model, optimizer, initial_norms={})
+    with pytest.raises(InputError, match="unknown norm of QuacK 'frobenious'; did you mean 'frobenius'"):
+        initial_norms(small, "frobenious")
+    quack = QuacK(model, optimizer)
+    other = FixedRates(model, SGD(model.parameters(), lr=0.1), tau=1.0)
+    with pytest.raises(InputError, match="must hold norm and initial, got tau; FixedRates wrote it"):
+        quack.load_state_dict(other.state_dict())
+
+
+def test_a_control_that_is_removed_twice_does_not_unguard_its_successor() -> None:
+    """Criterion: after a second `remove()`, the optimizer still refuses another control beside the attached one."""
+    model = small()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for control in (QuacK, QKClip):
+        first = control(model, optimizer)
+        first.remove()
+        second = control(model, optimizer)
+        first.remove()
+        with pytest.raises(InputError, match="it is attached already"):
+            control(model, optimizer)
+        second.remove()
 
 
 def test_bf16_keeps_the_movement_that_rounding_took() -> None:
@@ -187,10 +208,11 @@ def test_bf16_keeps_the_movement_that_rounding_took() -> None:
     assert fixed.state_dict()["remainders"]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rule", [QuacK, FixedRates])
-def test_bf16_resumes_to_the_bit_and_starts_as_the_bare_optimizer(rule: Any) -> None:
+def test_half_precision_resumes_to_the_bit_and_starts_as_the_bare_optimizer(rule: Any, dtype: torch.dtype) -> None:
     def begin() -> tuple[nn.Module, Any, Any]:
-        model = small(qkv_bias=True).bfloat16()
+        model = small(qkv_bias=True).to(dtype)
         optimizer = AdamW(model.parameters(), lr=1e-2)
         return model, optimizer, rule(model, optimizer, 1.0 if rule is QuacK else 0.3)
 
@@ -202,7 +224,7 @@ def test_bf16_resumes_to_the_bit_and_starts_as_the_bare_optimizer(rule: Any) -> 
     whole = begin()
     take_steps(*whole[:2], range(1))
     if rule is QuacK:
-        bare = small(qkv_bias=True).bfloat16()
+        bare = small(qkv_bias=True).to(dtype)
         take_steps(bare, AdamW(bare.parameters(), lr=1e-2), range(1))
         assert all(torch.equal(weight, weights(whole[0])[name]) for name, weight in weights(bare).items())
     take_steps(*whole[:2], range(1, 4))

@@ -114,7 +114,8 @@ class QKClip:
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0, process_group: Any = None) -> None:
-        require(0 < threshold < math.inf, "threshold", "positive and finite", threshold, "30 and 100 are usual")
+        is_threshold = isinstance(threshold, int | float) and 0 < threshold < math.inf
+        require(is_threshold, "threshold", "positive and finite", threshold, "30 and 100 are usual")
         self.threshold = threshold
         self.optimizers = unwrapped(optimizer)
         self.views = query_key_heads(model)
@@ -150,8 +151,11 @@ class QKClip:
         return first_of(self.optimizers)
 
     def remove(self) -> None:
+        if not self._hooks:  # it was removed before, and the optimizers may have another clip by now
+            return
         for hook in self._hooks:
             hook.remove()
+        self._hooks.clear()
         self.maxima.remove()
         detach(self.optimizers, NAME)
 

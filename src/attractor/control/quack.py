@@ -146,6 +146,14 @@ class QuacK(HeadRates):
 
     def _load_norms(self, stored: Mapping[str, Any]) -> None:
         """Load a state, or what `initial_norms` returned, as initial norms."""
+        if "norm" not in stored or "initial" not in stored:
+            next_step = "give the state of a QuacK, or what attractor.control.initial_norms returns"
+            if "tau" in stored:
+                next_step = (
+                    "FixedRates wrote it, so load it into FixedRates(model, optimizer, tau), or begin without it"
+                )
+            fields = ", ".join(stored) or "nothing"
+            raise InputError(f"the state for QuacK must hold norm and initial, got {fields}; {next_step}")
         if stored["norm"] != self.norm:
             raise InputError(f"norm must be '{stored['norm']}' as in the state that is loaded, got '{self.norm}'")
         here = self._by_layer(self._initial.split(self._sizes()))
@@ -192,6 +200,8 @@ def initial_norms(build: Callable[[], nn.Module], norm: str = "frobenius") -> di
     Where `build` returns a model on the meta device, one attention layer at a time is drawn on the CPU, module by
     module: by the model's `_init_weights`, which Hugging Face's models have, else by `reset_parameters`. The caller's
     random numbers are not used up."""
+    if norm not in NORMS:
+        raise unknown("norm of QuacK", norm, NORMS)
     initial: dict[str, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         model = build()

@@ -112,8 +112,11 @@ class HeadRates(ABC):
 
     def remove(self) -> None:
         """Detach from the optimizers, which then step as without control."""
+        if not self._hooks:  # it was removed before, and the optimizers may have another control by now
+            return
         for hook in self._hooks:
             hook.remove()
+        self._hooks.clear()
         detach(self.optimizers, type(self).__name__)
         self._moved.clear()
 
@@ -130,17 +133,18 @@ class HeadRates(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return tau, and in half precision the remainders of (2). All processes of a sharded model must call this."""
         state: dict[str, Any] = {"tau": float(self.tau)}
-        wholes = {
-            (*place, kind): torch.zeros(share.whole_shape(kind), device=parameter.device)
-            for place, share in self.shares.items()
-            for kind, parameter in (("weight", share.rows.weight), ("bias", share.rows.bias))
-            if parameter is not None and parameter.dtype in HALF
-        }
+        dtypes: dict[tuple[str, str, str], torch.dtype] = {}
+        wholes: dict[tuple[str, str, str], Tensor] = {}
+        for place, share in self.shares.items():
+            for kind, parameter in (("weight", share.rows.weight), ("bias", share.rows.bias)):
+                if parameter is not None and parameter.dtype in HALF:
+                    dtypes[(*place, kind)] = parameter.dtype
+                    wholes[(*place, kind)] = torch.zeros(share.whole_shape(kind), device=parameter.device)
         for place, block, remainder in self._remainders():
             block.of(wholes[(*place, block.kind)]).copy_(remainder)
         if wholes:
             sum_over_processes(list(wholes.values()), [self.shares[layer, part] for layer, part, _ in wholes])
-            state["remainders"] = {" ".join(place): whole.bfloat16() for place, whole in wholes.items()}
+            state["remainders"] = {" ".join(place): whole.to(dtypes[place]) for place, whole in wholes.items()}
         return state
 
     @torch.no_grad()
