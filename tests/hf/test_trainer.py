@@ -1,5 +1,6 @@
 """Tiny Hugging Face models are trained with logit control, in a plain PyTorch loop and in their Trainer."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -167,5 +168,47 @@ def test_impossible_settings_and_resumptions_are_refused(tmp_path: Path) -> None
     with pytest.raises(InputError, match="qk_rate must be left out with quack"):
         LogitControl(quack=1.0, qk_rate=0.1)
     trainer(build("llama"), tmp_path, 3).train()  # without the callback, so without its file
+    refused = trainer(build("llama"), tmp_path, 6, LogitControl(quack=1.0))
     with pytest.raises(InputError, match=r"must hold logit_control.pt.*resume_from"):
-        trainer(build("llama"), tmp_path, 6, LogitControl(quack=1.0)).train(resume_from_checkpoint=True)
+        refused.train(resume_from_checkpoint=True)
+    QuacK(refused.model, refused.optimizer).remove()  # refused if the callback's is still attached
+
+
+def test_a_resumed_training_counts_on_and_reporters_after_the_control_see_the_numbers(tmp_path: Path) -> None:
+    """Criterion: the number of clips does not fall where training is resumed. A callback that follows LogitControl
+    gets the numbers that the history has."""
+    from attractor.hf import LogitControl
+
+    reported: list[float] = []
+
+    class Reporter(transformers.TrainerCallback):
+        def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+            reported.extend(value for name, value in logs.items() if name == "qk_clips")
+
+    trainer(build("llama"), tmp_path, 3, LogitControl(qk_clip=THRESHOLD)).train()
+    run = trainer(build("llama"), tmp_path, 5, LogitControl(qk_clip=THRESHOLD))
+    run.add_callback(Reporter())
+    run.train(resume_from_checkpoint=True)
+    counts = [log["qk_clips"] for log in run.state.log_history if "qk_clips" in log]
+    assert counts == sorted(counts)
+    assert counts[0] > 0
+    assert reported[:2] == counts[3:5]
+
+
+def test_quack_writes_its_state_into_the_folder_of_a_trial(tmp_path: Path) -> None:
+    """Criterion: in a search of hyperparameters, the state lies in the newest checkpoint of the step."""
+    from attractor.hf import LogitControl
+
+    control, run = LogitControl(quack=1.0), trainer(build("llama"), tmp_path, 3)
+    folders = [tmp_path / f"run-{trial}" / "checkpoint-3" for trial in range(2)]
+    for age, folder in zip((10, 0), folders, strict=True):
+        folder.mkdir(parents=True)
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    run.create_optimizer()
+    state = transformers.TrainerState(is_hyper_param_search=True)
+    control.on_train_begin(run.args, state, run.control, run.model, run.optimizer)
+    state.global_step = 3
+    control.on_save(run.args, state, run.control)
+    assert [[file.name for file in folder.iterdir()] for folder in folders] == [[], ["logit_control.pt"]]
+    control.on_train_begin(run.args, state, run.control, run.model, run.optimizer)
+    control.on_train_end(run.args, state, run.control)

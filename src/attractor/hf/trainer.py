@@ -7,7 +7,11 @@ Where training begins again without having ended (a smaller batch size found, an
 state is written into every checkpoint of the Trainer and loaded when it resumes.
 
 The callback logs `qk_clips` (heads clipped so far), `largest_logit` of the last step or, where no head came near the
-threshold, a bound on it (`largest_logit_at_most`), and the `smallest_qk_rate` and `largest_qk_rate` of all heads.
+threshold, a bound on it (`largest_logit_at_most`), and the `smallest_qk_rate` and `largest_qk_rate` of all heads. They
+are in `state.log_history`. The Trainer calls the reporters of `report_to` before all callbacks that it is given, so
+TensorBoard and others show these numbers only if their callback follows LogitControl:
+
+    TrainingArguments(..., report_to=[])    Trainer(..., callbacks=[LogitControl(quack=1.0), TensorBoardCallback()])
 """
 
 from pathlib import Path
@@ -46,6 +50,7 @@ class LogitControl(TrainerCallback):
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.rates: HeadRates | None = None
         self.clip: QKClip | None = None
+        self._clips_before = 0.0  # those of the training that is resumed
 
     def on_train_begin(
         self,
@@ -58,6 +63,14 @@ class LogitControl(TrainerCallback):
     ) -> None:
         assert model is not None
         self._remove()
+        self._clips_before = next((log["qk_clips"] for log in reversed(state.log_history) if "qk_clips" in log), 0.0)
+        try:
+            self._attach(args, state, model, optimizer)
+        except BaseException:
+            self._remove()
+            raise
+
+    def _attach(self, args: TrainingArguments, state: TrainerState, model: nn.Module, optimizer: Any) -> None:
         if self.quack is not None:
             self.rates = QuacK(model, optimizer, self.quack, self.norm)
         elif self.qk_rate is not None:
@@ -70,7 +83,7 @@ class LogitControl(TrainerCallback):
             self.rates.load_state_dict(self._stored(args, state))
 
     def _stored(self, args: TrainingArguments, state: TrainerState) -> Any:
-        folder = self.resume_from or Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        folder = self.resume_from or checkpoint_folder(args, state)
         if not (folder / STATE_FILE).exists():
             raise InputError(
                 f"'{folder}' must hold {STATE_FILE}, which LogitControl writes beside every checkpoint, to resume at "
@@ -83,7 +96,7 @@ class LogitControl(TrainerCallback):
             return
         stored = self.rates.state_dict()  # all processes take part, since weights may be sharded
         if state.is_world_process_zero:
-            target = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / STATE_FILE
+            target = checkpoint_folder(args, state) / STATE_FILE
             unfinished = target.with_suffix(".writing")
             torch.save(stored, unfinished)
             unfinished.rename(target)
@@ -100,7 +113,7 @@ class LogitControl(TrainerCallback):
             return
         numbers: dict[str, float] = {}
         if self.clip is not None:
-            numbers["qk_clips"] = float(self.clip.n_clipped)
+            numbers["qk_clips"] = self._clips_before + self.clip.n_clipped
             if self.clip.last:
                 logits = torch.cat([of_layer.logits for of_layer in self.clip.last.values()])
                 exact = torch.cat([of_layer.exact for of_layer in self.clip.last.values()])
@@ -120,3 +133,12 @@ class LogitControl(TrainerCallback):
             if attached is not None:
                 attached.remove()
         self.rates = self.clip = None
+
+
+def checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the folder of the checkpoint of this step. In a search of hyperparameters, every trial has a folder of
+    its own in the output folder, whose name callbacks are not told: the newest checkpoint is that of this trial."""
+    output, name = Path(str(args.output_dir)), f"checkpoint-{state.global_step}"
+    if not state.is_hyper_param_search:
+        return output / name
+    return max(output.glob(f"*/{name}"), key=lambda folder: folder.stat().st_mtime, default=output / name)
