@@ -125,7 +125,13 @@ def test_rejected_tokens_of_an_assistant_change_nothing() -> None:
     model = around("standard")
     assistant = AttractorForCausalLM.of(CONFIGS["gqa"].build(1).eval(), pad_token_id=0)
     prompt = torch.tensor([PROMPTS[1]])
-    assert torch.equal(greedy(model, input_ids=prompt, assistant_model=assistant), greedy(model, input_ids=prompt))
+    expected = greedy(model, input_ids=prompt)
+    assert torch.equal(greedy(model, input_ids=prompt, assistant_model=assistant), expected)
+    oldest = {"cache_implementation": "dynamic_full"}  # the assistant's in transformers 5.0
+    assert torch.equal(greedy(model, input_ids=prompt, prompt_lookup_num_tokens=2, **oldest), expected)
+    assert torch.equal(
+        greedy(model, **padded(), generation_config=None, prefill_chunk_size=2), greedy(model, **padded())
+    )
     with pytest.raises(InputError, match=r"past_key_values must be of a Transformer.*generate without an assistant"):
         greedy(around("fast-slow"), input_ids=prompt, assistant_model=assistant)
 
@@ -144,18 +150,34 @@ def test_the_pipeline_generates_our_text() -> None:
         assert answer["generated_text"] == prompt + fast.decode(row[6:])
 
 
+def test_an_empty_cache_of_another_kind_is_replaced_and_a_cache_can_be_cropped_to_a_length() -> None:
+    """Criterion: `generate` with an empty DynamicCache gives the text without it. In a loop, a cache from which tokens
+    were forgotten, by number or by the length to keep (transformers 5.0), continues as an uncropped one."""
+    model = around("standard")
+    prompt = torch.tensor([PROMPTS[1]])
+    theirs = transformers.DynamicCache()
+    assert torch.equal(greedy(model, input_ids=prompt, past_key_values=theirs), greedy(model, input_ids=prompt))
+    expected = model(prompt).logits[:, 4:]
+    for crop in (-2, 4):
+        past = model(prompt, use_cache=True).past_key_values
+        past.crop(crop)
+        rest = model(prompt[:, 4:], attention_mask=torch.ones_like(prompt), past_key_values=past)
+        torch.testing.assert_close(rest.logits, expected, rtol=1e-5, atol=1e-5)
+        past.crop(9)
+        assert past.get_seq_length() == 6
+
+
 def test_unsupported_uses_of_caches_are_refused() -> None:
     model = around("standard")
     prompt = torch.tensor([PROMPTS[1]])
     with pytest.raises(InputError, match=r"cache_implementation must be left out, got 'static'"):
         greedy(model, input_ids=prompt, cache_implementation="static")
-    theirs = transformers.DynamicCache()
-    assert model(prompt, past_key_values=theirs, use_cache=True).past_key_values.get_seq_length() == 6
-    theirs.update(torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4), 0)
-    with pytest.raises(InputError, match="past_key_values must be what this model gave, got DynamicCache"):
-        model(prompt, past_key_values=theirs)
+    with pytest.raises(InputError, match=r"past_key_values must be a cache of this model, got DynamicCache.*leave it"):
+        model(prompt, past_key_values=transformers.DynamicCache(), use_cache=True)
     past = model(prompt, use_cache=True).past_key_values
-    with pytest.raises(InputError, match="tokens_to_remove must be between -6 and 0, got -7"):
+    with pytest.raises(InputError, match=r"attention_mask must be B S .* got \(1, 6\) for 6 cached positions"):
+        model(prompt[:, :1], attention_mask=torch.ones(1, 6), past_key_values=past)
+    with pytest.raises(InputError, match="tokens_to_remove must be at least -6, got -7"):
         past.crop(-7)
     past = around("window")(prompt, use_cache=True).past_key_values
     assert not past.is_croppable

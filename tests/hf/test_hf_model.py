@@ -32,6 +32,7 @@ def plain(**changes: Any) -> TransformerConfig:
 CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     **{name: plain(attention=name) for name in PRESETS},
     "untied": plain(tied_embeddings=False, positions="learned"),
+    "logit-scale": plain(logit_scale=0.25),
     "sigma-reparam": plain(sigma_reparam=True),
     "fast-slow": FastSlowConfig(**SMALL),
     "fast-slow-streams": FastSlowConfig(**SMALL, streams=2, attention="coupled-euler", projector_width=16),
@@ -131,7 +132,7 @@ def test_padding_on_either_side_changes_nothing(name: str) -> None:
     assert torch.equal(around(row, attention_mask=torch.ones_like(row)).logits, alone)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [*FEW, "logit-scale"])
 def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> None:
     """Criterion: there is one hidden state before the blocks and one after each; the last one gives the logits.
     Attention maps equal the captured ones."""
@@ -145,6 +146,7 @@ def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> 
     n_fast = 3 if name == "fast-slow" else 2  # 1 + 2 rounds of 1
     assert len(out.hidden_states) == n_fast + 1
     assert all(state.shape == (2, 9, 32) for state in out.hidden_states)
+    assert torch.equal(around.base_model(tokens()).last_hidden_state, out.hidden_states[-1])
     with capture("weights") as seen:
         around.model(tokens())
     assert all(map(torch.equal, out.attentions, seen["weights"]))

@@ -320,3 +320,28 @@ def test_labels_of_sequences_are_learned_in_the_trainer(tmp_path: Path) -> None:
     run.train()
     predicted = run.predict(rows)
     assert (predicted.predictions.argmax(-1) == predicted.label_ids).mean() > 0.9
+
+
+def test_label_smoothing_scores_the_next_token(tmp_path: Path) -> None:
+    """Criterion: with almost no smoothing, the Trainer's loss is the model's own, that of the next token."""
+    run = trainer(around("standard"), tmp_path, 1, label_smoothing_factor=1e-6)
+    rows = batch()
+    torch.testing.assert_close(run.compute_loss(run.model, dict(rows)), run.model(**rows).loss, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIGS["standard"],
+        TransformerConfig(**SMALL, n_layers=2, parallel_branches=True),
+        FastSlowConfig(**SMALL),
+        FastSlowConfig(**SMALL, streams=2),
+    ],
+    ids=["plain", "parallel", "fast-slow", "streams"],
+)
+def test_blocks_are_not_split_when_a_model_is_sharded(config: ModelConfig[LanguageModel]) -> None:
+    """Criterion: FSDP of Accelerate finds all classes that must stay whole, which are those of the model's blocks."""
+    model: Any = AttractorForCausalLM.of(config.build(0))
+    plugin = accelerate.FullyShardedDataParallelPlugin(auto_wrap_policy="transformer_based_wrap")
+    plugin.set_auto_wrap_policy(model)
+    assert plugin.auto_wrap_policy.keywords["transformer_layer_cls"] == {type(block) for block in model.model.layers}

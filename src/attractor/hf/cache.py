@@ -41,7 +41,11 @@ class AttractorCache(HuggingFaceCache):
         self._change(lambda x: x.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens. Their number is given as a negative one."""
+        """Forget the last tokens. Their number is given as a negative one.
+
+        The oldest transformers that are supported give the number of tokens to keep, as a positive one."""
+        if tokens_to_remove > 0:
+            tokens_to_remove = min(tokens_to_remove - self.held.length, 0)
         if tokens_to_remove == 0:
             return
         if not isinstance(self.held, TransformerCache):
@@ -49,10 +53,10 @@ class AttractorCache(HuggingFaceCache):
                 "past_key_values must be of a Transformer to forget tokens again, as assisted generation does, got one "
                 f"of {type(self.held).__name__}, whose blocks cannot be undone; generate without an assistant"
             )
-        if not -self.held.length <= tokens_to_remove < 0:
+        if tokens_to_remove < -self.held.length:
             raise InputError(
-                f"tokens_to_remove must be between {-self.held.length} and 0, got {tokens_to_remove}; the number of "
-                "tokens to forget is given as a negative one"
+                f"tokens_to_remove must be at least {-self.held.length}, got {tokens_to_remove}; the number of tokens "
+                "to forget is given as a negative one, and the number to keep as a positive one"
             )
         self.held.length += tokens_to_remove
         if self.held.real is not None:

@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache as HuggingFaceCache
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
     SequenceClassifierOutput,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from attractor.errors import InputError, require
 from attractor.hf.cache import AttractorCache
@@ -40,13 +42,14 @@ class AttractorPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True  # mechanisms with a softmax run SDPA
     _tied_weights_keys = {}  # noqa: RUF012
-    _no_split_modules = ["Block", "StreamedBlock"]  # noqa: RUF012
 
     def __init__(self, config: AttractorConfig) -> None:
         super().__init__(config)
         built = self.task_config(config).build()
         self.model = built
         config.adopt(built.config)
+        # Tools that shard or place a model look up every name here among its modules, and fail where one is absent.
+        self._no_split_modules = sorted({type(block).__name__ for block in built.layers})
         for tensor in [*self.parameters(), *self.buffers()]:  # initialized by `build`, and not to be initialized again
             tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
         self.post_init()
@@ -130,15 +133,16 @@ class AttractorPreTrainedModel(PreTrainedModel):
             given = "neither" if input_ids is None else "both"
             raise InputError(f"one of input_ids and inputs_embeds must be given, got {given}; give the tokens alone")
         tokens = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
-        real = real_positions(tokens, attention_mask)
+        real = real_positions(tokens, attention_mask, 0 if cache is None else cache.get_seq_length())
         return *self.model.hidden(tokens, None if cache is None else cache.held, real, position_ids), real
 
     def _cache(self, given: Any, use_cache: bool | None) -> AttractorCache | None:
         if isinstance(given, AttractorCache):
             return given
-        if given is not None and given.get_seq_length() > 0:
+        if given is not None:
             raise InputError(
-                f"past_key_values must be what this model gave, got {type(given).__name__}; leave it out to start anew"
+                f"past_key_values must be a cache of this model, got {type(given).__name__}, which the model would not "
+                "fill; give AttractorCache(model.model), or leave it out and go on with what the model returns"
             )
         return AttractorCache(self.model) if use_cache else None
 
@@ -147,14 +151,14 @@ class AttractorPreTrainedModel(PreTrainedModel):
         """Record hidden states and attention maps of the forward passes in the context.
 
         The hidden states are the residual stream before the blocks and after every block of the fast path, the last
-        one after the final norm. The attention maps are in the order of computation."""
+        one after the final norm and multiplied by `logit_scale`. The attention maps are in the order of computation."""
         observed = Observed()
         with ExitStack() as stack:
             if self.config.output_attentions if attentions is None else attentions:
                 observed.weights = stack.enter_context(capture("weights"))["weights"]
             if self.config.output_hidden_states if hidden_states is None else hidden_states:
                 observed.stream = []
-                for module in [self.model.dropout, *fast_blocks(self.model), self.model.norm]:
+                for module in [self.model.dropout, *fast_blocks(self.model)]:
                     stack.callback(module.register_forward_hook(observed.record).remove)
             yield observed
 
@@ -169,9 +173,9 @@ class Observed:
         state = out[0] if isinstance(out, tuple) else out
         self.stream.append(state.mean(2) if state.ndim == 4 else state)  # the readout takes the mean of several streams
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        states = None if self.stream is None else (*self.stream[:-2], self.stream[-1])
+    def fields(self, hidden: Tensor) -> dict[str, Any]:
+        """Return the fields of the output. `hidden` takes the place of the last block's output."""
+        states = None if self.stream is None else (*self.stream[:-1], hidden)
         return {"hidden_states": states, "attentions": None if self.weights is None else tuple(self.weights)}
 
 
@@ -202,12 +206,14 @@ class AttractorModel(AttractorPreTrainedModel):
         return_dict: bool | None = None,
         **repetitions: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
-        """Return the hidden states after the last norm. The arguments are those of `AttractorForCausalLM`."""
+        """Return the hidden states after the last norm, multiplied by `logit_scale`.
+
+        The arguments are those of `AttractorForCausalLM`."""
         refuse_unknown(repetitions, position_ids)
         cache = self._cache(past_key_values, use_cache)
         with self.observed(output_hidden_states, output_attentions) as seen:
             hidden, *_ = self.encode(input_ids, inputs_embeds, attention_mask, position_ids, cache)
-        out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, **seen.fields)
+        out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, **seen.fields(hidden))
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
 
@@ -270,7 +276,7 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         if not (self.training and labels is not None if skip_logits is None else skip_logits):
             logits = F.linear(kept_positions(hidden, logits_to_keep), readout)
             logits = soft_capped(logits, self.model.logit_softcap)
-        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **seen.fields)
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **seen.fields(hidden))
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
     def _loss(self, hidden: Tensor, aux_loss: Tensor, labels: Tensor, n_items: Tensor | int | None) -> Tensor:
@@ -291,15 +297,22 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         return linear_cross_entropy(hidden.flatten(0, -2), self.model.readout, targets, self.model.logit_softcap)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *_: Any, **__: Any) -> Any:
-        if generation_config.cache_implementation is not None:
+        # Assisted generation of transformers 5.0 asks for a cache without windows by this name.
+        if generation_config.cache_implementation not in (None, "dynamic_full"):
             raise InputError(
                 f"cache_implementation must be left out, got {generation_config.cache_implementation!r}; models of "
                 "attractor bring a cache of their own"
             )
         if isinstance(self.model, RecurrentModel):
             generation_config.use_cache = False  # every iteration would need a cache of its own
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+        given = model_kwargs.get("past_key_values")
+        is_foreign = isinstance(given, HuggingFaceCache) and not isinstance(given, AttractorCache)
+        if generation_config.use_cache and (given is None or (is_foreign and given.get_seq_length() == 0)):
             model_kwargs["past_key_values"] = AttractorCache(self.model)
+
+
+# The Trainer's label smoothing shifts the labels of classes in this table alone. Other models would learn to copy.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[AttractorConfig.model_type] = AttractorForCausalLM.__name__
 
 
 class AttractorForSequenceClassification(AttractorPreTrainedModel):
@@ -326,7 +339,7 @@ class AttractorForSequenceClassification(AttractorPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config) + aux_loss
-        out = SequenceClassifierOutput(loss=loss, logits=logits, **seen.fields)
+        out = SequenceClassifierOutput(loss=loss, logits=logits, **seen.fields(hidden))
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
 
@@ -339,14 +352,15 @@ def refuse_unknown(repetitions: Mapping[str, Any], position_ids: Tensor | None) 
             raise TypeError(f"forward() got an unexpected keyword argument '{name}'")
 
 
-def real_positions(tokens: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+def real_positions(tokens: Tensor, attention_mask: Tensor | None, n_cached: int = 0) -> Tensor | None:
     """Return B T: which tokens are not padding. None means all, for which attention has faster implementations."""
     if attention_mask is None:
         return None
-    if attention_mask.ndim != 2 or attention_mask.shape[1] < tokens.shape[1]:
+    if attention_mask.ndim != 2 or attention_mask.shape[1] != n_cached + tokens.shape[1]:
         raise InputError(
             f"attention_mask must be B S with 0 at padding, for all positions so far, got "
-            f"{tuple(attention_mask.shape)} for tokens of shape {tuple(tokens.shape)}; give what the tokenizer gives"
+            f"{tuple(attention_mask.shape)} for {n_cached} cached positions and tokens of shape {tuple(tokens.shape)}; "
+            "give what the tokenizer gives, and past_key_values as the model returned it"
         )
     real = attention_mask[:, -tokens.shape[1] :].bool()
     # A compiler or exporter cannot look at values, so it always has the mask.
