@@ -289,6 +289,43 @@ def test_unsupported_fields_are_refused_by_name(name: str, llama: Path) -> None:
     assert_in_one_line(refused, words)
 
 
+YARN_WITHOUT_A_NUMBER = {"rope_type": "yarn", "factor": "4", "original_max_position_embeddings": 64}
+MALFORMED: dict[str, dict[str, Any]] = {
+    "rms_norm_eps": {"rms_norm_eps": None},
+    "num_key_value_heads": {"num_key_value_heads": "4"},
+    "head_dim": {"head_dim": "8"},
+    "rope_parameters": {"rope_parameters": "linear"},
+    "rope_scaling": {"rope_scaling": "x"},
+    "factor": {"rope_parameters": YARN_WITHOUT_A_NUMBER},
+    "rope_theta": {"rope_parameters": {"rope_theta": "x"}},
+    "short_factor": {"rope_parameters": LONG | {"short_factor": 5}},
+    "layer_types": {"layer_types": 5},
+    "hidden_size": {"hidden_size": True},
+    "attractor": {"model_type": "attractor"},
+    "query_pre_attn_scalar": {"model_type": "gemma2", "query_pre_attn_scalar": None},
+    "query_pre_attn_scalar ": {"model_type": "gemma2", "query_pre_attn_scalar": 0},
+    "sliding_window": {"model_type": "mistral", "sliding_window": "x"},
+    "logits_scaling": {"model_type": "granite", "logits_scaling": 0},
+    "logits_scaling ": {"model_type": "granite", "logits_scaling": None},
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_fields_are_refused_by_name(name: str, llama: Path) -> None:
+    change(llama / "config.json", **MALFORMED[name])
+    with pytest.raises(InputError) as refused:
+        import_model(llama)
+    assert_in_one_line(refused, [f"{name.strip()} must be ", "got "])
+
+
+@pytest.mark.parametrize("weight_map", [[], None])
+def test_an_index_without_names_is_refused(weight_map: Any, llama: Path) -> None:
+    (llama / SINGLE).unlink()
+    (llama / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(InputError, match=r"weight_map in .* must hold names of files"):
+        import_model(llama)
+
+
 def test_an_untied_model_without_its_readout_is_refused(llama: Path) -> None:
     change_weights(llama, lambda weights: {name: w for name, w in weights.items() if name != "lm_head.weight"})
     with pytest.raises(InputError, match=r"lm_head.weight must be in .* tie_word_embeddings is false, and is missing"):

@@ -13,7 +13,16 @@ from attractor.attention import PRESETS, AttentionConfig
 from attractor.attention.config import STAGES
 from attractor.attention.position import parse_scaling
 from attractor.errors import InputError
-from attractor.hf.read_config import GLOBAL, LOCAL, Described, rope_type, rotation
+from attractor.hf.read_config import (
+    GLOBAL,
+    LOCAL,
+    Described,
+    mapping,
+    number,
+    refuse_other_than_lists,
+    rope_type,
+    rotation,
+)
 from attractor.hf.weights import LAYOUTS, Tie
 from attractor.hf.write_config import alike, described_shape, first_layer, latent_sizes
 from attractor.models.config import ROTATIONS, ModelConfig
@@ -78,7 +87,7 @@ LOCAL_OR_GLOBAL = Need(
     "full_attention or sliding_attention, once for each layer",
     lambda stored: (
         {*(stored.get("layer_types") or ())} <= {GLOBAL, LOCAL}
-        and len(stored.get("layer_types") or range(stored["num_hidden_layers"])) == stored["num_hidden_layers"]
+        and len(stored.get("layer_types") or range(number(stored, "num_hidden_layers"))) == stored["num_hidden_layers"]
     ),
     "other kinds of layers",
 )
@@ -143,8 +152,8 @@ class Architecture:
         """Return the content of config.json over the defaults, under the names that Llama has."""
         known = {self.aliases.get(name, name): value for name, value in stored.items()}
         described = dict(DEFAULTS) | dict(self.defaults) | known
-        by_layer: Any = described.get("rope_parameters") or {}
-        local = by_layer.get("sliding_attention") or {}
+        refuse_other_than_lists(described, "layer_types", "no_rope_layers")
+        local = mapping(mapping(described, "rope_parameters"), "sliding_attention")
         return described | {"rope_parameters": rotation(described), "local_rope_parameters": local}
 
     def config(self, stored: Mapping[str, Any]) -> TransformerConfig:

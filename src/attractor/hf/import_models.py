@@ -35,6 +35,11 @@ def import_model(folder: str | Path, dtype: torch.dtype | None = None) -> Langua
     folder = Path(folder).expanduser()
     described = describe(folder)
     if described["model_type"] == ATTRACTOR_TYPE:
+        if not isinstance(described.get(ATTRACTOR_TYPE), dict):
+            raise InputError(
+                f"{ATTRACTOR_TYPE} must be the model's configuration in '{folder / 'config.json'}', got "
+                f"{described.get(ATTRACTOR_TYPE)!r}; export the model again"
+            )
         config, foreign = model_config(described[ATTRACTOR_TYPE]), None
     else:
         foreign = architecture(described["model_type"])

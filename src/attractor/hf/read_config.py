@@ -13,46 +13,86 @@ from attractor.errors import InputError
 from attractor.models.transformer import layer_indices
 
 Described = Mapping[str, Any]  # a config.json, over the defaults of its architecture
+ROTARY_NUMBERS = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "attention_factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+)
 
 
 def shape(stored: Described) -> dict[str, Any]:
     """Translate the fields that all architectures have."""
     d_model, n_heads = number(stored, "hidden_size"), number(stored, "num_attention_heads")
-    head_dim = stored.get("head_dim") or d_model // n_heads
+    head_dim = number(stored, "head_dim", d_model // n_heads)
     return {
         "vocab_size": number(stored, "vocab_size"),
         "d_model": d_model,
         "n_heads": n_heads,
-        "n_kv_heads": stored.get("num_key_value_heads") or n_heads,
+        "n_kv_heads": number(stored, "num_key_value_heads", n_heads),
         "n_layers": number(stored, "num_hidden_layers"),
         "d_ff": number(stored, "intermediate_size"),
         "max_seq_len": number(stored, "max_position_embeddings"),
         "head_dim": None if head_dim * n_heads == d_model else head_dim,
         "tied_embeddings": bool(stored["tie_word_embeddings"]),
-        "norm_eps": float(stored["rms_norm_eps"]),
+        "norm_eps": real(stored, "rms_norm_eps"),
         "positions": "rope",
-        "rope_theta": float(stored["rope_parameters"].get("rope_theta") or 10000.0),
+        "rope_theta": real(stored["rope_parameters"], "rope_theta", 10000.0),
         "rope_scaling": scaling(stored),
-        "rope_fraction": float(stored["rope_parameters"].get("partial_rotary_factor") or 1.0),
+        "rope_fraction": real(stored["rope_parameters"], "partial_rotary_factor", 1.0),
         "qkv_bias": bool(stored.get("attention_bias")),
         "out_bias": bool(stored.get("attention_bias")),
         "mlp_bias": bool(stored.get("mlp_bias")),
     }
 
 
-def number(stored: Described, name: str) -> int:
-    value = stored.get(name)
-    if not isinstance(value, int) or value < 1:
+def number(stored: Described, name: str, default: int | None = None) -> int:
+    """Return a whole number. The default replaces null and 0."""
+    value = stored.get(name) if default is None else stored.get(name) or default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1 in config.json, got {value!r}; restore the file")
     return value
+
+
+def real(stored: Described, name: str, default: float | None = None) -> float:
+    """Return a positive number. The default replaces null and 0."""
+    value = stored.get(name) if default is None else stored.get(name) or default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise InputError(f"{name} must be a number above 0 in config.json, got {value!r}; restore the file")
+    return float(value)
+
+
+def mapping(stored: Described, name: str) -> Described:
+    """Return an object of config.json, which is empty where it is left out or null."""
+    value = stored.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} must be an object in config.json, got {value!r}; restore the file")
+    return value
+
+
+def refuse_other_than_lists(stored: Described, *names: str) -> None:
+    for name in names:
+        if not isinstance(stored.get(name) or [], list | tuple):
+            raise InputError(f"{name} must be a list in config.json, got {stored[name]!r}; restore the file")
 
 
 def rotation(stored: Described) -> dict[str, Any]:
     """Collect the rotary parameters: one field since transformers 5, several fields before."""
     separate = {name: stored[name] for name in ("rope_theta", "partial_rotary_factor") if stored.get(name)}
-    rope = stored.get("rope_parameters") or {}
+    rope = mapping(stored, "rope_parameters")
     # Architectures with sliding windows have parameters for each kind of layer.
-    return separate | (stored.get("rope_scaling") or {}) | (rope.get("full_attention") or rope)
+    collected = separate | dict(mapping(stored, "rope_scaling")) | dict(mapping(rope, "full_attention") or rope)
+    for name in ROTARY_NUMBERS:
+        real(collected, name, 1.0)  # 1.0 passes where the number is left out, and each use has its own default
+    refuse_other_than_lists(collected, "short_factor", "long_factor")
+    return collected
 
 
 def rope_type(stored: Described, field: str = "rope_parameters") -> str:
@@ -105,8 +145,9 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 def windows(stored: Described, layer_types: Sequence[str]) -> dict[str, Any]:
     """Translate the kinds of the layers. A window that covers all positions counts as none."""
-    window, n_layers = stored.get("sliding_window"), number(stored, "num_hidden_layers")
-    if LOCAL not in layer_types or not window or window >= stored["max_position_embeddings"]:
+    longest, n_layers = stored["max_position_embeddings"], number(stored, "num_hidden_layers")
+    window = number(stored, "sliding_window", longest)
+    if LOCAL not in layer_types or window >= longest:
         return {}
     without = frozenset(index for index, kind in enumerate(layer_types) if kind == GLOBAL)
     rules = [f"{rule}:{n}" for rule in ("every", "first") for n in range(1, n_layers + 1)]
@@ -138,10 +179,10 @@ def last_with_window(stored: Described) -> dict[str, Any]:
 
 def with_local_rope(stored: Described, kinds: Sequence[str], theta: float) -> dict[str, Any]:
     """Translate the kinds of the layers where those with a window have a RoPE of their own."""
-    fields, theta = shape(stored), float(stored["local_rope_parameters"].get("rope_theta") or theta)
+    fields, theta = shape(stored), real(stored["local_rope_parameters"], "rope_theta", theta)
     is_other = LOCAL in kinds and (theta != fields["rope_theta"] or fields["rope_scaling"] is not None)
     longest = stored["max_position_embeddings"] + is_other  # a wide window changes nothing but the rotation
-    window = min(stored.get("sliding_window") or longest, stored["max_position_embeddings"])
+    window = min(number(stored, "sliding_window", longest), stored["max_position_embeddings"])
     full = dict(stored) | {"max_position_embeddings": longest, "sliding_window": window}
     return fields | windows(full, kinds) | {"local_rope_theta": theta if is_other else None}
 
@@ -172,8 +213,8 @@ def gemma2(stored: Described) -> dict[str, Any]:
 
 
 def gemma3(stored: Described) -> dict[str, Any]:
-    kinds = kinds_of_layers(stored, stored.get("sliding_window_pattern") or 6)
-    local = with_local_rope(stored, kinds, stored.get("rope_local_base_freq") or 1e4)
+    kinds = kinds_of_layers(stored, number(stored, "sliding_window_pattern", 6))
+    local = with_local_rope(stored, kinds, real(stored, "rope_local_base_freq", 1e4))
     return normed(stored) | scaled_embeddings(stored) | local | capped(stored)
 
 
@@ -183,7 +224,7 @@ def capped(stored: Described) -> dict[str, Any]:
         "norms_per_block": 4,
         "softcap": stored["attn_logit_softcapping"],
         "logit_softcap": stored["final_logit_softcapping"],
-        "attention_scale": float(stored["query_pre_attn_scalar"]) ** -0.5,
+        "attention_scale": real(stored, "query_pre_attn_scalar") ** -0.5,
     }
 
 
@@ -205,10 +246,10 @@ def rotated_layers_of(n_layers: int, every: int | None) -> list[int]:
 
 def multiplied(stored: Described) -> dict[str, Any]:
     return shape(stored) | {
-        "embedding_scale": float(stored["embedding_multiplier"]),
-        "branch_scale": float(stored["residual_multiplier"]),
-        "attention_scale": float(stored["attention_multiplier"]),
-        "logit_scale": 1 / stored["logits_scaling"],
+        "embedding_scale": real(stored, "embedding_multiplier"),
+        "branch_scale": real(stored, "residual_multiplier"),
+        "attention_scale": real(stored, "attention_multiplier"),
+        "logit_scale": 1 / real(stored, "logits_scaling"),
     }
 
 
@@ -239,7 +280,7 @@ def starcoder2(stored: Described) -> dict[str, Any]:
 
 def parallel_with_one_norm(stored: Described) -> dict[str, Any]:
     style = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1}
-    return shape(stored) | style | {"logit_scale": float(stored["logit_scale"])}
+    return shape(stored) | style | {"logit_scale": real(stored, "logit_scale")}
 
 
 def paired(stored: Described) -> dict[str, Any]:
@@ -270,5 +311,5 @@ def latent(stored: Described) -> dict[str, Any]:
     weight = rope.get("mscale_all_dim")
     if weight and rope_type(stored) != "default":
         width = number(stored, "qk_nope_head_dim") + number(stored, "qk_rope_head_dim")
-        fields["attention_scale"] = width**-0.5 * growth(rope["factor"], weight) ** 2
+        fields["attention_scale"] = width**-0.5 * growth(real(rope, "factor"), weight) ** 2
     return fields | {"attention": AttentionConfig(project=project)}
