@@ -22,7 +22,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -305,7 +305,7 @@ def find_runs(root: str | Path) -> list[RunFolder]:
 def run_paths(folder: Path, skip_unreadable: bool = False) -> Iterator[Path]:
     """Yield the folder of every run at or below `folder`, damaged runs included, by path. A folder that was removed
     meanwhile, or may not be read, is an error or is skipped."""
-    with suppress(OSError) if skip_unreadable else nullcontext():
+    with suppress(*([OSError] if skip_unreadable else [])):
         if (folder / CONFIG).exists():
             yield folder
             return
