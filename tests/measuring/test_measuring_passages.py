@@ -45,7 +45,7 @@ def test_the_first_token_is_the_start_token() -> None:
     found = passages(TEXT, letters, 3, 10, 7, 0)
     assert found.shape == (3, 10)
     assert (found[:, 0] == 7).all()
-    assert (found[:, 1:] == passages(TEXT, letters, 3, 9, None, 0)).all()
+    assert (found[:, 1:] == passages(TEXT, letters, 3, 10, None, 0)[:, :9]).all()  # at the same places
 
 
 def test_a_text_just_long_enough_suffices_and_a_shorter_one_is_refused() -> None:

@@ -55,12 +55,12 @@ def passages(
     """Return passages of `length` tokens; the first token of each is the model's start token, if it has one."""
     leading = [] if start is None else [start]
     n_of_text = length - len(leading)
+    reach = length * LONGEST_TOKEN  # also with a start token, so that all models read the same places
     rng = np.random.default_rng(seed)
     bounds = [len(text) * number // n_samples for number in range(n_samples + 1)]
     drawn = []
     for begin, end in pairwise(bounds):
         stretch = text[begin:end]
-        reach = n_of_text * LONGEST_TOKEN
         at = _line_near(stretch, int(rng.integers(0, max(len(stretch) - reach, 0) + 1)))
         tokens = encode(stretch[at : at + reach])[:n_of_text] if at else []
         if len(tokens) < n_of_text:
