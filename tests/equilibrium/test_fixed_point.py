@@ -408,6 +408,15 @@ def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None
     assert off[-1] < 0.01 * off[0]
 
 
+def test_one_backward_iteration_reaches_tokens_without_a_gradient_of_their_own() -> None:
+    """Criterion: if only the last token has a gradient g, one iteration of (5) gives g + J'g at every token."""
+    step, u = Linear(7, 0.5), inputs().requires_grad_()
+    g = torch.zeros_like(u)
+    g[:, -1] = 1
+    (found,) = torch.autograd.grad(Solver("deq", 5, backward_iterations=1).solve(step, u).state, u, g)
+    torch.testing.assert_close(found, g + torch.einsum("tiuj,bti->buj", step.matrix, g))
+
+
 @contextmanager
 def saved_numbers() -> Iterator[list[int]]:
     saved: list[int] = []

@@ -158,11 +158,12 @@ class _Orbit:
             self.changes = [*self.changes, (r - self.r, flat - self.flat_image)][-self.depth :]
         self.image, self.flat_image, self.r = image, flat, r
         with torch.no_grad():
-            size = torch.linalg.vector_norm(flat_z, dim=-1).clamp(min=torch.finfo(flat_z.dtype).tiny)
-            relative = torch.linalg.vector_norm(r, dim=-1) / size
+            norm, image_norm = (torch.linalg.vector_norm(x, dim=-1) for x in (flat_z, flat))
+            size = torch.where(norm == 0, image_norm, norm)  # a token without gradient starts (5) at zero
+            relative = torch.linalg.vector_norm(r, dim=-1) / size.clamp(min=torch.finfo(flat_z.dtype).tiny)
             self.residual = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
             self.trace.append(self.residual.mean())
-            self.noise = 4 * torch.finfo(image.dtype).eps * torch.linalg.vector_norm(flat, dim=-1)
+            self.noise = 4 * torch.finfo(image.dtype).eps * image_norm
 
 
 class _Search(_Orbit):
