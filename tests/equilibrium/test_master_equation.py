@@ -383,6 +383,15 @@ def test_the_flow_of_a_sparse_generator_converges_to_the_stationary_distribution
     assert (late - stationary(generator)).abs().max() < 1e-8
 
 
+def test_euler_takes_integers_and_refuses_an_impossible_number_of_steps() -> None:
+    generator = random_generator(3)
+    found = euler(generator, torch.tensor([1, 0, 0]), 0.1, 2)
+    torch.testing.assert_close(found, euler(generator, vertex(3, 0), 0.1, 2))
+    for n_steps in (2.5, -3):
+        with pytest.raises(InputError, match=f"n_steps must be an integer of at least 0, got {n_steps}"):
+            euler(generator, vertex(3, 0), 0.1, n_steps)  # type: ignore[arg-type]
+
+
 def test_euler_converges_to_the_flow_at_first_order() -> None:
     """Criterion: (2) is a first-order method for (1), so half the step leaves half the error."""
     generator, x0 = random_generator(N), vertex(N, 0)
@@ -467,6 +476,16 @@ def test_relative_entropy_has_the_gradient_of_its_formula() -> None:
     p, logits = distributions(5, 6, seed=4), torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     (found,) = torch.autograd.grad(relative_entropy(p, logits.softmax(-1)).sum(), logits)
     torch.testing.assert_close(found, logits.detach().softmax(-1) - p, rtol=1e-10, atol=1e-14)
+
+
+def test_relative_entropy_has_a_gradient_where_p_is_zero_or_far_below_q() -> None:
+    """Criterion: the gradient is log(p / q) for p, and 1 - p / q for q. Where p is 0, that for p is -1."""
+    p = torch.tensor([0.0, 1e-30, 0.2, 0.8], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([0.3, 0.2, 0.4, 0.1], dtype=torch.float64, requires_grad=True)
+    for_p, for_q = torch.autograd.grad(relative_entropy(p, q), (p, q))
+    expected = (p / q).log()
+    torch.testing.assert_close(for_p, torch.cat([-torch.ones(1), expected[1:]]))
+    torch.testing.assert_close(for_q, 1 - p / q)
 
 
 @pytest.mark.parametrize("part", [0.3, 1.0])

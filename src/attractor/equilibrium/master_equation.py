@@ -33,7 +33,8 @@ BLOCK = 64
 def random_generator(n: int, seed: int = 0, density: float = 1.0) -> Float[Tensor, "n n"]:
     """Draw an irreducible generator in fp64 with rates from (0, 1].
 
-    Below density 1 it is sparse and contains a cycle through all states.
+    Below density 1 it is sparse and contains a cycle through all states. The rates of a pair that is drawn more than
+    once are added up there, so a few may exceed 1.
     """
     require(n >= 2, "n", "at least 2", n, "one state has nowhere to go")
     require(0 <= density <= 1, "density", "between 0 and 1", density, "it is the share of pairs with a rate")
@@ -102,6 +103,8 @@ def euler(
     A step above `largest_step` is taken with a warning. At exactly that step the iteration may oscillate forever.
     """
     require(dt > 0, "dt", "positive", dt, "largest_step(generator) is the largest safe one")
+    fits = isinstance(n_steps, int) and n_steps >= 0
+    require(fits, "n_steps", "an integer of at least 0", n_steps, "0 returns x0")
     entries = _checked_one(generator)
     largest = _largest_step(entries)
     if dt > largest:
@@ -139,13 +142,20 @@ def flow(
 
 
 def relative_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Return D(p, q) in nats: 0 if p = q, infinite if q is 0 where p is not."""
+    """Return D(p, q) in nats: 0 if p = q, infinite if q is 0 where p is not.
+
+    The gradient for p is log(p / q), without a constant. Where p is 0 it is infinite, and -1 is given in its place.
+    """
     # Each term on the right of (3) is non-negative and of second order in p - q, so nothing cancels if p and q almost
     # agree; sums of p log(p / q) would end in rounding errors of both signs.
     positive = q > 0
     base = torch.where(positive, q, 1)
-    excess = torch.where(positive, (p - q) / base, 0)
-    terms = base * (torch.special.xlog1py(1 + excess, excess) - excess).clamp(min=0)
+    near = (p > base / 2) | (p < 0)  # a negative p has no entropy, and stays NaN
+    excess = torch.where(positive & near, (p - q) / base, 0)
+    close = base * (torch.special.xlog1py(1 + excess, excess) - excess).clamp(min=0)
+    # Far below q nothing cancels either, and the gradient of log1p would be lost or NaN.
+    far = p * (torch.where(p > 0, p, base).log() - base.log()) - p + base
+    terms = torch.where(near, close, far)
     return torch.where(positive, terms, torch.where(p > 0, torch.inf, 0)).sum(-1)
 
 
@@ -213,6 +223,7 @@ def _largest_step(entries: Tensor) -> float:
 def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
     """Return the distributions as columns of a matrix, which dense and sparse generators can multiply."""
     n = generator.shape[-1]
+    x0 = x0 if x0.is_floating_point() else x0.to(generator)
     if x0.shape[-1] != n:
         raise InputError(f"x0 must have {n} states in its last dimension, got shape {tuple(x0.shape)}; transpose it")
     if not (x0 >= 0).all():
