@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attractor.attention import Cache, build
+from attractor.errors import InputError
 
 
 @pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 1, 4], [1, 7, 1]], ids=str)
@@ -60,3 +61,11 @@ def test_caches_share_nothing() -> None:
     first, second = layer.new_cache(), layer.new_cache()
     layer(torch.randn(1, 3, 8), cache=first)
     assert (first.length, second.length) == (3, 0)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_a_cache_cannot_be_cropped_to_positions_that_it_does_not_hold(length: int) -> None:
+    cache = Cache()
+    cache.append(torch.zeros(1, 1, 3, 2))
+    with pytest.raises(InputError, match=f"length must be from 0 to the 3 cached positions, got {length}"):
+        cache.crop(length)

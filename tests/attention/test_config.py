@@ -1,6 +1,7 @@
 """Configs of mechanisms are data: they compare by value, change by field, survive storage, and refuse invalid
 values."""
 
+import math
 import re
 from typing import Any
 
@@ -122,8 +123,9 @@ def test_a_stored_config_of_another_form_is_refused(stored: dict[str, Any], mess
     [
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
-        ({"softcap": 0.0}, "softcap must be positive or None, got 0.0"),
-        ({"softcap": -1.0}, "softcap must be positive or None, got -1.0"),
+        ({"softcap": 0.0}, "softcap must be positive and finite, or None, got 0.0"),
+        ({"softcap": -1.0}, "softcap must be positive and finite, or None, got -1.0"),
+        ({"softcap": math.inf}, "softcap must be positive and finite, or None, got inf"),
         ({"dt": 0.0}, "dt must be positive and finite, got 0.0"),
         ({"dt": -0.1}, "dt must be positive and finite, got -0.1"),
         ({"n_steps": 0}, "n_steps must be an integer of at least 1, got 0"),
@@ -135,8 +137,13 @@ def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) 
         PRESETS["coupled-euler"].replace(**changes)
 
 
+def test_a_layer_before_the_first_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^layer_index must be at least 0, got -1; the first layer has 0"):
+        build("differential", 16, 4, layer_index=-1)
+
+
 def test_differential_refuses_its_own_bad_values() -> None:
     with pytest.raises(InputError, match=r"^unknown form of differential attention 'vector'; did you mean 'vectors'"):
         Differential(form="vector")
-    with pytest.raises(InputError, match=r"^softcap must be positive or None, got -1.0$"):
+    with pytest.raises(InputError, match=r"^softcap must be positive and finite, or None, got -1.0; "):
         Differential(softcap=-1.0)

@@ -145,6 +145,11 @@ def test_a_cache_is_not_continued_where_its_keys_would_turn_otherwise(scaling: s
     rope.refuse_other_rotation(0, torch.arange(40))  # at once, without a cache
     if scaling.startswith("longrope"):
         rope.refuse_other_rotation(17, torch.tensor([17]))  # the cached keys were turned by the second list, too
+    layer, x = build("standard", 16, 2), torch.zeros(1, 17, 16)
+    cache = layer.new_cache()
+    layer(x[:, :16], rope=rope, cache=cache)
+    with pytest.raises(InputError, match=r"from a cache must stay within 16 positions"):
+        layer(x[:, 16:], rope=rope, cache=cache)
 
 
 def test_padding_in_the_cache_is_no_position_of_a_rotation() -> None:

@@ -105,7 +105,7 @@ def test_a_run_without_interventions_keeps_its_name(config: TrainConfig) -> None
         ({"qk_clip": 30.0, "attention": "coupled-euler"}, "the coupling is not linear"),
         ({"qk_clip": 30.0, "sigma_reparam": True}, "sigma_reparam must be off with qk_clip"),
         ({"quack": 1.0, "sigma_reparam": True}, "sigma_reparam must be off with quack"),
-        ({"softcap": 0.0}, "softcap must be positive or None"),
+        ({"softcap": 0.0}, "softcap must be positive and finite, or None"),
         ({"z_loss": -1.0}, "z_loss must be"),
     ],
 )

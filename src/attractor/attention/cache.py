@@ -8,7 +8,7 @@ cache holds only the last `window` positions.
 import torch
 from torch import Tensor
 
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 
 
 class Cache:
@@ -48,6 +48,8 @@ class Cache:
 
     def crop(self, length: int) -> None:
         """Forget the positions from `length` on."""
+        rule = f"from 0 to the {self.length} cached positions"
+        require(0 <= length <= self.length, "length", rule, length, "crop forgets positions and adds none")
         if self.window is not None and length < self.length:
             if self.length > self.window:
                 raise InputError(

@@ -81,6 +81,7 @@ class Attention(nn.Module):
         if layer_index == 0:  # one warning for a model, whose layers are alike
             warn_of_redundancy(config)
         require(n_heads >= 1, "n_heads", "at least 1", n_heads)
+        require(layer_index >= 0, "layer_index", "at least 0", layer_index, "the first layer has 0")
         if head_dim is None:
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
             head_dim = d_model // n_heads
@@ -207,7 +208,9 @@ class Attention(nn.Module):
                 f"rope width must be {self.rope_width} for this layer (`layer.rope_width`), got {rope.width}"
             )
         if isinstance(rope, Rope):
-            return rope.at(torch.arange(past, past + x.shape[1], device=x.device))
+            positions = torch.arange(past, past + x.shape[1], device=x.device)
+            rope.refuse_other_rotation(past, positions)
+            return rope.at(positions)
         return rope
 
     def new_cache(self) -> Cache:

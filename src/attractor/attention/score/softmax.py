@@ -58,10 +58,11 @@ class SoftmaxScore(nn.Module):
 
 
 def require_scoring(softcap: float | None, z_loss: float, scale: float | None, window: int | None) -> None:
-    require(softcap is None or softcap > 0, "softcap", "positive or None", softcap)
+    fits = softcap is None or 0 < softcap < math.inf
+    require(fits, "softcap", "positive and finite, or None", softcap, "None is no soft-cap")
     require(0 <= z_loss < math.inf, "z_loss", "at least 0 and finite", z_loss, "0 is no penalty")
     require(scale is None or 0 < scale < math.inf, "attention_scale", "positive and finite, or None", scale)
-    is_valid = window is None or (isinstance(window, int) and window >= 1)
+    is_valid = window is None or (isinstance(window, int) and not isinstance(window, bool) and window >= 1)
     require(is_valid, "window", "an integer of at least 1, or None", window, "1 is the position alone")
 
 
