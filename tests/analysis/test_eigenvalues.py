@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.analysis import (
@@ -135,7 +136,7 @@ def test_search_that_is_cut_short_warns() -> None:
 
 
 def test_eigenvalues_of_a_small_nonlinear_map() -> None:
-    """Criterion: the eigenvalues are those of the derivative at the point, and 0 for directions outside a tangent
+    """Criterion: the eigenvalues are those of the derivative at the point, with none for directions outside a tangent
     space."""
     matrix, x = normal(6, 6), normal(6, seed=1)
     derivative = (1 - (matrix @ x).tanh().square()).unsqueeze(-1) * matrix
@@ -144,7 +145,7 @@ def test_eigenvalues_of_a_small_nonlinear_map() -> None:
     symmetric = matrix @ matrix.T
     values, vectors = torch.linalg.eigh(symmetric)
     found = eigenvalues(lambda x: symmetric @ x / (symmetric @ x).norm(), vectors[:, -1], tangent=sphere_tangent())
-    expected = torch.cat([values[:-1].flip(0) / values[-1], torch.zeros(1).double()]).to(torch.complex128)
+    expected = (values[:-1].flip(0) / values[-1]).to(torch.complex128)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -222,3 +223,20 @@ def test_as_many_probes_as_dimensions_are_exact() -> None:
 def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         leading_eigenvalues(*linear(torch.eye(3)), **asked)
+
+
+@pytest.mark.parametrize("n_rows", [4, 130])
+def test_a_tangent_space_has_no_eigenvalues_for_its_normals(n_rows: int) -> None:
+    """Criterion: rows of four channels that move half way to a fixed point have three eigenvalues of 0.5 each, from
+    the dense matrix and by Krylov-Schur."""
+    x = F.normalize(normal(n_rows, 4), dim=-1)
+
+    def step(y: Tensor) -> Tensor:
+        return F.normalize(x + 0.5 * (y - x), dim=-1)
+
+    found = leading_eigenvalues(step, x, k=10, tangent=sphere_tangent())
+    torch.testing.assert_close(found.real, torch.full((10,), 0.5, dtype=torch.float64))
+    if n_rows == 4:
+        assert eigenvalues(step, x, tangent=sphere_tangent()).shape == (12,)
+        with pytest.raises(InputError, match="k must be at most 12, the dimension of the tangent space, got 13"):
+            leading_eigenvalues(step, x, k=13, tangent=sphere_tangent())

@@ -27,6 +27,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
+from attractor.analysis.finite_time import start_frame
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.state import Step, require_at_most, require_count, warn_unconverged
 from attractor.analysis.tangent import Tangent
@@ -50,7 +51,7 @@ class Eigenvalues:
 def eigenvalues(step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None) -> Tensor:
     """Return all eigenvalues of a small system, largest modulus first, from the dense matrix."""
     j = Jacobian(step, x, batched, tangent)
-    return j.result(_ordered(torch.linalg.eigvals(j.dense().double()), "modulus"))
+    return j.result(_ordered(_dense_eigenvalues(j), "modulus"))
 
 
 @takes_effort
@@ -71,7 +72,9 @@ def estimate_eigenvalues(
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
     require_at_most("k", k, j.dim, "the state")
     if j.dim <= DENSE_UP_TO or 4 * k > j.dim:
-        values = _ordered(torch.linalg.eigvals(j.dense().double()), by)[:, :k]
+        values = _dense_eigenvalues(j)
+        require_at_most("k", k, values.shape[-1], "the tangent space")
+        values = _ordered(values, by)[:, :k]
         return Eigenvalues(j.result(values), j.result(torch.zeros_like(values.real)), j.dim, tolerance)
     values, residual, n_products = _krylov_schur(j, k, by, tolerance, max_products)
     return Eigenvalues(j.result(values.to(x.device)), j.result(residual.to(x.device)), n_products, tolerance)
@@ -106,6 +109,14 @@ def largest_imaginary_part(
 ) -> Tensor:
     """Return the frequency of the fastest oscillation of dx = J x dt, in radians per unit of time."""
     return leading_eigenvalues(step, x, 1, "imaginary", batched, tangent, effort)[..., 0].imag.abs().to(x.dtype)
+
+
+def _dense_eigenvalues(j: Jacobian) -> Complex[Tensor, "B k"]:
+    """Return all eigenvalues. With a tangent space, they are those of the map within it: normals add no zeros."""
+    if j.tangent is None:
+        return torch.linalg.eigvals(j.dense().double())
+    frame = start_frame(j, j.dim, 1)
+    return torch.linalg.eigvals(frame.double().mT @ j.times(frame).double())
 
 
 def _krylov_schur(
