@@ -138,7 +138,9 @@ def test_maps_of_a_batch_are_measured_separately() -> None:
         torch.testing.assert_close(part[2, 1], alone)
 
 
-@pytest.mark.parametrize("block", [0, -2])
+@pytest.mark.parametrize("block", [0, -2, 2.5])
 def test_invalid_block_lengths_are_refused(block: int) -> None:
-    with pytest.raises(InputError, match=rf"^block must be at least 1, got {block}; "):
+    with pytest.raises(InputError, match=rf"^block must be an integer of at least 1, got {block}; "):
         lumpability_defect(torch.eye(4), block)
+    with pytest.raises(InputError, match=r"^weights must be square maps, got \(3, 4\); "):
+        lumpability_defect(torch.ones(3, 4), 2)

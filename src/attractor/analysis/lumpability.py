@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attractor.errors import InputError
+from attractor.errors import require
 
 
 class Lumpability(NamedTuple):
@@ -45,8 +45,12 @@ class Lumpability(NamedTuple):
 
 def lumpability_profile(weights: Float[Tensor, "*batch T T"], block: int) -> Lumpability:
     """Return the defect of each map and its two parts; all three lie in [0, 1]."""
-    if block < 1:
-        raise InputError(f"block must be at least 1, got {block!r}; it is the number of positions pooled into one")
+    fits = isinstance(block, int) and block >= 1
+    require(fits, "block", "an integer of at least 1", block, "it is the number of positions pooled into one")
+    shape = tuple(weights.shape)
+    require(
+        weights.ndim >= 2 and shape[-1] == shape[-2], "weights", "square maps", shape, "give as many keys as queries"
+    )
     member = membership(weights, block)
     mass = weights.to(member.dtype) @ member  # (1)
     in_own_block = member.bool()
