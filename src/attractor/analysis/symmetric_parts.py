@@ -1,7 +1,7 @@
 """The symmetric and antisymmetric parts of a Jacobian: what it stretches and what it rotates.
 
     S = (J + J') / 2,    A = (J - J') / 2,    v'J v = v'S v,    |J|_F^2 = |S|_F^2 + |A|_F^2                 (1)
-    eigenvalues of S: the rates, positive and negative, at which |v|^2 changes under dx = J x dt             (2)
+    eigenvalues of S: the rates, positive and negative, at which |v| changes under dv = J v dt               (2)
     oscillatory share    |A|_F^2 / (|S|_F^2 + |A|_F^2)                                                      (3)
     E |S z|^2 = |S|_F^2,  E |A z|^2 = |A|_F^2    over vectors z of random signs (Hutchinson)                (4)
 
