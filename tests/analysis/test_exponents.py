@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -157,7 +158,7 @@ def test_samples_do_not_influence_one_another() -> None:
 
 
 def test_the_number_of_calls_of_the_step() -> None:
-    """Criterion: the step is called T times for the orbit, T times for each half sweep, and three times for checks,
+    """Criterion: the step is called T times for the orbit, T times for each half sweep, and four times for checks,
     since whole blocks pass at once. With one direction at a time, three sweeps take at most 15 (k + 8) passes."""
     matrix, n_calls = normal(60, 60) / 60**0.5, 0
 
@@ -170,7 +171,7 @@ def test_the_number_of_calls_of_the_step() -> None:
         step, torch.zeros(60, dtype=torch.float64), n_steps=16, k=4, effort=Effort(tolerance=0.0, max_iterations=3)
     )
     assert found.n_sweeps == 3
-    assert n_calls <= 16 * (1 + 2 * 3) + 3
+    assert n_calls <= 16 * (1 + 2 * 3) + 4
     n_calls = 0
     finite_time(
         step, torch.zeros(60, dtype=torch.float64), k=4, effort=Effort(tolerance=0.0, max_iterations=3, max_bytes=1)
@@ -279,8 +280,38 @@ def test_fields_of_the_effort_are_deprecated_keywords() -> None:
     with pytest.warns(DeprecationWarning, match=r"pass effort=Effort\(tolerance=0.0, max_iterations=3, "):
         estimate = finite_time(lambda x: x.tanh(), torch.ones(9), k=1, tolerance=0.0, max_sweeps=3)  # type: ignore[call-arg]
     assert estimate.n_sweeps == 3
-    with pytest.raises(InputError, match="max_iterations must be an integer of at least 1, got 0"):
-        Effort(max_iterations=0)
+    with pytest.warns(DeprecationWarning, match=r"tolerance=0.5, max_iterations=3, "):
+        estimate = finite_time(torch.tanh, torch.ones(9), k=1, effort=Effort(tolerance=0.5), max_sweeps=3)  # type: ignore[call-arg]
+    assert estimate.tolerance == 0.5
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
+        ({"tolerance": math.nan}, "tolerance must be at least 0 and finite, or None, got nan"),
+        ({"tolerance": -1e-3}, "tolerance must be at least 0 and finite, or None, got -0.001"),
+    ],
+)
+def test_an_impossible_effort_is_refused(limits: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Effort(**limits)
+
+
+@pytest.mark.parametrize("measure", [finite_time_exponents, lyapunov_spectrum])
+def test_an_infinite_derivative_along_the_orbit_is_refused(measure: Callable[..., Tensor]) -> None:
+    """Criterion: a step whose second state, 1, has an infinite derivative is refused, although all states are
+    finite."""
+    with pytest.raises(InputError, match="finite derivative at each state of the orbit, got NaN or infinity"):
+        measure(lambda x: x - (x - 1).abs().sqrt(), torch.full((2,), 2.0, dtype=torch.float64), n_steps=3, k=1)
+
+
+@pytest.mark.parametrize("n_channels", [-3, 0])
+def test_a_sphere_without_channels_or_a_row_of_length_zero_is_refused(n_channels: int) -> None:
+    with pytest.raises(InputError, match=f"n_channels must be an integer of at least 1, got {n_channels}"):
+        sphere_tangent(n_channels)
+    with pytest.raises(InputError, match="x must have a positive length in each group of 2 channels, got 0"):
+        finite_time_exponents(lambda x: x, torch.tensor([1.0, 0, 0, 0]), k=1, tangent=sphere_tangent(2))
 
 
 def test_a_diverging_orbit_is_refused_with_its_sample_and_step() -> None:

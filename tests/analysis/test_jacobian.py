@@ -259,6 +259,43 @@ def test_invalid_states_and_steps_are_refused(step: Map, x: Tensor, batched: boo
         jacobian_norm(step, x, batched=batched)
 
 
+def without_grad(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return attend(x)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (without_grad, "one differentiable map, got two derivatives.*remove torch.no_grad from the step"),
+        (lambda x: x + without_grad(x), "one differentiable map, got two derivatives"),
+        (lambda x: x + 0.1 * F.dropout(attend(x), 0.1), r"one map, got two images of x; call model.eval\(\)"),
+        (lambda x: (x - x.detach()).sqrt(), "a finite derivative at x, got NaN or infinity"),
+    ],
+    ids=["no-grad", "partly", "dropout", "infinite"],
+)
+def test_a_step_without_one_finite_derivative_is_refused(step: Map, message: str) -> None:
+    with pytest.raises(InputError, match=f"step must (be|have) {message}"):
+        jacobian_norm(step, normal(5, 8))
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_the_size_of_a_derivative_is_no_reason_to_refuse_it(scale: float) -> None:
+    weight = normal(8, 8, dtype=torch.float32)
+    norm = jacobian_norm(lambda x: scale * (weight @ x), torch.ones(8))
+    torch.testing.assert_close(norm.double(), scale * torch.linalg.matrix_norm(weight.double(), 2), rtol=1e-4, atol=0)
+
+
+def test_a_step_in_half_precision_is_accepted() -> None:
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True).eval()
+
+    def step(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x[None])[0].float()
+
+    assert jacobian_norm(step, normal(6, 64, dtype=torch.float32)) > 0
+
+
 def test_directions_of_another_shape_or_dtype_are_refused() -> None:
     operator = Jacobian(lambda x: x, torch.ones(2, 3))
     for wrong in (torch.ones(3), torch.ones(1, 1, 2, 3), torch.ones(4, 2, 3).double()):

@@ -1,16 +1,18 @@
 """How accurate a measure of a map must be, and how much it may compute until then."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 from warnings import warn
 
 from torch import Tensor
 
 from attractor.analysis.jacobian import ONE_GIB
 from attractor.analysis.state import require_count
+from attractor.errors import require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +30,8 @@ class Effort:
     max_bytes: int = ONE_GIB  # memory of the directions that are multiplied at once
 
     def __post_init__(self) -> None:
+        fits = self.tolerance is None or 0 <= self.tolerance < math.inf
+        require(fits, "tolerance", "at least 0 and finite, or None", self.tolerance, "None is the measure's default")
         if self.max_iterations is not None:
             require_count("max_iterations", self.max_iterations)
 
@@ -49,7 +53,7 @@ def takes_effort(measure: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **keywords: P.kwargs) -> R:
         old: dict[str, Any] = {RENAMED[name]: keywords.pop(name) for name in keywords.keys() & RENAMED.keys()}
         if old:
-            effort = replace(Effort(), **old)
+            effort = replace(cast(Effort, keywords.get("effort", USUAL)), **old)
             warn(f"pass effort={effort} instead of its fields as keywords", DeprecationWarning, stacklevel=2)
             keywords["effort"] = effort
         return measure(*args, **keywords)

@@ -47,7 +47,15 @@ from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
 from attractor.analysis.frames import GradedProduct, empty_product, orthonormalise
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import FAILURE
-from attractor.analysis.state import Step, image_of, require_at_most, require_count, require_finite, warn_unconverged
+from attractor.analysis.state import (
+    Step,
+    image_of,
+    require_at_most,
+    require_count,
+    require_finite,
+    require_finite_derivative,
+    warn_unconverged,
+)
 from attractor.analysis.tangent import Tangent
 
 OVERSAMPLING = 8  # further directions: they widen the gaps in (2) and make (4) small
@@ -104,6 +112,7 @@ def finite_time(
             frame, product, rounding = _half_sweep(jacobians, frame, backwards)
             all_sweeps = all_sweeps.then(product)
         logs = product.log_singular_values()
+        require_finite_derivative(logs < torch.inf, "each state of the orbit")
         bounds = torch.zeros_like(logs) if complete else _bounds(logs, all_sweeps, 2 * n_sweeps, start.dim)
         rounding = rounding + torch.finfo(x.dtype).eps * logs.abs() / n_steps
         error = (bounds / n_steps + rounding)[:, :k].masked_fill(logs[:, :k].isneginf(), 0.0).amax(-1)

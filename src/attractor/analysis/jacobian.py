@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attractor.analysis.state import Step, image_of, require_finite, start_of
+from attractor.analysis.lanczos import or_one
+from attractor.analysis.state import Step, image_of, require_finite, require_finite_derivative, start_of
 from attractor.analysis.tangent import Tangent
 from attractor.errors import InputError
 
@@ -45,6 +46,7 @@ class Jacobian:
         self.n_at_once = max(1, max_bytes // backward_bytes(step, self.x))
         load_forward_mode()
         self._refused: set[str] = set()  # modes that this step cannot vectorise; copies share the set
+        self._require_one_map()
 
     def at(self, x: Tensor, image: Tensor) -> Jacobian:
         """Return the Jacobian of the same step at another state, whose image is known."""
@@ -89,6 +91,31 @@ class Jacobian:
     def result(self, by_sample: Tensor) -> Tensor:
         """Remove the dimension of samples unless the state is batched."""
         return by_sample if self.batched else by_sample.squeeze(0)
+
+    def _require_one_map(self) -> None:
+        """Refuse a step that gives two images, or a derivative that is not finite or not the same in both modes.
+
+        Dropout draws another map in each call. Forward mode ignores torch.no_grad, and reverse mode obeys it, so that
+        (J'J v)'v is not |J v|^2.
+        """
+        v = torch.randn(1, *self.x.shape, dtype=self.x.dtype, generator=torch.Generator().manual_seed(2))
+        v = v.to(self.x.device)
+        scale = self.image.abs().amax()
+        if (image_of(self.step, self.x) - self.image).abs().amax() > 0.01 * scale:
+            raise InputError("step must be one map, got two images of x; call model.eval() if it has dropout")
+        pushed = self._forward(v)
+        size = pushed.abs().amax()
+        pushed = pushed / or_one(size)  # no square overflows
+        pulled = self._backward(pushed).double()
+        require_finite_derivative(size.isfinite() & pulled.isfinite().all(), "x")
+        mismatch = (pushed.double().square().sum() * size - (pulled * v).sum()).abs()
+        # A derivative that cancels, as of a normalised row of one channel, is rounding error in either mode.
+        rounding = 1e3 * torch.finfo(v.dtype).eps * scale / or_one(self.x.abs().amax())
+        if size > rounding and mismatch > 0.01 * pulled.norm() * v.norm():
+            raise InputError(
+                "step must be one differentiable map, got two derivatives, by forward and by reverse mode; remove "
+                "torch.no_grad from the step"
+            )
 
     def _project(self, x: Tensor, v: Tensor) -> Tensor:
         return v if self.tangent is None else self.tangent(x, v)

@@ -34,6 +34,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attractor.analysis.state import require_finite_derivative
+
 CHECK_EVERY = 5
 FAILURE = 1e-6  # largest probability that a true value is beyond the stated error, in each call
 EXCESSES = torch.logspace(-15, 12, 244, dtype=torch.float64)  # the errors that can be stated
@@ -88,6 +90,7 @@ def extreme_eigenvalues(
         w = w / unit
         # A sample whose basis is complete repeats a value from inside its spectrum, which moves no extreme.
         diagonal = torch.where(runs.complete, runs.diagonal[:, 0], (v * w).sum((1, 2)).double().cpu())
+        require_finite_derivative(diagonal.isfinite(), "x")
         for _ in range(2):
             w = w - krylov @ (krylov.mT @ w)
         invariant = runs.extend(m, diagonal, w.norm(dim=(1, 2)).double().cpu(), noise, eps)

@@ -33,7 +33,7 @@ from attractor.analysis.effort import reads
 from attractor.analysis.finite_time import start_frame
 from attractor.analysis.frames import growths, without_lost
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
-from attractor.analysis.state import Step, orbit, require_at_most, require_count
+from attractor.analysis.state import Step, orbit, require_at_most, require_count, require_finite_derivative
 from attractor.analysis.tangent import Tangent
 
 N_BLOCKS = 20
@@ -87,6 +87,7 @@ def lyapunov(
     start = Jacobian(step, x, batched, tangent, max_bytes)
     require_at_most("k", k, start.dim, "the state")
     growth = torch.cat(list(_growth(start, start_frame(start, k, k), n_transient + n_steps, max_bytes)))
+    require_finite_derivative(growth.isfinite(), "each state of the orbit")
     logs = growth[n_transient:].log()  # T B k
     n_blocks = min(N_BLOCKS, n_steps)
     sums = torch.stack([block.sum(0) for block in logs.tensor_split(n_blocks)], dim=1)  # B n_blocks k

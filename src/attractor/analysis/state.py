@@ -69,6 +69,15 @@ def require_finite(states: Tensor, first: int, batched: bool) -> None:
     )
 
 
+def require_finite_derivative(finite: Tensor, where: str) -> None:
+    """Refuse a step whose products are not all `finite`, at the state or states that `where` names."""
+    if not finite.all():
+        raise InputError(
+            f"step must have a finite derivative at {where}, got NaN or infinity; start elsewhere or mend the step "
+            "there"
+        )
+
+
 def require_count(name: str, value: int, least: int = 1) -> None:
     if not (isinstance(value, int) and value >= least):
         raise InputError(f"{name} must be an integer of at least {least}, got {value!r}; give a larger one")
@@ -81,7 +90,7 @@ def require_at_most(name: str, value: int, most: int, of: str) -> None:
 
 def warn_unconverged(error: Tensor, tolerance: float, message: str) -> None:
     """Warn the caller of this package that an `error` exceeds `tolerance`; `{error}` in the message is the largest."""
-    if (error > tolerance).any():
+    if not (error <= tolerance).all():  # NaN, too
         caller, level = sys._getframe(), 1
         while caller.f_back is not None and caller.f_globals.get("__package__") == __package__:
             caller, level = caller.f_back, level + 1

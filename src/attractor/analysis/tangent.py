@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from attractor.analysis.state import require_count
 from attractor.errors import InputError
 
 # (state, vectors with one more dimension in front) -> the projected vectors.
@@ -25,6 +26,8 @@ def sphere_tangent(n_channels: int | None = None, gain: Tensor | None = None) ->
 
     `gain` has the size of that dimension.
     """
+    if n_channels is not None:
+        require_count("n_channels", n_channels)
 
     def project(x: Tensor, v: Tensor) -> Tensor:
         width = n_channels or x.shape[-1]
@@ -32,7 +35,13 @@ def sphere_tangent(n_channels: int | None = None, gain: Tensor | None = None) ->
             raise InputError(f"n_channels must divide the last dimension {x.shape[-1]}, got {width}; take a divisor")
         normal = x if gain is None else x / gain.detach().square()
         m, grouped = (z.unflatten(-1, (-1, width)) for z in (normal, v))
-        m = m / m.norm(dim=-1, keepdim=True)
+        length = m.norm(dim=-1, keepdim=True)
+        if not (length > 0).all():
+            raise InputError(
+                f"x must have a positive length in each group of {width} channels, got 0; sphere_tangent has no normal "
+                "there: start elsewhere or leave out the tangent"
+            )
+        m = m / length
         return (grouped - m * (m * grouped).sum(-1, keepdim=True)).flatten(-2)  # (1)
 
     return project
