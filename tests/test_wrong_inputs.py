@@ -106,7 +106,7 @@ plan standard standard
 plan mla --attention=gated
 plan --resume=nowhere
 plan --json=perhaps
-generate => PATH
+generate => run must be given; write attractor generate RUN
 generate nowhere
 generate empty
 generate text.txt
@@ -130,7 +130,7 @@ generate run --max-new-tokens=two
 generate run --device=nope
 generate run --seed=-1
 generate run --seed=99999999999999999999999
-report => PATH
+report => source must be given; write attractor report SOURCE
 report nope
 report empty
 report text.txt
@@ -221,7 +221,7 @@ measure run --on=text.txt --out=text.txt
 measure flipped --on=text.txt
 measure torn --on=text.txt
 measure cmp --on=text.txt
-evaluate => PATH
+evaluate => model must be given; write attractor evaluate MODEL
 evaluate nope
 evaluate empty
 evaluate text.txt
@@ -241,7 +241,7 @@ evaluate run --tasks nope --on=text.txt
 evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3
 evaluate imported
-solve => STR
+solve => puzzle must be given; write attractor solve PUZZLE
 solve 0000 --exact => got 4
 solve nope.txt --exact
 solve empty.txt --exact => puzzle
@@ -255,7 +255,7 @@ solve 1200340021004300 --run=run --out=x.bmp
 solve 1200340021004300 --exact --out=x.svg
 solve 1100340021004300 --exact => row 1
 solve 9900340021004300 --exact => '9'
-export => PATH
+export => run must be given; write attractor export RUN
 export nope
 export empty
 export cmp
@@ -270,7 +270,7 @@ export run --dtype=fp8
 export run --checkpoint=nope
 export run --max-shard-size=big
 export hf
-import => PATH
+import => model must be given; write attractor import MODEL
 import nope
 import empty
 import run
