@@ -11,6 +11,8 @@ from rich.console import Console
 
 from attractor.attention.presets import preset
 from attractor.errors import InputError
+from attractor.report.attention_maps import heatmaps
+from attractor.report.judged_study import JudgedStudy
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import StudyRecord, training_curve
 from attractor.study import Axis, Scale, Study, axis
@@ -183,11 +185,13 @@ def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
     stored = StudyRecord.from_dict(json.loads(json.dumps(record.to_dict())))
     assert StudyRecord.from_dict(stored.to_dict()) == stored
     assert losses(stored) == losses(record)
+    shown = heatmaps(JudgedStudy(stored))
+    assert [maps.row for maps in shown] == ["standard", "differential"]
+    for maps in shown:
+        kept = np.asarray(record.cell(maps.row).outcomes[0].probes["heatmaps"]["maps"])[:, :2, :32, :32]
+        assert maps.weights.shape == kept.shape
+        assert np.abs(maps.weights - kept).max() <= 0.0051
     for cell in stored.cells:
-        maps = np.asarray(cell.outcomes[0].probes["heatmaps"]["maps"])
-        kept = np.asarray(record.cell(cell.row).outcomes[0].probes["heatmaps"]["maps"])[:, :2, :32, :32]
-        assert maps.shape == kept.shape
-        assert np.abs(maps - kept).max() <= 0.0051
         assert stored.cell(cell.row).outcomes[0].training == record.cell(cell.row).outcomes[0].training != ()
 
 

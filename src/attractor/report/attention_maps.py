@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attractor.report.judged_study import JudgedStudy
-from attractor.runs.study_record import HEATMAPS
+from attractor.runs.study_record import HEATMAPS, PERCENT
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,16 @@ def _of_cell(judged: JudgedStudy, row: str, column: str) -> Heatmaps | None:
                 outcome.seed,
                 tuple(map(str, stored["layers"])),
                 tuple(map(str, stored["heads"])),
-                np.asarray(stored["maps"], dtype=float),
+                np.asarray(stored["maps"], dtype=float) if "maps" in stored else _of_percent(stored[PERCENT]),
                 tuple(stored.get("tokens") or ()),
             )
     return None
+
+
+def _of_percent(maps: list[list[list[list[int]]]]) -> np.ndarray:
+    """Return the weights of thinned maps, which are square, and whose rows lack the zeros at their ends."""
+    weights = np.zeros((len(maps), len(maps[0]), len(maps[0][0]), len(maps[0][0])))
+    for layer, head, query in np.ndindex(weights.shape[:3]):
+        row = maps[layer][head][query]
+        weights[layer, head, query, : len(row)] = row
+    return weights / 100

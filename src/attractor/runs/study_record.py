@@ -32,6 +32,7 @@ from attractor.runs.run_folder import RunFolder, read_sealed
 POOL = "runs"
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
+PERCENT = "percent"  # in it, in place of `maps`: the thinned maps of a stored record
 DYNAMICS, PORTRAIT = "dynamics", "portrait"  # the probe of recurrent models, and its picture of orbits
 BY_HEAD = "trajectories_by_head"  # in a summary: the logits of every head at every look
 SPEEDS = "speeds.json"  # measured once: they decide configurations, and resuming must not change a study
@@ -399,16 +400,23 @@ def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[i
 
 
 def thinned(heatmaps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two heads and 32 positions of the attention maps, rounded to two digits."""
+    """Return two heads and 32 positions of the attention maps, in whole percent. The zeros that end a row are left out,
+    which halves causal maps."""
+    if PERCENT in heatmaps:
+        return dict(heatmaps)
     heads, length = slice(0, 2), slice(0, 32)
-    maps = [
-        [[[round(weight, 2) for weight in row[length]] for row in head[length]] for head in layer[heads]]
-        for layer in heatmaps["maps"]
-    ]
-    kept = {"heads": heatmaps["heads"][heads], "maps": maps}
+    kept = {name: value for name, value in heatmaps.items() if name != "maps"} | {"heads": heatmaps["heads"][heads]}
     if tokens := heatmaps.get("tokens"):
         kept["tokens"] = tokens[length]
-    return {**heatmaps, **kept}
+    kept[PERCENT] = [
+        [[_without_last_zeros([round(100 * w) for w in row[length]]) for row in head[length]] for head in layer[heads]]
+        for layer in heatmaps["maps"]
+    ]
+    return kept
+
+
+def _without_last_zeros(numbers: list[int]) -> list[int]:
+    return numbers[: max((n for n, number in enumerate(numbers, start=1) if number), default=0)]
 
 
 def in_one_unit(cells: Iterable[Cell]) -> tuple[Cell, ...]:
