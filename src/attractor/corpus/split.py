@@ -18,8 +18,8 @@ class Split:
 
     boundary: float
     single: bool = False
+    # Of a single text that is read in parts: the share to hold out of the part with each place.
     shares: Mapping[float, float] = field(default_factory=dict)
-    """Of a single text that is read in parts: the share to hold out of the part with each place."""
 
     def sides(self, text: bytes) -> list[tuple[bool, bytes]]:
         """Return the text and whether it is held out, or its two parts if the corpus has no other text."""
