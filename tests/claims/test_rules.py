@@ -14,6 +14,7 @@ from attractor.claims.comparisons import Control, Pair
 from attractor.claims.rules import (
     Costs,
     Counts,
+    Differs,
     OfTheBest,
     Reaches,
     Sensitive,
@@ -51,6 +52,16 @@ IDS = [
     *(f"J{n}" for n in range(1, 11)),
     *(f"P{n}" for n in range(1, 6)),
 ]
+
+
+def test_a_statement_names_a_row_whose_runs_equal_those_of_another_row() -> None:
+    """Clipping that no logit reaches trains the model without it, so that a claim about clipping says nothing of it."""
+    clipped = losses(1.7)
+    runs = record({"standard": losses(1.6), "MLA": clipped, "MLA QK-clip": clipped, "MLA QuacK": losses(1.72)})
+    (of_clip,) = Differs((Pair("MLA QuacK", "MLA QK-clip", -0.02, 0.005),)).parts(runs)
+    (of_plain,) = Differs((Pair("MLA QuacK", "MLA", -0.02, 0.005),)).parts(runs)
+    assert of_clip.statement == "MLA QuacK below MLA QK-clip (runs of MLA QK-clip equal those of MLA)"
+    assert of_plain.statement == "MLA QuacK below MLA"
 
 
 def test_every_claim_occurs_once_and_in_order() -> None:

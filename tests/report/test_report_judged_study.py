@@ -265,6 +265,14 @@ def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:
     assert "learning rate" not in alike.text
 
 
+def test_a_row_whose_runs_equal_those_of_another_row_is_named() -> None:
+    middle = {"standard": BASE, "uniform": shifted(0.5), "clipped": shifted(-0.05), "twin": shifted(-0.05)}
+    columns = {"low": middle | {"twin": shifted(-0.06)}, "middle": middle}
+    _, clipped, twin = JudgedStudy(study(columns=columns)).verdict()
+    assert twin.text.endswith("; its runs equal those of clipped (middle), so what sets the two apart had no effect")
+    assert "equal those" not in clipped.text  # the row that comes first is not the twin
+
+
 def test_stored_runs_are_judged_only_where_they_are_paired() -> None:
     losses = {"standard": BASE, "uniform": shifted(0.5), "longer": shifted(-0.05), "alike": shifted(-0.05)}
     judged = JudgedStudy(study(losses, budget="stored", tokens={"longer": 2_000_000}))

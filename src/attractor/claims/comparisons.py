@@ -66,6 +66,7 @@ class Compared:
     differences: Mapping[int, float] = field(default_factory=dict)
     obstacle: Obstacle | None = None
     rates: tuple[float, ...] = ()  # the learning rates of both rows, where they differ
+    doubles: tuple[tuple[str, str], ...] = ()  # rows whose runs were, to the last digit, those of another row
 
     @property
     def testable(self) -> bool:
@@ -91,7 +92,25 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
     rows = [(pair.of, of), (pair.against, against)]
     rates = [_learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
-    return Compared(differences, blind or _too_little(rows, differences) or unknown, differing)
+    likenesses = [(row, double(record, row, column, quantity)) for (row, _), column in zip(rows, pair.columns, strict=True)]
+    doubles = tuple((row, other) for row, other in likenesses if other)
+    return Compared(differences, blind or _too_little(rows, differences) or unknown, differing, doubles)
+
+
+def double(record: StudyRecord, row: str, column: str, quantity: Quantity) -> str:
+    """Return an earlier row that has, seed by seed, exactly this row's validation losses and quantity; else "".
+
+    What sets the two rows apart never acted there. An intervention at logits above 30 is an example, in runs whose
+    logits stay below.
+    """
+    cells = {cell.row: cell for cell in record.cells if cell.column == column}
+    ours, *earlier = [
+        [cells[name].compared(measure) for measure in (LOSS_OF_VALIDATION, quantity)] if name in cells else []
+        for name in (row, *record.design.rows[: record.design.rows.index(row)])
+    ]
+    if not ours or min(map(len, ours)) < 2:
+        return ""
+    return next((name for name, theirs in zip(record.design.rows, earlier, strict=False) if theirs == ours), "")
 
 
 def _learning_rate(record: StudyRecord, row: str, column: str) -> float | None:

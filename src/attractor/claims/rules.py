@@ -672,6 +672,7 @@ def _measured(statement: str, comparison: Compared, quantity: Quantity) -> State
     """Return the measured difference as a statement that is still unclear, or that has the obstacle's status."""
     if len(comparison.rates) == 2:  # the rows differ in the rate that a pilot chose for them
         statement += f" (learning rates {comparison.rates[0]:g} and {comparison.rates[1]:g})"
+    statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.doubles)
     part = Statement(statement, "unclear", unit=quantity.unit, n=len(comparison.differences))
     if comparison.differences and all(map(math.isfinite, comparison.differences.values())):
         interval = quantity.shown(mean_interval(comparison.differences))

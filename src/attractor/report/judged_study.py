@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attractor.claims.comparisons import double
 from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.numerals import with_prefix
@@ -406,7 +407,8 @@ class JudgedStudy:
             else:
                 parts.append(_part(difference, self.place(column)))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
-        return VerdictLine(row, tuple(parts), self._parameters_apart(row) + self._rates_apart(row))
+        remark = self._parameters_apart(row) + self._rates_apart(row) + self._without_effect(row)
+        return VerdictLine(row, tuple(parts), remark)
 
     def _what_next(self) -> list[VerdictLine]:
         """Say what would decide an open verdict. A study of stored runs or of costs alone has nothing to add."""
@@ -446,6 +448,18 @@ class JudgedStudy:
             f", at its own learning rate {ours:g}, the baseline at {theirs:g}"
             + ("" if everywhere else f" ({', '.join(columns)})")
             for (ours, theirs), columns in apart.items()
+        )
+
+    def _without_effect(self, row: str) -> str:
+        """Return a remark for a row whose runs were, to the last digit, those of another row."""
+        columns: dict[str, list[str]] = {}
+        for column in self.design.columns:
+            if other := double(self.record, row, column, self.tested[0]):
+                columns.setdefault(other, []).append(column)
+        return "".join(
+            f"; its runs equal those of {other}{f' ({self._places(places)})' if any(places) else ''}, "
+            "so what sets the two apart had no effect"
+            for other, places in columns.items()
         )
 
     def n_parameters(self, row: str, column: str) -> int | None:
