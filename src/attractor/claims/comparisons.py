@@ -92,8 +92,11 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
     rows = [(pair.of, of), (pair.against, against)]
     rates = [_learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
-    likenesses = [(row, double(record, row, column, quantity)) for (row, _), column in zip(rows, pair.columns, strict=True)]
-    doubles = tuple((row, other) for row, other in likenesses if other)
+    doubles = tuple(
+        (row, other)
+        for (row, _), column in zip(rows, pair.columns, strict=True)
+        if (other := double(record, row, column, quantity))
+    )
     return Compared(differences, blind or _too_little(rows, differences) or unknown, differing, doubles)
 
 
