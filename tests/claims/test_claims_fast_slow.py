@@ -146,7 +146,7 @@ EQUATIONS = {
         ("residual", 1e-6),
         ("growth", 1e-9),
         ("conserved", 1e-6),
-        ("lost_share", 0.1),
+        ("lost_share", 0.001),
         ("projector", 0.05),
     ],
 )

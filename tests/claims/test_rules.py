@@ -274,6 +274,9 @@ def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:
     assert not younger("2026-03-02T08:00:00+00:00", stored)
     assert not younger("2026-04-01T08:00:00+00:00", stored)
     assert younger("2026-03-01T08:00:00+00:00", stored)
+    to_the_second = {"C5": stored["C5"] | {"since": "2026-03-02T09:30:00+00:00"}}
+    assert younger("2026-03-02T08:00:00+00:00", to_the_second)  # changed on the day of the runs, after they had begun
+    assert not younger("2026-03-02T10:00:00+00:00", to_the_second)
     assert younger(None, stored)  # runs without a recorded time are older than those with one
     assert younger("2026-04-01T08:00:00+00:00", {})
     assert younger("2026-04-01T08:00:00+00:00", {"C5": {"rule": "another", "since": "2026-03-02"}})

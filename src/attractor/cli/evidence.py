@@ -173,7 +173,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     prepare_place(args.write)
     dates = read_rule_dates(args.results)
     if args.write is not None:
-        dates = renewed_rule_dates(dates, datetime.now(UTC).date().isoformat())
+        dates = renewed_rule_dates(dates, datetime.now(UTC).isoformat(timespec="seconds"))
         write_json(args.results / RULES, sealed(dates))
     entries = ledger(records, rule_dates=dates)
     print_ledger(console, entries, args.ids)

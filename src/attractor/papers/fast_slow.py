@@ -132,10 +132,11 @@ CLAIMS = (
             Stays(("coupled",), ("",), 1.2e-7, equation("|A p|", "residual")),
             Stays(("coupled",), ("",), 0.0, equation("growth of the relative entropy", "growth")),
             Stays(("coupled",), ("",), 1e-12, equation("|column sum - 1| of a generator's step", "conserved")),
+            # Column sums of 4 states all lie within 1 +- .01 s once in 2e8 random maps; within 1 +- .5 s, once in 50.
             Reaches(
                 "coupled",
                 ("",),
-                0.5,
+                0.01,
                 equation("least |column sum - 1| of random maps over their strength", "lost_share"),
             ),
             Stays(("coupled",), ("",), 0.031, equation("held-out error of the projector", "projector")),

@@ -3,9 +3,9 @@
 Where runs of several scales exist, the largest scale decides, since it is nearest to the papers' claims. The verdicts
 of the other scales are shown beside it.
 
-Only the dates of rules are stored: `rules.json` beside the records holds a hash of every rule, with the day
-on which that hash was first seen. A rule is younger than runs that began before that day, and the ledger marks it: such
-a rule could have been written to fit them.
+Only the dates of rules are stored: `rules.json` beside the records holds a hash of every rule, with the time
+at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and the
+ledger marks it: such a rule could have been written to fit them.
 """
 
 import json
@@ -31,7 +31,7 @@ class Entry:
     claim: Claim
     verdict: Verdict
     others: tuple[Verdict, ...] = ()  # of smaller scales, the larger first
-    rule_since: str = ""  # the day on which the rule, as it stands, was written down
+    rule_since: str = ""  # the time at which the rule, as it stands, was written down
     rule_is_younger: bool = False  # than the runs that it judges
 
 
@@ -75,15 +75,15 @@ def read_rule_dates(results: Path) -> RuleDates:
         return {claim: {"rule": str(stored["rule"]), "since": str(stored["since"])} for claim, stored in dates.items()}
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"'{path}' must hold the hash and the day of every rule, and is damaged; restore it"
+            f"'{path}' must hold the hash and the time of every rule, and is damaged; restore it"
         ) from error
 
 
-def renewed_rule_dates(known: RuleDates, today: str, claims: Sequence[Claim] = CLAIMS) -> dict[str, dict[str, str]]:
-    """Return the dates of all rules: an unchanged rule keeps its date, and every other rule gets today's."""
+def renewed_rule_dates(known: RuleDates, now: str, claims: Sequence[Claim] = CLAIMS) -> dict[str, dict[str, str]]:
+    """Return the dates of all rules: an unchanged rule keeps its date, and every other rule gets `now`."""
     hashes = {claim.id: claim.rule.fingerprint for claim in claims if claim.rule is not None}
     return {
-        claim: dict(known[claim]) if known.get(claim, {}).get("rule") == rule else {"rule": rule, "since": today}
+        claim: dict(known[claim]) if known.get(claim, {}).get("rule") == rule else {"rule": rule, "since": now}
         for claim, rule in hashes.items()
     }
 

@@ -32,7 +32,7 @@ def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str]
             _say(console, f"{entry.claim.id}: {entry.claim.statement}")
             _say(console, f"  published: {entry.claim.published}")
             if entry.claim.rule is not None:
-                since = f", as it stands since {entry.rule_since}" if entry.rule_since else ", not yet written down"
+                since = f", as it stands since {_to_the_minute(entry.rule_since)}" if entry.rule_since else ", not yet written down"
                 age = ", younger than the runs that it judges" if entry.rule_is_younger else ""
                 _say(console, f"  rule {entry.claim.rule.fingerprint}{since}{age}: {entry.claim.rule.words}")
             _say(console, f"  {reason(entry)}")
@@ -121,9 +121,13 @@ def _details(entry: Entry) -> str:
         lines.append(f"ours: {_safe(', '.join(filter(None, [*figures, *seeds])))}")
         lines.append(_safe(reason(entry)))
     if claim.rule is not None:
-        since = entry.rule_since or "today"
+        since = _to_the_minute(entry.rule_since) or "today"
         lines.append(f"rule {claim.rule.fingerprint}, since {since}: {_safe(claim.rule.words)}")
     return "\n  - ".join(lines) + "\n"
+
+
+def _to_the_minute(time: str) -> str:
+    return time[:16].replace("T", " ")
 
 
 def write_ledger(path: Path, entries: Sequence[Entry]) -> None:
