@@ -24,13 +24,14 @@ def runs(
     reach: float | None = None,
     **dynamics: Any,
 ) -> Runs:
-    """Return four seeds of one row with a little noise; `later` is the gain of 64 iterations over 16.
+    """Return four seeds of one row with noise of its own; `later` is the gain of 64 iterations over 16.
 
     `entropy` is that of attention along trained orbits, and `reach` a penalty's; None: not measured.
     """
     found = []
-    for noise in OWN[:4]:
-        solved = {"16": ood, "64": ood + later}
+    for own in OWN[:4]:
+        noise = own * (1 + ood + exponent)
+        solved = {"16": ood + noise, "64": ood + noise + later}
         measured = {
             "exponents": {"largest": exponent + noise},
             "accuracy": {"ood": {"board_accuracy": solved}},

@@ -161,6 +161,18 @@ def test_a_rival_that_failed_or_diverged_ends_alone() -> None:
     assert pilot.judge({}, frozenset({"standard"})).wanted == ()
 
 
+def test_a_control_that_is_lost_ends_the_pilot() -> None:
+    """Criterion: without a control nothing can be said of any rival, unless it has shown its worth before."""
+    pilot = Pilot(RIVALS, 8)
+    everything = outcomes(pilot, {}, np.random.default_rng(0))
+    diverged = everything | {"uniform": dict.fromkeys(range(8), math.nan)}
+    _, losses = conducted(pilot, diverged)
+    assert max(map(len, losses.values())) <= 2
+    assert pilot.judge({}, frozenset({"uniform"})).wanted == ()
+    sensitive = {label: {seed: found[seed] for seed in (0, 1)} for label, found in everything.items()}
+    assert pilot.judge(sensitive, frozenset({"uniform"})).wanted
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

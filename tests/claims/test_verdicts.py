@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -36,6 +37,8 @@ from attractor.papers.coupled_qk import SMALL
 from attractor.papers.logit_control import FIRST_ORDER
 from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, effective_rank
 from attractor.runs.study_record import StudyRecord
+from attractor.statistics.equivalence import paired_equivalence
+from attractor.statistics.intervals import summary
 from attractor.statistics.power import pairs_needed
 from invented_records import OWN, losses, record
 
@@ -85,7 +88,38 @@ def test_an_unclear_verdict_names_the_pairs_that_would_decide():
     differences = [40 * x for x in OWN[:8]]
     sd = math.sqrt(sum((x - sum(differences) / 8) ** 2 for x in differences) / 7)
     assert f"{pairs_needed(sd, 0.08)} pairs would show the effect in question" in verdict.reason
-    assert f"{pairs_needed(sd, 0.02, power=0.9, level=0.1)} pairs would show that there is none" in verdict.reason
+    assert f"{pairs_needed(sd, 0.02, power=0.9, level=0.05)} pairs would show that there is none" in verdict.reason
+
+
+def test_the_pairs_that_would_show_that_there_is_no_lead_show_it_in_four_of_five_studies():
+    needed = Differs((LEAD,)).parts(two_rows(-0.03, noise=40))[0].to_exclude
+    sd = summary([40 * x for x in OWN[:8]]).standard_deviation
+    drawn = np.random.default_rng(0).normal(0.0, sd, (400, needed))
+    shown = sum(paired_equivalence(row.tolist(), LEAD.margin, 0.025).p < 0.025 for row in drawn)
+    assert 0.75 < shown / 400 < 0.92
+
+
+def test_the_command_runs_a_number_of_seeds_that_the_reason_names():
+    """Criterion: of two open comparisons the one that needs more seeds decides how many are run."""
+    quiet, loud = (two_rows(-0.03, noise=noise) for noise in (20, 40))
+    cells = (*quiet.cells, *(replace(cell, row=f"loud {cell.row}") for cell in loud.cells))
+    pairs = (LEAD, replace(LEAD, of="loud coupled", against="loud standard"))
+    design = replace(quiet.design, rows=tuple(cell.row for cell in cells), command="attractor study run x.py")
+    verdict = Differs(pairs).judge(replace(quiet, design=design, cells=cells))
+    (n_to_show,) = re.findall(r"(\d+) pairs would show the effect", verdict.reason)
+    (command,) = re.findall(r"run: attractor study run x.py --seeds ([\d ]+)", verdict.reason)
+    assert len(command.split()) == int(n_to_show)
+
+
+def test_equal_differences_show_no_more_than_their_signs():
+    """Criterion: two pairs that agree to the last digit decide nothing, which counts of boards often do; eight do."""
+
+    def judged(n):
+        cells = {"standard": [1.7 + 0.01 * k for k in range(n)], "coupled": [1.6 + 0.01 * k for k in range(n)]}
+        return Differs((LEAD,)).judge(record(cells)), Equivalent((replace(LEAD, margin=0.2),)).judge(record(cells))
+
+    assert [verdict.status for verdict in judged(2)] == ["unclear", "unclear"]
+    assert [verdict.status for verdict in judged(8)] == ["holds", "holds"]
 
 
 def test_one_comparison_of_many_is_held_to_holms_level():

@@ -238,6 +238,14 @@ def test_trained_rotations_start_as_rotations_by_row_and_column() -> None:
     torch.testing.assert_close(trained, fixed)
 
 
+def test_the_published_model_takes_no_more_cells_than_it_stores_starts_of() -> None:
+    model = built(**PUBLISHED | {"positions": "rope", "max_seq_len": 16})
+    with pytest.raises(InputError, match="seq_len must be at most max_seq_len=16 under as_published"):
+        model.config.require_length(20)
+    with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 16 for"):
+        model(torch.zeros(1, 20, dtype=torch.long))
+
+
 def test_the_start_of_blanks_is_stored_with_the_published_model() -> None:
     """Criterion: a board of blanks starts from the stored noise in evaluation, and from other noise in training."""
     model = built(**PUBLISHED)

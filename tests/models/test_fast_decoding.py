@@ -45,6 +45,17 @@ def build(**changes: Any) -> Transformer:
 
 
 @torch.no_grad()
+def test_under_autocast_keys_are_kept_in_its_precision() -> None:
+    model, tokens = build(), torch.arange(10).unsqueeze(0)
+    cache = model.empty_cache()
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tokens[:, :4], cache=cache)
+        for t in range(4, 10):
+            model(tokens[:, t : t + 1], cache=cache)
+    assert {held.dtype for layer in cache.layers for held in layer._buffers} == {torch.bfloat16}
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("dtype", fast_alone([torch.float32, torch.bfloat16, torch.float64], torch.float32))
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("changes", PLAIN.values(), ids=PLAIN)

@@ -112,6 +112,8 @@ def test_samplers_keep_their_definitions() -> None:
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
         ({"tokens": [[1], []]}, "every prompt must have at least one token"),
+        ({"tokens": [1, 2, 3]}, "tokens must be one prompt a row, B T or a list of prompts, got one prompt"),
+        ({"tokens": torch.tensor([1, 2, 3])}, "tokens must be one prompt a row"),
     ],
 )
 def test_bad_requests_are_refused(arguments: dict[str, object], words: str) -> None:

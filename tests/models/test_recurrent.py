@@ -177,6 +177,13 @@ def test_padding_changes_nothing(name: str) -> None:
         torch.testing.assert_close(energy, model.energy(model.start(tokens), model.stimulus(tokens)))
 
 
+@pytest.mark.parametrize("width", [20, 32])
+def test_the_noise_of_a_position_depends_on_nothing_but_the_position(width: int) -> None:
+    """Criterion: blanks of a shorter board start as those of a longer one, whatever the width of the model is."""
+    model, tokens = built("itrsa", d_model=width), boards(1)
+    assert torch.equal(model.start(tokens)[:, :3], model.start(tokens[:, :3]))
+
+
 @pytest.mark.parametrize("name", ["itrsa-rope", "prenorm", "akorn"])
 def test_a_causal_model_does_not_depend_on_the_future_and_has_no_cache(name: str) -> None:
     model = built(name, causal=True)

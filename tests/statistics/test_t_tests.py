@@ -98,9 +98,11 @@ def test_values_that_determine_no_test_have_no_p_value(found):
     assert asdict(found)["interval"]["n"] == found.n
 
 
-def test_differences_without_spread_have_a_p_value_of_zero():
-    assert paired_t_test([0.25, 0.25]).p == 0
-    assert welch([1.0, 1.0, 1.0], [2.0, 2.0]).p == 0
+def test_differences_without_spread_tell_no_more_than_their_order():
+    """Criterion: the p value is that of n signs alike, or of one group's values all above the other's."""
+    assert paired_t_test([0.25, 0.25]).p == 2 / 2**2
+    assert paired_t_test([0.25] * 8).p == 2 / 2**8
+    assert welch([1.0, 1.0, 1.0], [2.0, 2.0]).p == 2 / 10
 
 
 @pytest.mark.parametrize(("n", "m", "spread"), [(3, 10, 5.0), (10, 3, 5.0), (4, 4, 1.0)])

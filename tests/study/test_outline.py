@@ -30,6 +30,19 @@ def test_an_outline_agrees_with_the_study(file: Path) -> None:
     assert set(outline.scales) <= set(study.scales)
 
 
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("STUDY: Study = Study(title='Mine')", "Mine"),
+        ("STUDY = Study('Mine', 'Why?')", "Mine"),
+        ("STUDY = made()", "(its title is computed, and 'attractor study plan' shows it)"),
+    ],
+)
+def test_every_form_of_a_study_is_listed(line: str, title: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(line)
+    assert outline_of(tmp_path / "own.py").title == title
+
+
 def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

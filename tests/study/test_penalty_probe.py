@@ -87,7 +87,7 @@ def test_probes_of_the_first_weights_measure_recorded_runs_again(config: TrainCo
     outcome = replace(cell.outcomes[0], key="key", probes=probes)
     stored = replace(stored, cells=(replace(cell, outcomes=(outcome,)),))
     job = Job(config, tmp_path / "key", "ItrSA")
-    assert take_over(stored, [job], [config.identity(config.build_task())]) == 1
+    assert take_over(stored, [job], [config.identity(config.build_task())]) == (1, 0)
     for name in ("dynamics", "penalty"):
         probe_runs([job], name, probe_named(name), Runtime(device="cpu"), Console(quiet=True))
     found = probes_of(job)

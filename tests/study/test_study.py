@@ -7,6 +7,8 @@ import pytest
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.runs.configuration import config_differences
+from attractor.runs.quantity import PERPLEXITY
+from attractor.runs.study_record import Published
 from attractor.study import Axis, Scale, Study, axis, language, load_study, mechanisms
 from attractor.study.run import Conduct, plan_study
 from attractor.study.scales import LAPTOP_RATES
@@ -90,6 +92,18 @@ def test_an_axis_may_hold_mechanisms_that_have_no_name():
     assert configs["five steps", ""].model.attention_config.couple.n_steps == 5
 
 
+def tuned(row: str, column: str) -> dict[str, Scale]:
+    return {"smoke": Scale(language("smoke"), (0,), tuned={(row, column): {"lr": 4e-3}})}
+
+
+def test_seeds_may_be_a_range_and_a_file_may_define_a_dataclass(tmp_path):
+    assert Scale(language("smoke"), range(2)).seeds == (0, 1)
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(InputError, match="must define STUDY"):  # and no error from the dataclass
+        load_study(tmp_path / "own.py")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -104,6 +118,15 @@ def test_an_axis_may_hold_mechanisms_that_have_no_name():
         ({"scales": lambda: {"lap": Scale(language("smoke"), (0,))}}, "unknown scale 'lap'; did you mean 'laptop'"),
         ({"scales": lambda: {"smoke": Scale(language("smoke"), ())}}, "seeds must be at least one"),
         ({"scales": lambda: {"smoke": Scale(language("smoke"), (1, 1))}}, "seeds must be without repetition"),
+        ({"scales": lambda: {"smoke": Scale(language("smoke"), (0.5, 1))}}, "seeds must be whole numbers from 0 up"),
+        ({"scales": lambda: tuned("gatd", "")}, "unknown cell in tuned"),
+        ({"scales": lambda: tuned("gated", "low")}, "unknown cell in tuned"),
+        ({"claims": lambda: "C12"}, "claims must be a tuple, which needs a comma"),
+        ({"quantities": lambda: PERPLEXITY}, "quantities must be a tuple, which needs a comma"),
+        ({"published": lambda: (Published("gatd", "", 1.0),)}, "unknown row of a published figure 'gatd'; did you"),
+        ({"resize": lambda: "d_fff"}, "unknown resize 'd_fff'; did you mean 'd_ff'"),
+        ({"rows": lambda: Axis("depth", {1: {}})}, "label of axis 'depth' must be a text without outer and double"),
+        ({"rows": lambda: Axis("depth", {"two  layers": {}})}, "label of axis 'depth' must be a text without outer"),
         ({"rows": lambda: axis("attention")}, "axis 'attention' must be of at least one value"),
         ({"rows": lambda: axis("attention", "gated", "gated")}, "axis 'attention' must be without repetition"),
     ],

@@ -13,10 +13,12 @@ from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.report.attention_maps import heatmaps
 from attractor.report.judged_study import JudgedStudy
+from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import PERPLEXITY, Quantity
+from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord, training_curve
 from attractor.study import Axis, Scale, Study, axis
-from attractor.study.run import Conduct, key_of, plan_study, run_study
+from attractor.study.run import Conduct, identity_of, key_of, plan_study, run_study
 from attractor.train.config import Runtime, TrainConfig
 
 BASE = TrainConfig().replace(
@@ -92,6 +94,33 @@ def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
         assert [outcome.seed for outcome in continued.outcomes] == [0, 1, 2]
     assert set(first.environments["python"]) <= set(whole.environments["python"])
     assert carried_out(more, tmp_path / "second", from_record=stored)[0] == whole  # no run is left to do
+
+
+def test_a_run_that_was_begun_here_goes_on_and_is_said_to(corpus, tmp_path):
+    first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
+    again = study(corpus, seeds=(0,))
+    job = plan_study(again, Conduct(root=tmp_path / "second"), RUNTIME).jobs[0]
+    RunFolder.create(job.path, identity_of(job.config, "training"))
+    _, _, said = carried_out(again, tmp_path / "second", from_record=first)
+    assert "1 runs stand in the record and are not run again; 1 others of it were begun here and go on" in said
+
+
+def test_two_copies_may_take_over_one_record(corpus, tmp_path, monkeypatch):
+    """Criterion: a run that the other copy wrote in the meantime is kept, and no temporary folder is left."""
+    first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
+    written = RunFolder.write_summary
+
+    def beside_another_copy(run, summary):
+        written(run, summary)
+        key = next(outcome.key for outcome in first.outcomes if outcome.summary == summary)
+        if run.path.name != key and not (run.path.parent / key).exists():
+            shutil.copytree(run.path, run.path.parent / key)
+
+    monkeypatch.setattr(RunFolder, "write_summary", beside_another_copy)
+    record, _, said = carried_out(study(corpus, seeds=(0,)), tmp_path / "second", from_record=first)
+    assert "2 of 2 runs were finished before" in said
+    assert losses(record) == losses(first)
+    assert {path.name for path in (tmp_path / "second" / "runs").iterdir()} == {x.key for x in first.outcomes}
 
 
 def test_a_record_continues_a_share_that_has_none_of_its_runs(corpus, tmp_path):
@@ -217,9 +246,35 @@ def test_wall_clock_is_measured_once_so_that_a_resumed_study_is_the_same(corpus,
     timed = study(corpus, seeds=(0,), budget="wall")
     folder = tmp_path / "tried-smoke"
     folder.mkdir()
-    (folder / "speeds.json").write_text(json.dumps({"standard": 1.0, "gated": 2.0}))
-    planned = plan_study(timed, Conduct(root=tmp_path), RUNTIME)
+    hashes = {row: config_hash(config.to_dict()) for (row, _), config in timed.configs("smoke", 0)}
+    speeds = {"device": "cpu", hashes["standard"]: 1.0, hashes["gated"]: 2.0}
+    (folder / "speeds.json").write_text(json.dumps(speeds))
+    planned = plan_study(timed, Conduct(root=tmp_path, part="1/2"), RUNTIME)
     assert [job.config.n_steps for job in planned.jobs] == [6, 3]
+    renamed = study(corpus, seeds=(0,), budget="wall", rows=Axis("attention", dict(timed.rows.values)))
+    assert [job.path for job in plan_study(renamed, Conduct(root=tmp_path), RUNTIME).jobs] == [
+        job.path for job in planned.jobs
+    ]
+    edited = study(corpus, seeds=(0,), budget="wall", base=BASE.replace(n_layers=2))
+    with pytest.raises(InputError, match=r"part must be 1/1 until the speeds of all rows are measured, and is 1/2"):
+        plan_study(edited, Conduct(root=tmp_path, part="1/2"), RUNTIME)
+    (folder / "speeds.json").write_text(json.dumps(speeds | {"device": "cuda"}))
+    with pytest.raises(InputError, match=r"device must be that of the speeds in '.*speeds\.json', cuda, and is cpu"):
+        plan_study(timed, Conduct(root=tmp_path), RUNTIME)
+
+
+def test_times_are_taken_in_one_place(corpus, tmp_path):
+    """Criterion: a share is refused, and times of another device are replaced by times of this one."""
+    timed = study(corpus, seeds=(0,), kind="timing", quantities=(Quantity("speed", "tokens_per_second"),))
+    with pytest.raises(InputError, match=r"part must be 1/1 in a study of times, and is 1/2"):
+        carried_out(timed, tmp_path, part="1/2")
+    _, _, said = carried_out(timed, tmp_path)
+    assert "2 cases in turns, on cpu" in said
+    assert "2 of 2 runs were finished before" in carried_out(timed, tmp_path)[2]
+    for path in (tmp_path / "runs").iterdir():
+        run = RunFolder.open(path)
+        run.write_summary(run.summary() | {"device": "cuda"})
+    assert "2 cases in turns, on cpu; the times of cuda are replaced" in carried_out(timed, tmp_path)[2]
 
 
 def test_costs_are_counted_without_data_or_training(tmp_path):

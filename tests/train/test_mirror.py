@@ -261,7 +261,9 @@ def test_a_network_that_hangs_does_not_hold_the_run(unfinished, monkeypatch):
         pass  # without an end to the copy, this block ends
     assert not released.is_set()
     released.set()
-    assert lines[0].startswith("the copy at 'memory://there' is behind; attractor runs mirror ")
+    assert lines[0].startswith(
+        "the copy at 'memory://there' is behind; this command completes it: attractor runs mirror "
+    )
 
 
 def test_an_address_that_nothing_can_open_is_refused():

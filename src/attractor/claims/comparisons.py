@@ -106,14 +106,14 @@ def double(record: StudyRecord, row: str, column: str, quantity: Quantity) -> st
     What sets the two rows apart never acted there. An intervention at logits above 30 is an example, in runs whose
     logits stay below.
     """
-    cells = {cell.row: cell for cell in record.cells if cell.column == column}
-    ours, *earlier = [
-        [cells[name].compared(measure) for measure in (LOSS_OF_VALIDATION, quantity)] if name in cells else []
-        for name in (row, *record.design.rows[: record.design.rows.index(row)])
-    ]
-    if not ours or min(map(len, ours)) < 2:
+    cells = {cell.row: cell for cell in record.cells if cell.column == column and len(cell.outcomes) > 1}
+    if row not in cells:
         return ""
-    return next((name for name, theirs in zip(record.design.rows, earlier, strict=False) if theirs == ours), "")
+    ours, first = cells[row], quantity.compared(cells[row].outcomes[0])
+    earlier = (cells[name] for name in record.design.rows[: record.design.rows.index(row)] if name in cells)
+    alike = (cell for cell in earlier if quantity.compared(cell.outcomes[0]) == first)  # soon tells most rows apart
+    measures = (LOSS_OF_VALIDATION, quantity)
+    return next((cell.row for cell in alike if all(ours.compared(x) == cell.compared(x) != {} for x in measures)), "")
 
 
 def _learning_rate(record: StudyRecord, row: str, column: str) -> float | None:

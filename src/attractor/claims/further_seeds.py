@@ -4,6 +4,7 @@ With the observed standard deviation of paired differences, n pairs show a diffe
 smallest difference that matters, where a study names one, or else the observed difference.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,5 +61,5 @@ def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
 def _without(words: list[str], option: str) -> list[str]:
     """Return the words of a command without an option and its numbers."""
     start = next((n for n, word in enumerate(words) if word.split("=")[0] == option), len(words))
-    end = next((n for n in range(start + 1, len(words)) if not words[n][0].isdigit()), len(words))
+    end = next((n for n in range(start + 1, len(words)) if not re.fullmatch(r"\d+(/\d+)?", words[n])), len(words))
     return [*words[:start], *words[end:]]

@@ -137,7 +137,7 @@ class Pilot:
             for label in self.arms
             if seed < needed[label] and seed not in losses.get(label, {}) and label not in failed
         )
-        over = self.baseline in failed or _hopeless(gap)
+        over = self.baseline in failed or (self.control in failed and not gap.sensitive) or _hopeless(gap)
         return Judgement(gap, rivals, duels, () if over else wanted)
 
     def _plan(self, n_comparisons: int) -> Sequential:
@@ -182,7 +182,11 @@ class Pilot:
 
 
 def _hopeless(gap: ControlGap) -> bool:
-    """Whether further seeds are pointless: the control is not worse, or all its pairs still do not show that it is."""
-    if gap.interval is None or gap.interval.n < CONTROL_SEEDS:
+    """Whether further seeds are pointless: the control is not worse or was lost, or all its pairs do not show it."""
+    if gap.interval is None:
+        return False
+    if not math.isfinite(gap.interval.mean):
+        return True
+    if gap.interval.n < CONTROL_SEEDS:
         return False
     return gap.interval.mean <= 0 or (gap.interval.n >= MORE_CONTROL_SEEDS and gap.sensitive is False)

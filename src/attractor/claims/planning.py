@@ -30,7 +30,7 @@ import numpy as np
 from attractor.claims.comparisons import Control, Obstacle, Pair, values
 from attractor.claims.rules import Differs, Equivalent
 from attractor.claims.verdicts import AllOf, Rule
-from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY
+from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY, Quantity
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
 from attractor.statistics.power import POWER
 
@@ -76,11 +76,32 @@ Spreads = Mapping[Place, float]  # the standard deviation of each row's noise in
 
 
 def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
-    """Return the noise of every row that the rule compares. A column with too few seeds is left out."""
-    places = _places(pairs_of(rule))
+    """Return the noise of every row that the rule compares. A column with too few seeds is left out.
+
+    Of a row that is compared in several quantities, such as the final loss and its mean, the larger noise counts.
+    """
+    spreads: dict[Place, float] = {}
+    for quantity, places in places_of(rule).items():
+        for place, spread in _spreads_of(quantity, places, record).items():
+            spreads[place] = max(spread, spreads.get(place, 0.0))
+    return spreads
+
+
+def places_of(rule: Rule) -> dict[Quantity, list[Place]]:
+    """Return the rows and columns that a rule compares, by quantity."""
+    if isinstance(rule, AllOf | Equivalent):
+        places: dict[Quantity, list[Place]] = {} if isinstance(rule, AllOf) else {rule.quantity: _places(rule.pairs)}
+        for part in rule.rules if isinstance(rule, AllOf) else rule.premises:
+            for quantity, of_part in places_of(part).items():
+                places[quantity] = list(dict.fromkeys([*places.get(quantity, []), *of_part]))
+        return places
+    return {rule.quantity: _places(rule.pairs)} if isinstance(rule, Differs) else {}
+
+
+def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord) -> dict[Place, float]:
     spreads: dict[Place, float] = {}
     for column in dict.fromkeys(column for _, column in places):
-        measured = {row: values(record, LOSS, row, place) for row, place in places if place == column}
+        measured = {row: values(record, quantity, row, place) for row, place in places if place == column}
         rows = {row: losses for row, losses in measured.items() if not isinstance(losses, Obstacle)}
         seeds = sorted(set.intersection(*(set(losses) for losses in rows.values()))) if len(rows) > 1 else []
         table = np.array([[losses[seed] for seed in seeds] for losses in rows.values()])

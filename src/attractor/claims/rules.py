@@ -93,7 +93,7 @@ class Differs(Rule):
             part,
             reason=f"not shown with {n} pairs",
             to_show=_pairs_to_show(comparison.differences, pair.effect, LEVEL / tests),
-            to_exclude=_pairs_to_exclude(comparison.differences, pair.margin, LEVEL / tests),
+            to_exclude=_pairs_to_exclude(comparison.differences, pair.margin, LEVEL / 2 / tests),
         )
 
 

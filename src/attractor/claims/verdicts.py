@@ -164,25 +164,27 @@ def _stated(part: Statement) -> str:
     return f"{part.statement} ({part.ours})" if part.ours else part.statement
 
 
-def _what_would_decide(parts: Sequence[Statement]) -> list[str]:
-    """Name the largest numbers of pairs that any part needs, which suffice for all parts.
+def _pairs_by_goal(parts: Sequence[Statement]) -> dict[str, int]:
+    """Return the largest numbers of pairs that any part needs, which suffice for all parts.
 
     A number that the runs already have says nothing: the difference is near the margin.
     """
-    wanted = (
-        ("show the effect in question", [(part.to_show, part.n) for part in parts]),
-        ("show that there is none, within the margin", [(part.to_exclude, part.n) for part in parts]),
-    )
-    known = [(goal, [n for n, present in counts if n is not None and n > present]) for goal, counts in wanted]
-    texts = [f"{max(counts)} pairs would {goal}" for goal, counts in known if counts]
+    wanted = {
+        "show the effect in question": [(part.to_show, part.n) for part in parts],
+        "show that there is none, within the margin": [(part.to_exclude, part.n) for part in parts],
+    }
+    known = {goal: [n for n, present in counts if n is not None and n > present] for goal, counts in wanted.items()}
+    return {goal: max(counts) for goal, counts in known.items() if counts}
+
+
+def _what_would_decide(parts: Sequence[Statement]) -> list[str]:
+    texts = [f"{n} pairs would {goal}" for goal, n in _pairs_by_goal(parts).items()]
     return [" and ".join(texts) + " (power 80%, at the spread observed)"] if texts else []
 
 
 def _command(parts: Sequence[Statement], record: StudyRecord) -> str:
-    """Return the command that runs the seeds needed, where they are few enough to be worth running."""
-    wanted = [
-        n for part in parts for n in (part.to_show, part.to_exclude) if n is not None and part.status == "unclear"
-    ]
+    """Return the command that runs the seeds that the reason names, where they are few enough to be worth running."""
+    wanted = _pairs_by_goal([part for part in parts if part.status != "holds"]).values()
     seeds = record.design.seeds
     enough = [n for n in wanted if len(seeds) < n <= MOST]
     if not wanted or not record.design.command:

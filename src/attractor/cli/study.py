@@ -52,7 +52,10 @@ class StudyRunArguments(StudyPlanArguments):
     )
     workers: Annotated[
         int | None,
-        arg(help="runs at the same time, or processes per run under torchrun; by default one per core or GPU"),
+        arg(
+            help="runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, "
+            "and under torchrun one process per GPU"
+        ),
     ] = None
     threads: Annotated[int | None, arg(help="CPU threads of each run; by default automatic")] = None
     from_record: Annotated[

@@ -83,6 +83,11 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
 
     def require_length(self, seq_len: int) -> None:
         super().require_length(seq_len)
+        if self.as_published and seq_len > self.max_seq_len:  # under RoPE, too
+            raise InputError(
+                f"seq_len must be at most max_seq_len={self.max_seq_len} under as_published, which stores the start of "
+                f"every cell, got {seq_len}; raise max_seq_len"
+            )
         if self.coupling == "conv":
             self.grid(seq_len)
 
@@ -181,6 +186,10 @@ class AKOrN(RecurrentModel):
         rows, blank = torch.cat([acting_weight(self.head), self.head.bias.unsqueeze(1)], dim=1), self.config.blank
         never = F.pad(torch.zeros_like(rows[:1, 1:]), (0, 1), value=NEVER)
         return torch.cat([rows[:blank], never, rows[blank:]])
+
+    @property
+    def max_length(self) -> int | None:
+        return self.config.max_seq_len if self.config.as_published else super().max_length
 
     def _noise(self, like: Tensor, positions: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.standing_start is None or generator is not None or self.training:

@@ -119,12 +119,12 @@ class _Turn:
         wide = torch.promote_types(dtype, torch.float32)
         cos, sin = rotation.cos.to(wide), rotation.sin.to(wide)
         self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        self.half, self.wide, self.dtype = cos.shape[-1], wide, dtype
+        self.half, self.wide = cos.shape[-1], wide
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = x if self.wide == self.dtype else x.to(self.wide)
+        wide = x.to(self.wide)
         turned = torch.addcmul(wide * self.cos, wide.roll(self.half, dims=-1), self.sin)
-        return turned if self.wide == self.dtype else turned.to(self.dtype)
+        return turned.to(x.dtype)  # under autocast x has another precision than the model
 
 
 def _product(linear: nn.Linear, x: Tensor) -> Tensor:

@@ -109,6 +109,8 @@ def pad_left(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the prompts as one tensor, and a mask that is False at padding (None if there is no padding)."""
     rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
+    if any(row.dim() != 1 for row in rows):
+        raise InputError("tokens must be one prompt a row, B T or a list of prompts, got one prompt; give [tokens]")
     if not rows or any(len(row) == 0 for row in rows):
         raise InputError("every prompt must have at least one token; start an empty one with the end-of-text token")
     if isinstance(tokens, Tensor):

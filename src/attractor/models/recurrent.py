@@ -14,6 +14,7 @@ activation checkpointing, memory holds the activations of one iteration and all 
 Jacobians, section 5: Tomihari and Karakida, Recurrent Self-Attention Dynamics, 2025, arXiv 2505.19458.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -238,7 +239,9 @@ class RecurrentModel(LanguageModel):
         if generator is not None or self.training:
             return torch.randn(like.shape, generator=generator, device="cpu").to(like)
         standing = torch.Generator().manual_seed(STANDING_SEED)
-        return torch.randn(like.shape[1:], generator=standing, device="cpu").to(like)[positions]
+        # torch draws the last 16 numbers anew where a count is no multiple of 16, and a position must keep its noise.
+        n_rows = 16 * math.ceil(like.shape[1] / 16)
+        return torch.randn(n_rows, *like.shape[2:], generator=standing, device="cpu").to(like)[positions]
 
     @property
     def n_iterations(self) -> int:

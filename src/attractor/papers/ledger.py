@@ -4,8 +4,8 @@ Where runs of several scales exist, the largest scale decides, since it is neare
 of the other scales are shown beside it.
 
 Only the dates of rules are stored: `rules.json` beside the records holds a hash of every rule, with the time
-at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and the
-ledger marks it: such a rule could have been written to fit them.
+at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and
+the ledger marks it: such a rule could have been written to fit them.
 """
 
 import json

@@ -32,7 +32,11 @@ def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str]
             _say(console, f"{entry.claim.id}: {entry.claim.statement}")
             _say(console, f"  published: {entry.claim.published}")
             if entry.claim.rule is not None:
-                since = f", as it stands since {_to_the_minute(entry.rule_since)}" if entry.rule_since else ", not yet written down"
+                since = (
+                    f", as it stands since {_to_the_minute(entry.rule_since)}"
+                    if entry.rule_since
+                    else ", not yet written down"
+                )
                 age = ", younger than the runs that it judges" if entry.rule_is_younger else ""
                 _say(console, f"  rule {entry.claim.rule.fingerprint}{since}{age}: {entry.claim.rule.words}")
             _say(console, f"  {reason(entry)}")

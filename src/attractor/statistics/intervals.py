@@ -61,6 +61,7 @@ class Estimate:
     standard_error: float | None
     degrees_of_freedom: float | None
     n: int
+    chance_of_signs: float = 0.0  # that values without any spread all lie on one side of the truth by chance
 
     def interval(self, level: float) -> Interval:
         require_confidence(level)
@@ -83,7 +84,13 @@ class Estimate:
         return distance / self.standard_error
 
     def chance_above(self, statistic: float) -> float:
-        """Return P(T >= statistic), given that the truth is the value that the statistic was computed for."""
+        """Return P(T >= statistic), given that the truth is the value that the statistic was computed for.
+
+        Values without any spread, which counts of few boards can have, tell no more than their signs. Differences that
+        are all zero are those of equal runs, and tell all.
+        """
+        if statistic == math.inf:
+            return self.chance_of_signs if self.value else 0.0
         from scipy.special import stdtr
 
         return float(stdtr(self.degrees_of_freedom, -statistic))
@@ -125,7 +132,8 @@ def mean_estimate(values: Values) -> Estimate:
     moments = summary(values)
     if moments.standard_deviation is None:
         return Estimate(moments.mean, None, None, moments.n)
-    return Estimate(moments.mean, moments.standard_deviation / math.sqrt(moments.n), moments.n - 1, moments.n)
+    error = moments.standard_deviation / math.sqrt(moments.n)
+    return Estimate(moments.mean, error, moments.n - 1, moments.n, 0.5**moments.n)
 
 
 def mean_interval(values: Values, level: float = 0.95) -> Interval:

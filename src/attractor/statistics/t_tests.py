@@ -60,7 +60,8 @@ def welch_estimate(of: Summary, against: Summary) -> Estimate:
     first, second = of.standard_deviation**2 / of.n, against.standard_deviation**2 / against.n
     share = first / (first + second) if first + second else 0.5  # no spread at all: any share gives the same interval
     freedom = 1 / (share**2 / (of.n - 1) + (1 - share) ** 2 / (against.n - 1))  # (2)
-    return Estimate(value, math.sqrt(first + second), freedom, n)  # (1)
+    chance = 1 / math.comb(n, of.n)  # that all values of one group lie above all values of the other
+    return Estimate(value, math.sqrt(first + second), freedom, n, chance)  # (1)
 
 
 def _tested(estimate: Estimate, level: float) -> Difference:

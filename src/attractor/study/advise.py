@@ -171,8 +171,12 @@ def stored_plan(folder: Path, question: dict[str, Any]) -> dict[str, Any] | None
         if folder.is_dir() and any(not child.name.startswith(".") for child in folder.iterdir()):
             raise InputError(f"out must be an empty folder or one of this command, and '{folder}' is neither")
         return None
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    for name, values in config_differences({"there": stored["question"], "asked": question}).items():
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        there = dict(stored["question"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' must hold the plan of a pilot, and is damaged; choose another --out") from error
+    for name, values in config_differences({"there": there, "asked": question}).items():
         raise InputError(
             f"'{folder}' holds another pilot: {name} is {values.get('there')} there, {values.get('asked')} here; "
             "choose another --out, or change it back"

@@ -1,7 +1,8 @@
 """Read a study's title, question, source, claims and scales from its syntax tree, without executing the file.
 
 A stranger's study is code, which listing must not execute. So only constants are read: those of the arguments in
-`STUDY = Study(...)`, and the scales that are written there as a dictionary.
+`STUDY = Study(...)`, and the scales that are written there as a dictionary. A study that is made in another way is
+listed without a description.
 """
 
 import ast
@@ -32,18 +33,28 @@ def outline_of(file: Path) -> Outline:
         raise InputError(f"study file '{file}'{line} cannot be read as Python: {error}; mend or remove it") from error
     fields = dict(_fields(tree))
     texts = {name: _text(fields.get(name)) for name in ("title", "question", "source")}
-    if not texts["title"]:
+    if isinstance(_assigned(tree).get("STUDY"), ast.Constant | None):
         raise InputError(f"study file '{file}' must define STUDY = Study(title=...), and does not; mend or remove it")
+    texts["title"] = texts["title"] or "(its title is computed, and 'attractor study plan' shows it)"
     return Outline(**texts, scales=_keys(fields.get("scales")), claims=_texts(fields.get("claims")))
 
 
 def _fields(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Yield the named arguments of the call whose result is assigned to STUDY."""
+    call = _assigned(tree).get("STUDY")
+    if isinstance(call, ast.Call):
+        yield from zip(("title", "question", "source"), call.args, strict=False)
+        yield from ((keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg)
+
+
+def _assigned(tree: ast.Module) -> dict[str, ast.expr | None]:
+    """Return the expressions that a module assigns to names."""
+    assigned: dict[str, ast.expr | None] = {}
     for node in tree.body:
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
-            continue
-        if any(isinstance(target, ast.Name) and target.id == "STUDY" for target in node.targets):
-            yield from ((keyword.arg, keyword.value) for keyword in node.value.keywords if keyword.arg)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            assigned |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+    return assigned
 
 
 def _text(node: ast.expr | None) -> str:

@@ -5,6 +5,7 @@ like any other, but a probe that is added to the study later cannot measure it, 
 configuration. Such probes measure every run of a record again, since the code that measured it may be older.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,24 +17,26 @@ from attractor.study.launch import Job
 from attractor.study.study import OF_FIRST_WEIGHTS
 
 
-def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Mapping[str, Any]]) -> int:
-    """Write a run folder for each job that the record has an outcome of, and return the number of these jobs.
+def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Write a run folder for each job that the record has an outcome of. Return how many of these jobs are finished
+    now, and how many are not, since they were begun here before.
 
     The key of a run is a hash of its configuration and its data, so an outcome never stands for another run.
     """
     outcomes = {outcome.key: outcome for outcome in record.outcomes}
-    n_recorded = 0
+    recorded = []
     for job, identity in zip(jobs, identities, strict=True):
         if (outcome := outcomes.get(job.path.name)) is not None:
-            n_recorded += 1
+            recorded.append(job)
             if not job.path.exists():
                 _write_run(job, identity, outcome, record.environments)
-    if not n_recorded:
+    if not recorded:
         raise InputError(
             f"from-record must hold runs of this study, and none of its {record.finished} runs has the configuration "
             "and the data of a planned one; give the record of this study and scale, and prepare the same data"
         )
-    return n_recorded
+    n_finished = sum(job.finished for job in recorded)
+    return n_finished, len(recorded) - n_finished
 
 
 def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environments: Mapping[str, list[str]]) -> None:
@@ -47,7 +50,12 @@ def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environm
         probes["done"] = [name for name in probes["done"] if name not in OF_FIRST_WEIGHTS]
     write_json(unfinished / PROBES_FILE, sealed(probes))
     run.write_summary(outcome.summary)
-    unfinished.rename(job.path)
+    try:
+        unfinished.rename(job.path)
+    except OSError:  # another copy of the command wrote the same run
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not job.path.exists():
+            raise
 
 
 def _metrics(outcome: Outcome, tokens_per_step: int) -> Iterator[dict[str, Any]]:

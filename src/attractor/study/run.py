@@ -118,7 +118,7 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
             cells = started_from(study.pretrained, cells, conduct, seed)
         for column in design.columns:
             configs = {row: cells[row, column] for row in design.rows}
-            speed = speeds(folder, column, configs, runtime)
+            speed = speeds(folder, configs, conduct.part, runtime)
             for row, config in balanced(
                 configs, design.baseline, design.budget, speed, study.resize, study.sized_by
             ).items():
@@ -163,14 +163,30 @@ def _task_of(config: TrainConfig) -> Any:
     return config.build_task()
 
 
-def speeds(folder: Path, column: str, configs: Mapping[str, TrainConfig], runtime: Runtime) -> Callable[[str], float]:
-    """Return a function that gives a row's seconds per step, measured once and then read from a file."""
+def speeds(folder: Path, configs: Mapping[str, TrainConfig], part: str, runtime: Runtime) -> Callable[[str], float]:
+    """Return a function that gives a row's seconds per step, measured once and then read from a file.
+
+    Speeds of two devices cannot be compared, and shares of a study must plan the same runs. So a file has the speeds of
+    one device, and a share of a study takes them from the file alone.
+    """
+    device = str(resolve_device(runtime.device))
 
     def seconds(row: str) -> float:
         path = folder / SPEEDS
-        known = read_sealed(path) or {}
-        name = " · ".join(filter(None, (row, column)))
+        known = read_sealed(path) or {"device": device}
+        if known.get("device") != device:
+            raise InputError(
+                f"device must be that of the speeds in '{path}', {known.get('device', 'which they do not name')}, and "
+                f"is {device}; move that file away to measure anew"
+            )
+        name = config_hash(configs[row].replace(seed=0).to_dict())
         if name not in known:
+            if part != "1/1":
+                raise InputError(
+                    f"part must be 1/1 until the speeds of all rows are measured, and is {part}: each machine would "
+                    "plan other runs; run 'attractor study plan' once, and copy its speeds.json into the study's "
+                    f"folder on every machine, here '{folder}'"
+                )
             known[name] = calibrate(configs[row], runtime).step_seconds
             folder.mkdir(parents=True, exist_ok=True)
             write_json(path, sealed(known))
@@ -209,13 +225,18 @@ def write_plan(planned: Planned) -> list[str]:
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
     resolve_device(runtime.device)
+    if study.kind == "timing" and conduct.part != "1/1":
+        raise InputError(
+            f"part must be 1/1 in a study of times, and is {conduct.part}: times of two machines cannot be compared"
+        )
+    refuse_foreign_folder(conduct.folder_of(study))
     if study.pretrained is not None:
+        dict(study.configs(conduct.scale, (conduct.seeds or study.on(conduct.scale).seeds)[0]))  # refuses missing data
         rows = study.pretrained.rows.only(study.rows.labels)
         before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
         print_line(console, f"first, the runs from which this study starts: those of {study.pretrained.name}")
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
-    refuse_foreign_folder(conduct.folder_of(study))
     planned = plan_study(study, conduct, runtime)
     index, number = share_of(conduct.part)
     jobs = planned.jobs[index::number]
@@ -224,10 +245,11 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     for line in write_plan(planned):
         print_line(console, line)
     if conduct.from_record is not None:
-        n_recorded = take_over(
+        n_recorded, n_begun = take_over(
             conduct.from_record, planned.jobs, [identity_of(job.config, study.kind) for job in planned.jobs]
         )
-        print_line(console, f"{n_recorded} runs stand in the record and are not run again")
+        begun = f"; {n_begun} others of it were begun here and go on: remove their folders to take them over"
+        print_line(console, f"{n_recorded} runs stand in the record and are not run again{begun if n_begun else ''}")
     share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
     print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
@@ -271,13 +293,13 @@ def refuse_oversized(jobs: Sequence[Job], conduct: Conduct, runtime: Runtime) ->
 
 def carry_out(jobs: Sequence[Job], kind: str, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:
     """Carry out those of these runs that are not finished, and return the failures by name."""
+    if kind != "training":
+        carry_out_costs(kind, jobs, runtime, console)
+        return {}
     n_before = sum(job.finished for job in jobs)
     if n_before:
         print_line(console, f"{n_before} of {len(jobs)} runs were finished before")
     if n_before == len(jobs):
-        return {}
-    if kind != "training":
-        carry_out_costs(kind, jobs, runtime, console)
         return {}
     name, workers = launcher_of(conduct, runtime)
     asked = runtime.threads

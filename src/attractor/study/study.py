@@ -7,6 +7,8 @@ runs, so a difference between rows has one cause.
 """
 
 import importlib.util
+import itertools
+import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -59,6 +61,8 @@ class Axis:
         require(len(self.values) >= 1, f"axis '{self.name}'", "of at least one value", "none")
         known = known_fields()
         for label, changes in self.values.items():
+            plain = isinstance(label, str) and label == " ".join(label.split())
+            require(plain, f"label of axis '{self.name}'", "a text without outer and double blanks", repr(label))
             for key in changes:
                 if key not in known:
                     raise unknown(f"field of axis '{self.name}' at '{label}'", key, known)
@@ -102,11 +106,14 @@ class Scale:
     elsewhere: tuple[str, ...] = ()  # corpora that finished runs are evaluated on, although they did not train on them
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seeds", tuple(self.seeds))  # of a range, too
         require_seeds(self.seeds)
 
 
 def require_seeds(seeds: tuple[int, ...]) -> None:
     require(len(seeds) >= 1, "seeds", "at least one", seeds, "as --seeds 0 1 2")
+    whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
+    require(whole, "seeds", "whole numbers from 0 up", " ".join(map(str, seeds)))
     require(len(set(seeds)) == len(seeds), "seeds", "without repetition", " ".join(map(str, seeds)))
 
 
@@ -145,6 +152,11 @@ class Study:
         for name in self.scales:
             if name not in SCALES:
                 raise unknown("scale", name, SCALES)
+        for name in ("quantities", "published", "claims", "probes"):
+            value = getattr(self, name)
+            require(isinstance(value, tuple), name, "a tuple, which needs a comma: (X,)", repr(value)[:80])
+        if self.resize not in ("d_ff", "d_model"):
+            raise unknown("resize", self.resize, ("d_ff", "d_model"))
         if not self.scales:
             raise InputError("scales must name at least one scale, and there is none; give smoke")
         for scale in self.scales:
@@ -152,12 +164,20 @@ class Study:
             for field_name in ("baseline", "sized_by"):
                 if (label := getattr(self, field_name)) and label not in rows.labels:
                     raise unknown(field_name, label, rows.labels)
+            for row, column in self.scales[scale].tuned:
+                if row not in rows.labels or column not in columns.labels:
+                    cells = itertools.product(rows.labels, columns.labels)
+                    raise unknown("cell in tuned", f"{row}, {column}", map(", ".join, cells))
             twice = sorted(rows.changed & columns.changed)
             if twice:
                 raise InputError(
                     f"axes must name different fields, but '{rows.name}' and '{columns.name}' both set {twice[0]}; "
                     "leave it out of one"
                 )
+        rows_of_any = {row for scale in self.scales for row in self.axes(scale)[0].labels}
+        for figure in self.published:
+            if figure.row not in rows_of_any:
+                raise unknown("row of a published figure", figure.row, rows_of_any)
 
     def axes(self, scale: str) -> tuple[Axis, Axis]:
         """Return the rows, with the control if the study has one, and the columns on this scale."""
@@ -229,6 +249,7 @@ def _executed(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where the dataclasses of a file look for their module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

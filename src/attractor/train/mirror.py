@@ -12,6 +12,7 @@ copied.
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Container, Iterator
@@ -173,7 +174,8 @@ def mirrored(folder: Path, address: str | None, say: Say) -> Iterator[None]:
         ended.set()
         thread.join(SECONDS_AT_THE_END)
         if thread.is_alive():
-            say(f"the copy at '{address}' is behind; attractor runs mirror {folder} {address} completes it")
+            command = shlex.join(["attractor", "runs", "mirror", str(folder), address])
+            say(f"the copy at '{address}' is behind; this command completes it: {command}")
 
 
 def follow(mirror: Mirror, folder: Path, ended: threading.Event, say: Say) -> None:

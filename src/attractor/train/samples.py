@@ -8,6 +8,7 @@ from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError, require_seed
 from attractor.models.language_model import LanguageModel
+from attractor.models.recurrent import RecurrentModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.finished import finished_run
@@ -52,6 +53,7 @@ def continuation(
         stop_token=stops or None,
         pad_token=tokenizer.pad,
         generator=torch.Generator(model.device).manual_seed(seed),
+        use_cache=not isinstance(model, RecurrentModel),  # every iteration would need a cache of its own
     )[0].tolist()
     # A model that has hardly been trained also samples ids that stand for no text.
     sampled = generated[len(prompt_tokens) :]
