@@ -1,5 +1,6 @@
 """The pages are true: trees name existing files, code runs, commands work, and recipes can be followed literally."""
 
+import json
 import os
 import re
 import shlex
@@ -131,6 +132,13 @@ def test_the_readmes_table_is_the_stored_result() -> None:
             interval = judged.differences[row, "", perplexity].interval
             assert interval is not None
             assert difference == signed(interval)
+
+
+def test_the_readmes_figure_is_drawn_from_the_stored_result() -> None:
+    """Criterion: it names the checksum of its record; `PYTHONPATH=docs/_ext python docs/figures.py` draws it anew."""
+    record = json.loads((ROOT / "results" / "study-coupling-ablation-desk.json").read_text())
+    assert "docs/ablation.svg" in (ROOT / "README.md").read_text()
+    assert record["checksum"] in (ROOT / "docs" / "ablation.svg").read_text()
 
 
 @pytest.mark.parametrize(
