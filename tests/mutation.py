@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant("analysis/sink.py", "weights[..., 1:, 0]", "weights[..., 0, 1:]", "the sink is read from the first row"),
     Mutant(
         "statistics/intervals.py",
-        "moments.n - 1, moments.n)",
-        "moments.n, moments.n)",
+        "error, moments.n - 1, moments.n",
+        "error, moments.n, moments.n",
         "a mean has one degree of freedom too many",
     ),
     Mutant(

@@ -97,7 +97,9 @@ def cell(
 
 
 def bent(value: Any, seed: int) -> Any:
-    """Change a list of numbers slightly by the seed; return any other value unchanged."""
+    """Change a list of numbers slightly by the seed, call a function of the seed; return any other value unchanged."""
+    if callable(value):
+        return value(seed)
     if isinstance(value, list):
         return [number + 0.03 * seed * (layer % 3 - 1) for layer, number in enumerate(value)]
     return value

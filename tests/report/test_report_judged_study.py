@@ -51,7 +51,7 @@ def test_in_an_insensitive_setting_the_loss_is_not_judged_and_other_quantities_a
     record = study(
         {"standard": BASE, "uniform": shifted(0.002), "good": shifted(-0.05)},
         quantities=quantities,
-        probes={"standard": {"slope": 1.0}, "good": {"slope": 2.0}},
+        probes={"standard": {"slope": 1.0}, "good": {"slope": lambda seed: 2.0 + 0.01 * seed}},
     )
     judged = JudgedStudy(record)
     assert judged.sensitivity[""].sensitive is False  # the interval around 0.002 contains zero
@@ -94,13 +94,21 @@ def test_missing_runs_are_named():
     assert outcomes(record) == {"lost": "not finite", "apart": "no pairs", "never": "not run"}
 
 
-def test_equal_values_show_no_difference():
-    record = study({"standard": BASE, "uniform": shifted(0.5), "twin": BASE})
-    assert outcomes(record) == {"twin": "no difference shown"}
+def test_equal_values_and_three_equal_differences_show_no_difference():
+    lead = {"heat": 2.0}
+    heat = (Quantity("heat", "probes.heat"),)
+    assert outcomes(study({"standard": BASE, "uniform": shifted(0.5), "twin": BASE})) == {"twin": "no difference shown"}
+    tied = study(
+        {"standard": BASE, "rival": BASE},
+        control=None,
+        quantities=heat,
+        probes={"standard": {"heat": 1.0}, "rival": lead},
+    )
+    assert outcomes(tied) == {"rival": "no difference shown"}
 
 
 def test_a_quantity_without_direction_is_higher_or_lower():
-    probes = {"standard": {"heat": 1.0}, "rival": {"heat": 2.0}}
+    probes = {"standard": {"heat": 1.0}, "rival": {"heat": lambda seed: 2.0 + 0.01 * seed}}
     heat = (Quantity("heat", "probes.heat"),)
     record = study({"standard": BASE, "rival": BASE}, control=None, quantities=heat, probes=probes)
     assert outcomes(record) == {"rival": "higher"}
