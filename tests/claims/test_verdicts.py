@@ -16,6 +16,7 @@ from scipy.special import fdtri
 from attractor.claims.comparisons import Pair
 from attractor.claims.rules import (
     AtDip,
+    AtOneRate,
     Costs,
     Counts,
     Differs,
@@ -129,6 +130,19 @@ def test_one_comparison_of_many_is_held_to_holms_level():
     pairs = [replace(LEAD, against="standard", of=row) for row in rivals]
     assert Differs((LEAD,)).parts(record(cells))[0].status == "holds"
     assert Differs((LEAD, *pairs)).parts(record(cells))[0].status == "unclear"
+
+
+def test_a_quantity_of_trained_models_is_compared_at_one_rate():
+    """Criterion: rows of two rates tell nothing, though their difference is large; rows of one rate are judged."""
+    rule, runs = AtOneRate(Differs((LEAD,)), ("coupled", "standard")), two_rows(-0.1)
+
+    def judged(rates):
+        cells = [replace(cell, config=cell.config | {"lr": rates.get(cell.row, 1e-3)}) for cell in runs.cells]
+        return rule.judge(replace(runs, cells=tuple(cells)))
+
+    assert judged({}).status == "holds"
+    assert judged({"coupled": 2e-3}).status == "unclear"
+    assert "cannot tell: the learning rates are 0.001 and 0.002" in judged({"coupled": 2e-3}).reason
 
 
 def test_all_comparisons_must_hold_and_one_failure_is_enough():

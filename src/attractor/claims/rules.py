@@ -16,6 +16,8 @@ single comparison would decide a rule, Holm's correction covers all its comparis
     OfTheBest    is Stays for the row that is best by another quantity, and holds only where good rows are shown to
                  lie lower than bad ones (Welch's test over rows); says nothing where no row is good, or none is bad
     Sensitive    judges by another rule where a second quantity shows that the setting can tell; elsewhere "cannot tell"
+    AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes how
+                 a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
     WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could
                  have acted, the one that is best by another quantity; "cannot tell" where it could act at none
     AtDip        is Differs for the entropy of the layer in which the baseline's entropy dips
@@ -463,6 +465,34 @@ class Sensitive(Rule):
             if not self.least <= mean <= self.most:
                 return f"{self.quantity.name} of {row} is {mean:.3g}, and {self.why}"
         return None
+
+
+@dataclass(frozen=True)
+class AtOneRate(Rule):
+    """Judge by `rule` where all rows were trained at one learning rate; the verdict elsewhere is unclear."""
+
+    rule: Rule
+    rows: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"{self.rule.words}; cannot tell unless {' and '.join(self.rows)} were trained at one learning rate"
+
+    def parts(self, record: StudyRecord) -> list[Statement]:
+        rates = {cell.config["lr"] for cell in record.cells if cell.row in self.rows and "lr" in cell.config}
+        if len(rates) <= 1:
+            return self.rule.parts(record)
+        why = (
+            f"the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate alone changes "
+            "how a model attends; runs at one rate would decide"
+        )
+        # What is unclear for another reason keeps it, but more seeds at two rates would not help.
+        return [
+            _cannot_tell(part, why)
+            if part.status in ("holds", "fails")
+            else replace(part, to_show=None, to_exclude=None)
+            for part in self.rule.parts(record)
+        ]
 
 
 @dataclass(frozen=True)
