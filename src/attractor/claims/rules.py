@@ -16,8 +16,8 @@ single comparison would decide a rule, Holm's correction covers all its comparis
     OfTheBest    is Stays for the row that is best by another quantity, and holds only where good rows are shown to
                  lie lower than bad ones (Welch's test over rows); says nothing where no row is good, or none is bad
     Sensitive    judges by another rule where a second quantity shows that the setting can tell; elsewhere "cannot tell"
-    AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes how
-                 a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
+    AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes
+                 how a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
     WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could
                  have acted, the one that is best by another quantity; "cannot tell" where it could act at none
     AtDip        is Differs for the entropy of the layer in which the baseline's entropy dips
