@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from attractor.claims.comparisons import Pair
-from attractor.claims.planning import can_decide, chances, of_losses, pairs_of, seeds_to_decide, spreads_of
+from attractor.claims.planning import can_decide, chances, comparisons_of, of_losses, seeds_to_decide, spreads_of
 from attractor.claims.rules import Differs, Equivalent, Stays
 from attractor.claims.verdicts import AllOf
 from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN
-from attractor.runs.quantity import INSTABILITIES
-from invented_records import record
+from attractor.runs.quantity import INSTABILITIES, LOSS, MEAN_LOSS
+from invented_records import OWN, record
 
 RULES = {claim.id: rule for claim in CLAIMS if claim.rule is not None and (rule := of_losses(claim.rule)) is not None}
 PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims about losses with a published effect
@@ -42,7 +42,7 @@ def test_the_published_lead_is_shown_by_eight_seeds() -> None:
     assert found.claimed["holds"] >= 0.8 * 500
     assert found.claimed["fails"] <= 0.025 * 500
     effect = math.log(22.55 / 24.22) / BYTES_PER_TOKEN["encyclopedic"]
-    assert min(pair.effect for pair in pairs_of(RULES["C1"])) < effect < -0.015
+    assert min(pair.effect for _, pair in comparisons_of(RULES["C1"])) < effect < -0.015
 
 
 @pytest.mark.parametrize("sd", [OWN_SD / 4, OWN_SD, OWN_SD * 4])
@@ -95,3 +95,17 @@ def test_a_noisy_row_costs_power_where_it_is_compared() -> None:
     rule = Differs((Pair("a", "b", -0.01, 0.0025),))
     calm = {("a", ""): 0.002, ("b", ""): 0.002}
     assert chances(rule, 6, calm, 100).power > chances(rule, 6, calm | {("b", ""): 0.02}, 100).power
+
+
+def test_a_row_that_is_compared_in_two_quantities_has_the_larger_noise() -> None:
+    """Criterion: the mean loss of training, which is five times as noisy here, decides how noisy the row is."""
+
+    def runs(sign: int) -> list[dict[str, object]]:
+        noises = [sign * own for own in OWN[:6]]
+        return [{"valid_loss": 1.7 + x, "curve": ((0, 2.0 + 5 * x), (1, 2.0 + 5 * x))} for x in noises]
+
+    stored = record({"a": runs(1), "b": runs(-1)}, control=None)
+    final, mean = (Differs((Pair("a", "b", -0.1, 0.02),), quantity) for quantity in (LOSS, MEAN_LOSS))
+    of_final, of_mean, of_both = (spreads_of(rule, stored) for rule in (final, mean, AllOf((final, mean))))
+    assert of_both == of_mean
+    assert [of_mean[place] for place in of_final] == [pytest.approx(5 * sd) for sd in of_final.values()]

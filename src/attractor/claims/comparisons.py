@@ -90,7 +90,7 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
         )
     )
     rows = [(pair.of, of), (pair.against, against)]
-    rates = [_learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
+    rates = [learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
     doubles = tuple(
         (row, other)
@@ -116,7 +116,7 @@ def double(record: StudyRecord, row: str, column: str, quantity: Quantity) -> st
     return next((cell.row for cell in alike if all(ours.compared(x) == cell.compared(x) != {} for x in measures)), "")
 
 
-def _learning_rate(record: StudyRecord, row: str, column: str) -> float | None:
+def learning_rate(record: StudyRecord, row: str, column: str) -> float | None:
     cell = cell_of(record, row, column)
     rate = cell.config.get("lr") if cell else None
     return None if rate is None else float(rate)

@@ -81,21 +81,12 @@ def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
     Of a row that is compared in several quantities, such as the final loss and its mean, the larger noise counts.
     """
     spreads: dict[Place, float] = {}
-    for quantity, places in places_of(rule).items():
+    comparisons = list(comparisons_of(rule))
+    for quantity in dict.fromkeys(quantity for quantity, _ in comparisons):
+        places = _places(pair for compared, pair in comparisons if compared == quantity)
         for place, spread in _spreads_of(quantity, places, record).items():
             spreads[place] = max(spread, spreads.get(place, 0.0))
     return spreads
-
-
-def places_of(rule: Rule) -> dict[Quantity, list[Place]]:
-    """Return the rows and columns that a rule compares, by quantity."""
-    if isinstance(rule, AllOf | Equivalent):
-        places: dict[Quantity, list[Place]] = {} if isinstance(rule, AllOf) else {rule.quantity: _places(rule.pairs)}
-        for part in rule.rules if isinstance(rule, AllOf) else rule.premises:
-            for quantity, of_part in places_of(part).items():
-                places[quantity] = list(dict.fromkeys([*places.get(quantity, []), *of_part]))
-        return places
-    return {rule.quantity: _places(rule.pairs)} if isinstance(rule, Differs) else {}
 
 
 def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord) -> dict[Place, float]:
@@ -160,17 +151,17 @@ def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]
     return f"CANNOT DECIDE {at}: *holds* of only {drawn.power:.0%} of drawn studies where it is true; {more}"
 
 
-def pairs_of(rule: Rule, claimed: bool = True) -> Iterator[Pair]:
-    """Yield the comparisons of a rule, with the differences in (2) as their effects."""
+def comparisons_of(rule: Rule, claimed: bool = True) -> Iterator[tuple[Quantity, Pair]]:
+    """Yield the comparisons of a rule and what they compare, with the differences in (2) as their effects."""
     if isinstance(rule, AllOf):
         for part in rule.rules:
-            yield from pairs_of(part, claimed)
+            yield from comparisons_of(part, claimed)
     elif isinstance(rule, Differs):
-        yield from (pair if claimed else replace(pair, effect=0.0) for pair in rule.pairs)
+        yield from ((rule.quantity, pair if claimed else replace(pair, effect=0.0)) for pair in rule.pairs)
     elif isinstance(rule, Equivalent):
-        yield from (replace(pair, effect=0.0 if claimed else pair.margin) for pair in rule.pairs)
+        yield from ((rule.quantity, replace(pair, effect=0.0 if claimed else pair.margin)) for pair in rule.pairs)
         for premise in rule.premises:
-            yield from pairs_of(premise)
+            yield from comparisons_of(premise)
 
 
 def _controls(rule: Rule) -> Iterator[Control]:
@@ -203,7 +194,7 @@ def _places(pairs: Iterable[Pair]) -> list[Place]:
 
 def _levels(rule: Rule, claimed: bool) -> dict[Place, float]:
     """Return the levels in (1) by row and column."""
-    pairs = list(pairs_of(rule, claimed))
+    pairs = [pair for _, pair in comparisons_of(rule, claimed)]
     places = _places(pairs)
     differences = np.zeros((len(pairs), len(places)))
     for line, pair in zip(differences, pairs, strict=True):

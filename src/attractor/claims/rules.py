@@ -40,6 +40,7 @@ from attractor.claims.comparisons import (
     cell_of,
     compare,
     instrument,
+    learning_rate,
     values,
     without_a_number,
 )
@@ -479,8 +480,12 @@ class AtOneRate(Rule):
         return f"{self.rule.words}; cannot tell unless {' and '.join(self.rows)} were trained at one learning rate"
 
     def parts(self, record: StudyRecord) -> list[Statement]:
-        rates = {cell.config["lr"] for cell in record.cells if cell.row in self.rows and "lr" in cell.config}
-        if len(rates) <= 1:
+        by_column = (
+            {rate for row in self.rows if (rate := learning_rate(record, row, column)) is not None}
+            for column in record.design.columns
+        )
+        rates = next((known for known in by_column if len(known) > 1), None)
+        if rates is None:
             return self.rule.parts(record)
         why = (
             f"the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate alone changes "

@@ -253,6 +253,7 @@ def _executed(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         why = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         raise InputError(
