@@ -99,6 +99,8 @@ def test_a_run_without_interventions_keeps_its_name(config: TrainConfig) -> None
         ({"qk_clip": -1.0}, "qk_clip must be positive"),
         ({"qk_rate": 0.0}, "qk_rate must be positive"),
         ({"quack": 1.0, "quack_norm": "nuclear"}, "unknown norm of QuacK 'nuclear'"),
+        ({"quack_norm": "spectral"}, "quack_norm must be 'frobenius' without quack, got 'spectral'; give quack, too"),
+        ({"muon_per_head": False}, "muon_per_head must be True without Muon, got False; give optimizer='muon', too"),
         ({"quack": 1.0, "qk_rate": 0.1}, "qk_rate must be None with quack"),
         ({"optimizer": "sgd"}, "unknown optimizer 'sgd'"),
         ({"qk_clip": 30.0, "qk_norm": True}, "QK-norm bounds the logits already"),

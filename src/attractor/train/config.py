@@ -112,6 +112,8 @@ class TrainConfig(PrintsChanges):
         ):
             if name not in names:
                 raise unknown(kind, name, names)
+        rule = "True without Muon"
+        require(self.optimizer == "muon" or self.muon_per_head, "muon_per_head", rule, False, "give optimizer='muon', too")
         recomputes = self.activation_checkpointing or self.recompute == "blocks"
         rule, next_step = "'blocks' without activation_checkpointing", "give activation_checkpointing, too"
         require(recomputes, "recompute", rule, self.recompute, next_step)
@@ -271,9 +273,12 @@ class Runtime(PrintsChanges):
     checkpoint_format: str = "plain"  # or sharded: each process writes its part, while training goes on
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "save_every", "keep", "telemetry_every", "threads", "max_rollbacks"):
+        for name in ("log_every", "save_every", "keep", "max_rollbacks"):
             value = getattr(self, name)
-            require(value is None or value >= 1, name, "at least 1", value)
+            require(value is not None and value >= 1, name, "at least 1", value)
+        for name in ("telemetry_every", "threads"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, "at least 1, or None", value)
         require(self.collective_timeout > 0, "collective_timeout", "above 0", self.collective_timeout)
         minutes = self.save_every_minutes
         require(minutes is None or minutes > 0, "save_every_minutes", "positive or None", minutes)

@@ -31,6 +31,9 @@ ENERGY_OF_OSCILLATORS = 1e-5  # Jacobians' weight of energy regularizers on AKOr
 def check(config: Config) -> None:
     """Refuse interventions that the model cannot have, or that contradict one another."""
     check_regularizer(config)
+    if config.quack is None:
+        rule, next_step = "'frobenius' without quack", "give quack, too"
+        require(config.quack_norm == "frobenius", "quack_norm", rule, config.quack_norm, next_step)
     active = [name for name in ("quack", "qk_rate", "qk_clip") if getattr(config, name) is not None]
     if not active:
         return
