@@ -71,7 +71,8 @@ class Stage(PrintsChanges, ABC):
         values = dict(stored)
         kind = values.pop("kind", None)
         if kind not in cls.kinds():
-            raise unknown(f"{cls.stage} stage", kind, cls.kinds())
+            see = "one of your own is known once attractor.study.load_study has executed the file that defines it"
+            raise unknown(f"{cls.stage} stage", kind, cls.kinds(), see)
         chosen = cls.kinds()[kind]
         known = {f.name for f in fields(chosen)}
         for key in values:

@@ -6,6 +6,7 @@ Rows and columns are axes: labels, each with the fields of the configuration tha
 runs, so a difference between rows has one cause.
 """
 
+import copyreg
 import importlib.util
 import itertools
 import sys
@@ -16,13 +17,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attractor.attention.config import STAGES
 from attractor.attention.presets import preset
+from attractor.attention.stage import Stage
 from attractor.errors import InputError, require, unknown
 from attractor.models import FAMILIES
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import BUDGETS, Design, Published
 from attractor.tasks import TASKS
 from attractor.train.config import TrainConfig
+from attractor.train.formulas import checksum_of_code
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
@@ -244,12 +248,18 @@ def load_study(path: str | Path) -> Study:
 
 
 def _executed(path: Path) -> ModuleType:
-    """Execute a study's file. Whatever its code raises becomes one line with the place where it was raised."""
-    spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path.resolve())
+    """Execute a study's file. Whatever its code raises becomes one line with the place where it was raised.
+
+    As for a script of Python, files beside it can be imported.
+    """
+    spec = importlib.util.spec_from_file_location(_module_of(path), path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    before = _stages()
     sys.modules[spec.name] = module  # where the dataclasses of a file look for their module
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -259,7 +269,37 @@ def _executed(path: Path) -> ModuleType:
         raise InputError(
             f"study file {_place_of(error, path)} cannot be executed: {kind}{why}; mend that line"
         ) from error
+    for name, stage in _stages().items():
+        if stage.__module__ == spec.name:
+            free = name not in before or before[name].__module__ == spec.name
+            rule = "one that no other stage has, since runs are stored with it"
+            require(free, f"name of a stage in '{path}'", rule, name, "rename the class")
+            copyreg.pickle(stage, _pickled)
     return module
+
+
+def _stages() -> dict[str, type[Stage]]:
+    return {name: kind for family in STAGES.values() for name, kind in family.kinds().items()}
+
+
+def _module_of(path: Path) -> str:
+    return f"study_{path.stem}"
+
+
+def _pickled(own: Stage) -> tuple[Any, ...]:
+    """Say how another process makes the config of a stage that a study's file defines: it executes that file first."""
+    kind = type(own)
+    return _made_elsewhere, (sys.modules[kind.__module__].__file__, checksum_of_code(kind), own.stage, own.to_dict())
+
+
+def _made_elsewhere(file: str, checksum: str, stage: str, stored: dict[str, Any]) -> Stage:
+    path = Path(file)
+    if _module_of(path) not in sys.modules:
+        load_study(path)
+    own = STAGES[stage].from_dict(stored)
+    if checksum_of_code(type(own)) != checksum:
+        raise InputError(f"study file '{path}' must stay as it was when its study started; repeat the command")
+    return own
 
 
 def _place_of(error: BaseException, path: Path) -> str:

@@ -113,7 +113,9 @@ class TrainConfig(PrintsChanges):
             if name not in names:
                 raise unknown(kind, name, names)
         rule = "True without Muon"
-        require(self.optimizer == "muon" or self.muon_per_head, "muon_per_head", rule, False, "give optimizer='muon', too")
+        require(
+            self.optimizer == "muon" or self.muon_per_head, "muon_per_head", rule, False, "give optimizer='muon', too"
+        )
         recomputes = self.activation_checkpointing or self.recompute == "blocks"
         rule, next_step = "'blocks' without activation_checkpointing", "give activation_checkpointing, too"
         require(recomputes, "recompute", rule, self.recompute, next_step)

@@ -5,12 +5,20 @@ formula or a kernel so that its results change (beyond rounding) raises its vers
 version is part of the identity of every run that uses the computation: older runs of the same configuration stay where
 they are, under another key, and are never taken for new ones. `tests/test_golden.py` notices a change that nobody
 declared.
+
+A mechanism that is defined outside attractor, as in the file of a study, has the checksum of its file as its version.
 """
 
+import ast
+import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from attractor.attention.config import STAGES
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
@@ -65,4 +73,34 @@ FORMULAS: dict[str, Formula] = {
 
 def formulas_of(config: Config) -> dict[str, Any]:
     """Return the versions of what the run computes, without those that are still the first."""
-    return {name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)}
+    known = {
+        name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)
+    }
+    stages: list[type] = [type(getattr(chosen, stage)) for chosen in config.model.mechanisms for stage in STAGES]
+    return known | {kind.__name__: checksum_of_code(kind) for kind in stages if _is_own(kind)}
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is defined outside attractor."""
+    return kind.__module__.partition(".")[0] != "attractor"
+
+
+@cache
+def checksum_of_code(kind: type) -> str:
+    """Return a checksum of the file that defines a class, as it was when first asked for.
+
+    Comments, the docstring of the file and the definition of a study do not count: they change no result. Code that is
+    in no file, as in a notebook, is `unknown`.
+    """
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None:
+        return "unknown"
+    statements = ast.parse(Path(file).read_text()).body
+    counted = [ast.unparse(statement) for statement in statements if not _without_effect(statement)]
+    return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:12]
+
+
+def _without_effect(statement: ast.stmt) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    defines_study = any(isinstance(target, ast.Name) and target.id == "STUDY" for target in targets)
+    return defines_study or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))

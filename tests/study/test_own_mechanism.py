@@ -1,0 +1,112 @@
+"""A study's file may define a mechanism: the processes of its runs know it, and its code belongs to their identity."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attractor.errors import InputError
+from attractor.runs.run_folder import RunFolder
+from attractor.study import load_study
+from attractor.study.run import key_of
+from attractor.train.config import RECIPES
+from attractor.train.formulas import checksum_of_code
+
+PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
+CODE = re.search(r"## A mechanism of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+assert CODE is not None
+CODE = CODE.group(1)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / f"turned_{tmp_path.parent.name.replace('-', '_')}.py"
+    file.write_text(CODE)
+    yield file
+    sys.modules.pop(f"study_{file.stem}", None)
+
+
+def turned(file: Path):
+    return dict(load_study(file).configs("smoke", 0))["turn", ""]
+
+
+def checksum(file: Path) -> str:
+    return checksum_of_code(type(turned(file).model.attention_config.couple))
+
+
+def test_another_process_makes_the_mechanism_and_trains_the_same_run(file: Path) -> None:
+    config = turned(file)
+    (file.parent / "config").write_bytes(pickle.dumps(config))
+    code = (
+        "import pickle, sys; config = pickle.loads(open('config', 'rb').read()); "
+        "from attractor.study.run import key_of; print(type(config.model.attention_config.couple), key_of(config))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=file.parent, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["<class", f"'study_{file.stem}.Turn'>", key_of(config)]
+
+
+def test_comments_and_the_study_are_not_part_of_the_code_and_all_else_is(file: Path) -> None:
+    first = checksum(file)
+    file.write_text('"""Another title."""\n# a comment\n' + CODE.replace("no table", "no table at all"))
+    assert checksum(file) == first
+    file.write_text(CODE.replace("q * cos + k * sin", "q * cos - k * sin"))
+    assert checksum(file) != first
+
+
+def test_a_changed_mechanism_has_other_runs_and_those_of_attractor_keep_their_names(file: Path, tmp_path) -> None:
+    keys = {label: key_of(config) for (label, _), config in load_study(file).configs("smoke", 0)}
+    config = turned(file)
+    RunFolder.create(tmp_path / "run", config.identity(config.build_task()))
+    file.write_text(CODE.replace("k * cos - q * sin", "k * cos"))
+    changed = {label: key_of(config) for (label, _), config in load_study(file).configs("smoke", 0)}
+    assert {label for label in keys if keys[label] != changed[label]} == {"turn"}
+    with pytest.raises(InputError, match=r"formulas\.Turn"):
+        RunFolder.create(tmp_path / "run", turned(file).identity(config.build_task()))
+
+
+def test_a_file_that_was_changed_after_its_study_began_stops_the_run(file: Path) -> None:
+    sent = pickle.dumps(turned(file))
+    file.write_text(CODE.replace("0.1", "0.2"))
+    sys.modules.pop(f"study_{file.stem}")  # as in the fresh process of a run
+    with pytest.raises(InputError, match=r"must stay as it was when its study started; repeat the command"):
+        pickle.loads(sent)
+
+
+def test_a_name_of_attractor_is_refused(file: Path) -> None:
+    """In a process of its own, since the class would stay in this one."""
+    file.write_text(CODE.replace("Turn(", "Phase(").replace("config: Turn", "config: Phase"))
+    code, said = attractor(file.parent, "study", "plan", file.name)
+    assert code == 2
+    assert "must be one that no other stage has, since runs are stored with it, got 'Phase'; rename the class" in said
+
+
+def test_a_module_beside_the_study_is_found(file: Path) -> None:
+    beside = file.with_name(f"shared_{file.stem}.py")
+    beside.write_text(CODE.replace("STUDY", "OTHER"))
+    file.write_text(f"from {beside.stem} import OTHER as STUDY\n")
+    stage = type(turned(file).model.attention_config.couple)
+    assert stage.__module__ == beside.stem
+    assert pickle.loads(pickle.dumps(turned(file))) == turned(file)
+    sys.modules.pop(beside.stem)
+
+
+def test_the_mechanisms_of_attractor_have_no_checksum() -> None:
+    assert "formulas" not in RECIPES["laptop"].identity(RECIPES["laptop"].build_task())
+
+
+@pytest.mark.slow
+def test_the_study_of_the_page_runs(file: Path) -> None:
+    file.write_text(CODE.replace('language("smoke")', 'language("smoke", n_steps=4, warmup_steps=1, eval_every=2)'))
+    code, said = attractor(file.parent, "study", "run", file.name, "--workers", "1", "--root", "runs")
+    assert code == 0
+    assert "[6/6]" in said
+
+
+def attractor(folder: Path, *words: str) -> tuple[int, str]:
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
