@@ -1,6 +1,6 @@
 """Does coming closer to the equilibrium of Post help, or a learned projector? (FastSlow, section 11)
 
-The gate can open in every row, because behind a shut gate no equilibrium depends on the slow state.
+The gate can open in every row, because behind a closed gate no equilibrium depends on the slow state.
 """
 
 from attractor.study import Axis, Study

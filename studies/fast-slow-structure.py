@@ -11,7 +11,7 @@ KINDS = {**EQUILIBRIA, **CONSTRAINTS, **SLOW_PATHS}
 
 STUDY = Study(
     title="What FastSlow promises by construction",
-    question="Is it causal, is its slow state slow, and is a shut gate no coupling?",
+    question="Is it causal, is its slow state slow, and is a closed gate no coupling?",
     source="FastSlow, propositions 21 to 23",
     rows=Axis("kind", {name: KINDS[name] for name in BUILT}),
     baseline="single pass",

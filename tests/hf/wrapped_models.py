@@ -25,7 +25,7 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
 
 
 def drawn(parameters: Any, seed: int) -> None:
-    """Move parameters at random, so that no gate is shut and no adapter starts at 0."""
+    """Move parameters at random, so that no gate is closed and no adapter starts at 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in parameters:

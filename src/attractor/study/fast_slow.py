@@ -24,7 +24,7 @@ LARGEST_GATE = Quantity("largest |gate|", "timescales.gate_largest")
 TRAINED = Quantity("trained", "probes.coupling.trained_parameters")
 WORTH = Quantity("slow path's worth (nats)", "probes.coupling.worth")
 
-OPEN_RATE = 1e-2  # a hundred times the paper's: 650 steps can lead from a shut gate to one that is wide open
+OPEN_RATE = 1e-2  # a hundred times the paper's: 650 steps can lead from a closed gate to one that is wide open
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3), "desk": tuple(range(8)), "bench": (0, 1, 2), "paper": (0, 1, 2, 3)}
 
 

@@ -5,7 +5,7 @@ It measures the weights that a run ended with:
     leak     the largest change of a logit before the token that was changed, over all tokens, the gate
              forced open and the injection then scaled by ten                                               (1)
     states   how many slow states a block of P tokens reads, at most                                        (2)
-    apart    the largest difference of a logit between the shut gate and the frozen model, at these weights
+    apart    the largest difference of a logit between the closed gate and the frozen model, at these weights
              and at those of the start                                                                      (3)
 
 By construction (1) and (3) are 0 and (2) is 1, exactly and in any precision. `echo` is the smallest change at the

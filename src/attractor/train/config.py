@@ -67,7 +67,7 @@ class TrainConfig(PrintsChanges):
     qk_clip: float | None = later(None)  # the largest logit that QK-clip allows
     regularizer: str | None = later(None)  # spectral, energy-single or energy-multi: a penalty on attention's weights
     regularizer_weight: float | None = later(None)  # factor on the penalty in the loss; None: the published one
-    gate_lr: float | None = later(None)  # learning rate of gates that start shut; None: lr
+    gate_lr: float | None = later(None)  # learning rate of gates that start closed; None: lr
     ema: float | None = later(None)  # decay of an average of the weights, which is validated and stored
     ema_every: int = later(1)  # steps between updates of that average
     clip: float | None = 1.0  # largest norm of the gradient
