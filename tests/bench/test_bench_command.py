@@ -168,6 +168,13 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
         (("--tokens=0",), "^tokens must be at least 1, got 0; leave it out"),
         (("--two-timescales", "--rounds=0"), "rounds must be at least 1 with two_timescales"),
         (("--two-timescales", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
+        (
+            ("--two-timescales", "nonsense"),
+            "presets must be left out with two_timescales, got .*; it has a fixed shape",
+        ),
+        (("--two-timescales", "--compile"), "compile must be left out with two_timescales, got True"),
+        (("--two-timescales", "--precision=bf16"), "precision must be left out with two_timescales"),
+        (("--two-timescales", "--profile"), "profile must be left out with two_timescales"),
         (("--two-timescales", "--figure=a.svg"), "figure must be left out with two_timescales, got 'a.svg'"),
         (
             ("--size=fast-slow", "--layers=2"),

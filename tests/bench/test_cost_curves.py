@@ -126,3 +126,8 @@ def test_memory_below_the_state_has_no_exponent() -> None:
     (found,) = growths(held)
     assert found.memory is None
     assert found.seconds is not None
+
+
+def test_one_place_has_no_law() -> None:
+    (growth,) = growths([CostPoint("standard", "length", 512, seconds, 10**9, 10**6, 1e9) for seconds in (1.0, 1.1)])
+    assert growth.seconds is None

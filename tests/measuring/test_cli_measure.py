@@ -11,7 +11,7 @@ import torch
 import transformers
 from rich.console import Console
 
-from attractor import measuring
+from attractor import causal, measuring
 from attractor.cli.measure import COMMANDS
 from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
@@ -94,6 +94,25 @@ def test_ctrl_c_keeps_the_finished_passages(
     (found,) = json.loads((out / "measures.json").read_text())["models"]
     assert found["n_samples"] == 1
     assert "Stopped after 1 of 3 passages." in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize("lost", [KeyboardInterrupt(), InputError("length must be at most 4; give a smaller one")])
+def test_a_model_that_cannot_be_loaded_leaves_the_page_of_those_before_it(
+    llama: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: BaseException
+) -> None:
+    load, loaded = causal.load_causal, []
+
+    def load_first(*given: Any) -> Any:
+        if loaded:
+            raise lost
+        loaded.append(given)
+        return load(*given)
+
+    monkeypatch.setattr(causal, "load_causal", load_first)
+    out = tmp_path / "measures"
+    with pytest.raises((RunInterrupted, InputError)):
+        attractor_measure(llama, llama, "--on", text, *BRIEFLY, "--no-jacobians", "--out", out)
+    assert "llama" in (out / "index.html").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from attractor.files import in_json
 from attractor.measuring import Plan, Sample, record
+from attractor.measuring.figures import _curve
 from attractor.measuring.page import render, write_page
-from attractor.measuring.record import OF_HEADS
+from attractor.measuring.record import OF_HEADS, OF_STREAM
 from attractor.measuring.table import table_of, with_interval
 from attractor.statistics.intervals import mean_interval
 
@@ -29,6 +30,7 @@ def sample(number: int) -> Sample:
         layers=[0, 1],
         heads={measure.name: [[1.0 + number, 3.0], []] for measure in OF_HEADS},
         stream={"stream_norm": [1.0, 10.0, 100.0], "stream_norm_first": [1.0, 2.0, float("nan")]},
+        n_layers=2,
         jacobian_norm=[2.0 + number, 1.0],
         exponents=[0.5 + 0.1 * number, float("-inf")],
     )
@@ -51,6 +53,17 @@ def test_means_are_over_heads_and_intervals_over_passages() -> None:
     assert found["over_layers"]["jacobian_norm"]["mean"] == 2.0
     assert found["exponents"]["by_rank"][0]["mean"] == pytest.approx(0.6)
     assert found["exponents"]["by_rank"][1] is None  # this direction has collapsed
+
+
+def test_the_end_of_the_stream_stands_after_the_last_layer_of_the_model() -> None:
+    """Criterion: with some layers alone, the end keeps its place in the figure, and no mean over layers has it."""
+    passages = [replace(passage, n_layers=12) for passage in SAMPLES]
+    found = record("a", PLAN, passages, **ABOUT)
+    (stream,) = [measure for measure in OF_STREAM if measure.name == "stream_norm"]
+    assert [place for place, *_ in _curve(found, stream)] == [0, 1, 12]
+    assert found["over_layers"]["stream_norm"]["mean"] == 5.5
+    del found["n_layers"]  # as in a record of an earlier version
+    assert [place for place, *_ in _curve(found, stream)] == [0, 1, 2]
 
 
 def test_one_passage_has_no_interval() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -12,10 +13,11 @@ from attractor.claims.further_seeds import MOST, further_seeds, with_seeds
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
 from attractor.report.study_table import tables
-from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity
+from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.statistics.power import power_of_pairs
 
+RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")
 
 
@@ -33,6 +35,77 @@ def test_better_worse_and_no_difference_rest_on_pairs_in_nats():
     assert found.p == pytest.approx(expected.pvalue)
     assert found.interval.mean == pytest.approx(-0.05)
     assert found.adjusted == pytest.approx(2 * min(found.p, judged.differences["bad", "", FIRST].p))
+
+
+def test_a_ratio_is_shown_as_a_factor_and_tested_as_a_logarithm():
+    speeds = {"standard": [1000.0, 1010.0, 1030.0], "slow": [502.0, 505.0, 515.0], "same": [1000.0, 1012.0, 1027.0]}
+    record = study(dict.fromkeys(speeds, BASE), control=None, quantities=(RATIO,))
+    judged = JudgedStudy(measured(record, speeds, "tokens_per_second"))
+    slow = judged.differences["slow", "", RATIO]
+    assert slow.outcome == "worse"
+    assert slow.interval.mean == pytest.approx(math.log(0.5), abs=0.01)
+    assert slow.shown.mean == pytest.approx(0.5, abs=0.01)
+    lines = [line.text for line in judged.verdict()]
+    assert any(line.startswith("slow: worse, 0.50") and "] x (3 pairs)" in line for line in lines), lines
+    assert 1 < float(judged.differences["same", "", RATIO].smallest) < 1.1
+    text = "\n".join(" ".join(cell.text for cell in row) for table in tables(judged) for row in table.rows)
+    assert "-0.69" not in text
+
+
+def measured(record: StudyRecord, values: dict[str, list[Any]], name: str) -> StudyRecord:
+    """Return the record with these values of one entry of the summaries, by row and seed."""
+    cells = [
+        replace(
+            cell,
+            outcomes=tuple(
+                replace(outcome, summary={**outcome.summary, name: value})
+                for outcome, value in zip(cell.outcomes, values[cell.row], strict=True)
+            ),
+        )
+        for cell in record.cells
+    ]
+    return replace(record, cells=tuple(cells))
+
+
+def test_per_cent_are_shown_as_such():
+    ranks = {"standard": {"effective_rank": [30.0, 30.0]}, "a": {"effective_rank": [10.0, 10.0]}}
+    judged = JudgedStudy(
+        study({"standard": BASE, "a": shifted(0.1)}, control=None, quantities=(effective_rank(None),), probes=ranks)
+    )
+    (line,) = [line.text for line in judged.verdict() if line.subject == "a"]
+    assert "-66." in line or "-67" in line
+    assert "% (3 pairs)" in line
+
+
+def test_a_quantity_of_one_layer_is_judged_in_that_layer():
+    """Criterion: the last layer falls from 30 to 10, while the mean over layers rises."""
+    ranks = {"standard": {"effective_rank": [10.0, 20.0, 30.0]}, "a": {"effective_rank": [40.0, 20.0, 10.0]}}
+    losses = {"standard": BASE, "a": shifted(0.1)}
+    record = study(losses, control=None, quantities=(effective_rank(-1),), probes=ranks)
+    judged = JudgedStudy(record)
+    assert outcomes(record) == {"a": "worse"}
+    headings = [heading for table in tables(judged) for heading in table.headings]
+    assert "effective rank (last layer) ↑" in headings
+    assert not any("layer -1" in heading or ", mean" in heading for heading in headings)
+
+
+def test_equal_differences_have_no_smallest_detectable_one():
+    accuracy = Quantity("accuracy", "metric.value", "higher")
+    record = study({"standard": BASE, "a": BASE}, control=None, quantities=(accuracy,))
+    boards = {"standard": [0.50, 0.52, 0.56], "a": [0.51, 0.53, 0.57]}
+    metrics = {row: [{"name": "accuracy", "value": value} for value in values] for row, values in boards.items()}
+    difference = JudgedStudy(measured(record, metrics, "metric")).differences["a", "", accuracy]
+    assert difference.words == "no difference shown"
+    assert difference.p == 0.25
+
+
+def test_the_margin_is_one_of_the_first_quantity_alone():
+    noisy = {"standard": BASE, "uniform": shifted(0.5), "a": shifted(0.001, 0.02)}
+    entropies = {"standard": {"entropy": 1.0}, "a": {"entropy": lambda seed: 1.0 + 0.1 * (seed - 1)}}
+    judged = JudgedStudy(study(noisy, quantities=(PERPLEXITY, ENTROPY), probes=entropies, margin=0.01))
+    assert judged.differences["a", "", judged.headlines[0]].further.margin == 0.01
+    further = judged.differences["a", "", judged.headlines[1]].further
+    assert further is None or further.margin is None
 
 
 def test_holm_is_over_the_whole_table_and_the_smallest_detectable_difference_is_consistent_with_it():

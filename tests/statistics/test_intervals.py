@@ -32,6 +32,18 @@ def test_a_paired_difference_is_that_of_the_paired_t_test(n, level):
     assert interval.excludes_zero == (test.pvalue < 1 - level)
 
 
+@pytest.mark.parametrize("interval_of", [bootstrap_interval, partial(spread_ratio, [1.0, 2.0, 4.0])])
+def test_only_a_t_interval_may_have_the_level_one(interval_of):
+    assert math.isinf(mean_interval([1.0, 2.0], level=1.0).high)
+    with pytest.raises(InputError, match=r"level must lie between 0 and 1: 1\.0"):
+        interval_of([1.0, 2.0, 3.0, 5.0, 8.0], level=1.0)
+
+
+def test_a_bootstrap_draws_at_least_once():
+    with pytest.raises(InputError, match="n_samples must be at least 1, got 0"):
+        bootstrap_interval([1.0, 2.0, 3.0, 4.0, 9.0], n_samples=0)
+
+
 @pytest.mark.parametrize("level", [95, 0.0, math.nan])
 @pytest.mark.parametrize("interval_of", [mean_interval, bootstrap_interval, partial(spread_ratio, [1.0, 2.0, 4.0])])
 def test_a_level_that_is_no_confidence_is_refused(interval_of, level):

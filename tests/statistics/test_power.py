@@ -22,6 +22,14 @@ def test_power_is_that_of_statsmodels(n, centre):
     assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(library.power(effect, n, 0.01), abs=1e-9)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 16, 64])
+@pytest.mark.parametrize("level", [0.05, 0.0025, 1e-5])
+def test_power_is_finite_and_grows_with_the_effect(n, level):
+    found = [power_of_pairs(1.0, centre / math.sqrt(n), n, level) for centre in np.arange(0, 400, 0.5)]
+    assert np.isfinite(found).all()
+    assert min(np.diff(found)) > -1e-6
+
+
 @pytest.mark.parametrize("n", [2, 3, 8, 100])
 @pytest.mark.parametrize("power", [0.3, 0.8, 0.99])
 @pytest.mark.parametrize("level", [0.05, 0.0001])

@@ -161,6 +161,14 @@ def test_a_shown_difference_within_the_margin_is_not_relevant():
     assert Sequential(0.05, 0.1, 5).look(differences).outcome == "no relevant difference"
 
 
+def test_differences_without_spread_tell_no_more_than_their_signs():
+    """Criterion: equal differences decide once so many signs alike are rarer than the level of their look."""
+    plan = Sequential(0.05, 0.0, 8)
+    outcomes = [plan.look([-0.1] * n).outcome for n in range(2, 9)]
+    assert outcomes[:3] == ["go on"] * 3
+    assert outcomes[-1] == "better"
+
+
 def test_one_pair_never_decides_and_the_last_pair_always_ends():
     plan = Sequential(0.05, 0.001, 3)
     first = plan.look([100.0])

@@ -105,6 +105,16 @@ def test_differences_without_spread_tell_no_more_than_their_order():
     assert welch([1.0, 1.0, 1.0], [2.0, 2.0]).p == 2 / 10
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7, 0.01])
+@pytest.mark.parametrize("n", range(2, 9))
+def test_rounding_is_no_spread(value, n):
+    """Criterion: differences that are equal but for the rounding of a subtraction are treated as equal."""
+    assert paired_t_test([value] * n).p == 2 / 2**n
+    losses = [0.5 + 0.013 * seed for seed in range(n)]
+    assert paired_t_test([(loss + value) - loss for loss in losses]).p == 2 / 2**n
+    assert welch([value] * 3, [3 * value] * 3).p == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(("n", "m", "spread"), [(3, 10, 5.0), (10, 3, 5.0), (4, 4, 1.0)])
 def test_welchs_interval_covers_the_truth(n, m, spread):
     """Criterion: the coverage is between 0.93 and 0.975. Satterthwaite's degrees of freedom are an approximation, so it

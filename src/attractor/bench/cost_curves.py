@@ -134,6 +134,6 @@ def _growth(axis: str, curve: Sequence[CostPoint], cost: str) -> FittedLine | No
     x, y = [point.at for point in curve], [getattr(point, cost) for point in curve]
     if (axis, cost) == ("length", "memory"):
         y = [memory - point.state for memory, point in zip(y, curve, strict=True)]
-    if len(x) < 2 or (axis != "steps" and min(y) <= 0):
+    if len(set(x)) < 2 or (axis != "steps" and min(y) <= 0):
         return None
     return straight_line(x, y) if axis == "steps" else power_law(x, y)

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ TRACES = Path("runs") / "profiles"
 ALL = "all"
 MAIN = ("gqa", "mla", "coupled-euler", "coupled-hamiltonian", "differential", "gated", "psiqrh")
 LENGTHS = (512,)
+OF_TWO_TIMESCALES = ("two_timescales", "rounds", "lengths", "device", "out")  # the options that it takes
 PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 
@@ -102,7 +103,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     for precision in args.precision:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
-    lengths = args.lengths or LENGTHS
+    lengths = tuple(dict.fromkeys(args.lengths or LENGTHS))  # each once
     require(args.rounds >= 0, "rounds", "at least 0", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)
     require(args.patience > 0, "patience", "positive", args.patience)
@@ -150,10 +151,13 @@ def bench(args: BenchArguments, console: Console) -> None:
     if args.two_timescales:
         from attractor.bench import two_timescales
 
+        for option in fields(args):
+            value = getattr(args, option.name)
+            taken = option.name in OF_TWO_TIMESCALES or value == option.default
+            next_step = "it has a fixed shape" if option.name != "figure" else "--out keeps the record"
+            shown = str(value) if isinstance(value, Path) else value
+            require(taken, option.name, "left out with two_timescales", shown, next_step)
         require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
-        require(
-            args.figure is None, "figure", "left out with two_timescales", str(args.figure), "--out keeps the record"
-        )
         two_timescales.main(args.rounds, args.lengths or two_timescales.LENGTHS, device, args.out)
         return
     request = request_of(args, device)

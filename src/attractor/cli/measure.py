@@ -1,7 +1,7 @@
 """The command that measures any causal model: measure."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,19 +67,20 @@ def measure(args: MeasureArguments, console: Console) -> None:
             write_record(args.out, contents | {"models": [*records, record]})
 
     finished = True
-    for path in args.models:
-        with progress(console) as start_progress:
-            model_record, finished = _measured(args, path, plan, text, start_progress, keep)
-        if model_record is not None:
-            records.append(model_record)
-            _show(model_record, console)
-        if not finished:
-            break
+    try:
+        for path in args.models:
+            with progress(console) as start_progress:
+                model_record, finished = _measured(args, path, plan, text, start_progress, keep)
+            if model_record is not None:
+                records.append(model_record)
+                _show(model_record, console)
+            if not finished:
+                break
+    finally:  # a model that cannot be measured does not take the page of those before it along
+        if args.out is not None and records:
+            say(console, str(write_page(args.out, contents | {"models": records})))
     if not records:
         raise RunInterrupted("interrupted before the first passage was done; nothing is kept", signal.SIGINT)
-    if args.out is not None:
-        page = write_page(args.out, contents | {"models": records})
-        say(console, str(page))
     if not finished:
         raise RunInterrupted("interrupted; shown is what was measured before", signal.SIGINT)
 
@@ -93,7 +94,19 @@ def _measured(
     keep: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any] | None, bool]:
     """Return the record of a model, and whether it has all passages: after Ctrl-C it has those that were finished."""
+    model_record: dict[str, Any] | None = None
+    try:
+        for model_record in _records(args, path, plan, text, start_progress):
+            keep(model_record)
+    except KeyboardInterrupt:
+        return model_record, False
+    return model_record, True
 
+
+def _records(
+    args: MeasureArguments, path: Path, plan: "Plan", text: str, start_progress: "StartProgress"
+) -> Iterator[dict[str, Any]]:
+    """Load a model, and yield its record after each passage."""
     from attractor.causal import load_causal
     from attractor.measuring import measured, passages, record
     from attractor.train.hardware import resolve_device
@@ -113,15 +126,9 @@ def _measured(
         "device": str(causal.device),
     }
     samples: list[Sample] = []
-    model_record = None
-    try:
-        for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
-            samples.append(sample)
-            model_record = record(name, plan, samples, **about)
-            keep(model_record)
-    except KeyboardInterrupt:
-        return model_record, False
-    return model_record, True
+    for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
+        samples.append(sample)
+        yield record(name, plan, samples, **about)
 
 
 def _show(record: dict[str, Any], console: Console) -> None:

@@ -60,7 +60,8 @@ def _curve(record: Mapping[str, Any], measure: LayerMeasure) -> list[Point]:
     """Return layers, means and the ends of the intervals; the ends are the mean for a single passage."""
     layers = record["layers"]
     intervals = record["by_layer"].get(measure.name, ())
-    places = [*layers, layers[-1] + 1][: len(intervals)]
+    end = record.get("n_layers", layers[-1] + 1)  # which older records lack
+    places = [*layers, end][: len(intervals)]
     return [(place, *_ends(i)) for place, i in zip(places, intervals, strict=True) if i is not None]
 
 

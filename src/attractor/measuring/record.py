@@ -67,10 +67,14 @@ def record(name: str, plan: Plan, samples: Sequence[Sample], **about: Any) -> di
         "n_samples": len(samples),
         "plan": asdict(plan),
         "layers": samples[0].layers,
+        "n_layers": samples[0].n_layers,
         "by_layer": {
             measure: [_interval(values) for values in zip(*rows, strict=True)] for measure, rows in by_sample.items()
         },
-        "over_layers": {measure: _interval(_whole(rows)) for measure, rows in by_sample.items()},
+        "over_layers": {
+            measure: _interval(_whole([row[: len(samples[0].layers)] for row in rows]))
+            for measure, rows in by_sample.items()
+        },
         "by_head": {
             measure.name: [
                 [_mean(values) for values in zip(*layer, strict=True)]

@@ -24,6 +24,7 @@ class Sample:
     layers: list[int]
     heads: dict[str, list[list[float]]]  # by measure, layer and head; a layer without softmax attention has no heads
     stream: dict[str, list[float]]  # by measure, at the input of each layer and at the end
+    n_layers: int  # of the whole model, so that the end of the stream has a place
     jacobian_norm: list[float] = field(default_factory=list)
     jacobian_error: float = 0.0  # the largest bound on the relative error of a norm
     exponents: list[float] = field(default_factory=list)
@@ -77,7 +78,7 @@ def sample_of(scores: ScoreRecorder, tokens: Int[Tensor, "1 T"], plan: Plan, adv
         advance(UNITS_OF_MAPS)
     stream = stream_norms([maps.states[layer] for layer in chosen] + [maps.states[-1]])
     if jacobians is None:
-        return Sample(chosen, heads, stream)
+        return Sample(chosen, heads, stream, len(maps.steps))
     estimates = []
     for layer in chosen:
         estimates.append(jacobians.norm(layer))
@@ -87,10 +88,11 @@ def sample_of(scores: ScoreRecorder, tokens: Int[Tensor, "1 T"], plan: Plan, adv
         max(float(estimate.error) for estimate in estimates),
     )
     if not plan.k:
-        return Sample(chosen, heads, stream, norms, error)
+        return Sample(chosen, heads, stream, len(maps.steps), norms, error)
     spectrum = jacobians.exponents(plan.k)
     advance(UNITS_OF_EXPONENTS * len(maps.steps))
-    return Sample(chosen, heads, stream, norms, error, spectrum.exponents.tolist(), float(spectrum.error))
+    of_depth = spectrum.exponents.tolist(), float(spectrum.error)
+    return Sample(chosen, heads, stream, len(maps.steps), norms, error, *of_depth)
 
 
 def stream_norms(states: list[Tensor]) -> dict[str, list[float]]:

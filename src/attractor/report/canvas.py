@@ -7,7 +7,7 @@ they are legible on light and on dark pages. The same runs give the same bytes.
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def as_svg(figure: "Figure", name: str, description: str) -> str:
     """Return the figure as an SVG element, with a prefix on its ids, since a page holds several figures."""
     svg = as_file(figure, "svg", name, transparent=True).decode("utf-8")
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = _in_tags(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
     seen: Counter[str] = Counter()
 
     def unique(match: re.Match[str]) -> str:
@@ -83,8 +83,13 @@ def as_svg(figure: "Figure", name: str, description: str) -> str:
         seen[match[1]] += 1
         return match[0] if seen[match[1]] == 1 else f'id="{match[1]}-{seen[match[1]]}"'
 
-    svg = re.sub(r'\bid="([^"]*)"', unique, svg)
+    svg = _in_tags(r'\bid="([^"]*)"', unique, svg)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
+
+
+def _in_tags(pattern: str, by: str | Callable[[re.Match[str]], str], svg: str) -> str:
+    """Replace a pattern in the tags of an SVG; a label may contain the same characters."""
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(pattern, by, tag[0]), svg)
 
 
 def as_file(figure: "Figure", kind: str, name: str, transparent: bool = False) -> bytes:

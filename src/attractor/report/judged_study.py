@@ -98,10 +98,24 @@ class JudgedDifference:
     further: FurtherSeeds | None = None  # seeds that would decide, if no difference was shown
 
     @property
+    def shown(self) -> Interval | None:
+        """The interval in the unit of the quantity: of a ratio, the test itself is one of logarithms."""
+        return None if self.interval is None else self.measure.shown(self.interval)
+
+    @property
+    def smallest(self) -> str:
+        """The smallest difference that would have been shown, in the unit of the quantity."""
+        if self.detectable is None:
+            return ""
+        if self.detectable < 1e-12 and not self.measure.as_ratio:
+            return "0"  # only rounding errors differ
+        return f"{self.measure.in_unit(self.detectable):.{3 if self.measure.unit == 'x' else 2}g}"
+
+    @property
     def words(self) -> str:
         """The outcome in words; if no difference was shown, with the smallest detectable one and the seeds to add."""
         if self.outcome == "no difference shown" and self.detectable is not None:
-            smallest = f"{self.detectable:.2g}{' ' if self.measure.unit else ''}{self.measure.unit}"
+            smallest = f"{self.smallest}{' ' if self.measure.unit else ''}{self.measure.unit}"
             further = f"; {self.further.words(self.measure.unit)}" if self.further else ""
             return f"no difference shown (smallest detectable {smallest}{further})"
         return f"no verdict: {self.reason}" if self.reason else REASONS.get(self.outcome, self.outcome)
@@ -193,14 +207,18 @@ class JudgedStudy:
         return any(measure.path == tested.path for tested in self.tested)
 
     def with_layers(self, quantity: Quantity) -> Quantity:
-        """Return the quantity in the record's unit of losses, or as its mean over layers if it has a value for each."""
+        """Return the quantity in the record's unit of losses, or as its mean over layers where it has a value for each.
+
+        A quantity of one layer stays one.
+        """
         if quantity.is_loss:
             return replace(quantity, unit=self.record.loss_unit)
-        return replace(quantity, layer=MEAN) if self._n_layers(quantity) else quantity
+        return replace(quantity, layer=MEAN) if quantity.layer is None and self._n_layers(quantity) else quantity
 
     def layers(self, quantity: Quantity) -> Iterator[Quantity]:
-        """Yield the single layers of a quantity; nothing for a quantity that is one number."""
-        return (replace(quantity, layer=layer) for layer in range(self._n_layers(quantity)))
+        """Yield the single layers of a mean over layers; nothing for a quantity that is one number."""
+        n_layers = self._n_layers(quantity) if quantity.layer == MEAN else 0
+        return (replace(quantity, layer=layer) for layer in range(n_layers))
 
     def _n_layers(self, quantity: Quantity) -> int:
         if quantity.path not in self._layers_by_path:
@@ -302,6 +320,8 @@ class JudgedStudy:
             p = adjusted.get(place)
             error_rate = (1 - LEVEL) / max(n_tests, 1)
             detectable = smallest_detectable(values, 1 - error_rate) if values else None  # (2)
+            if detectable == 0 and test is not None and test.interval.mean:
+                detectable = None  # differences without spread tell no more than their signs
             outcome = self._outcome(*place, None if test is None else test.interval, p)
             undecided = outcome == "no difference shown" and place[0] != self.design.control
             differences.append(
@@ -314,10 +334,16 @@ class JudgedStudy:
                     detectable if detectable is not None and math.isfinite(detectable) else None,
                     outcome,
                     self.unpaired(*place[:2]),
-                    further_seeds(values, self.design.margin, error_rate) if undecided else None,
+                    self._further(place[2], values, error_rate) if undecided else None,
                 )
             )
         return differences
+
+    def _further(self, measure: Quantity, values: Mapping[int, float], error_rate: float) -> FurtherSeeds | None:
+        """Plan further seeds. The margin of a study is one of its first quantity, in that quantity's unit."""
+        margin = self.design.margin if measure == self.headlines[0] else None
+        further = further_seeds(values, None if margin is None else measure.as_compared(margin), error_rate)
+        return None if further is None else replace(further, margin=margin)
 
     def _by_seed(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
         of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
@@ -471,7 +497,7 @@ Judged = JudgedStudy  # deprecated name
 
 
 def _part(difference: JudgedDifference, place: str) -> VerdictPart:
-    interval = difference.interval
+    interval = difference.shown
     if interval is None or not math.isfinite(interval.mean):
         return VerdictPart(difference.outcome, place, difference.words)
     return VerdictPart(difference.outcome, place, difference.words, with_pairs(interval, difference.measure.unit))
@@ -494,11 +520,22 @@ def _counted(tokens: Sequence[int]) -> str:
     return " and ".join(map(with_prefix, tokens))
 
 
-def signed(interval: Interval, unit: str = "") -> str:
-    """Write a difference with its bounds as `-0.085 [-0.158, -0.013] nats`, to two digits of its half width."""
-    digits = interval.decimals
-    bounds = "" if interval.low is None else f" [{interval.low:+,.{digits}f}, {interval.high:+,.{digits}f}]"
-    return f"{interval.mean:+,.{digits}f}{bounds}{' ' if unit else ''}{unit}"
+def signed(interval: Interval, unit: str = "", named: bool = True) -> str:
+    """Write a difference with its bounds as `-0.085 [-0.158, -0.013] nats`, to two digits of its half width.
+
+    A factor has no sign. `named` is False where a heading names the unit.
+    """
+    plus = "" if unit == "x" else "+"
+    parts = [f"{interval.mean:{plus},.{interval.decimals}f}", bounds(interval, plus), unit if named else ""]
+    return " ".join(filter(None, parts))
+
+
+def bounds(interval: Interval, plus: str = "+") -> str:
+    """Write the ends of an interval as `[-0.158, -0.013]`; nothing where there is no interval."""
+    if interval.low is None:
+        return ""
+    low, high = (f"{end:{plus},.{interval.decimals}f}" for end in (interval.low, interval.high))
+    return f"[{low}, {high}]"
 
 
 def shown_p(p: float | None) -> str:

@@ -127,11 +127,10 @@ def _of_place(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> 
             yield ("sd",), _plain(shown(spread.sd, spread.mean, digits, path))
         yield ("n",), str(spread.n)
     difference = judged.differences.get((row, column, measure))
-    if difference is not None and difference.interval is not None and math.isfinite(difference.interval.mean):
-        interval = difference.interval
+    if difference is not None and (interval := difference.shown) is not None and math.isfinite(interval.mean):
         for ending, value in (("", interval.mean), ("low", interval.low), ("high", interval.high)):
             if value is not None:
-                yield ("difference", ending), _plain(f"{value:+,.{interval.decimals}f}")
+                yield ("difference", ending), _plain(f"{value:{measure.plus},.{interval.decimals}f}")
         for ending, p in (("p", difference.p), ("holm p", difference.adjusted)):
             if p is not None:
                 yield (ending,), _plain(shown_p(p))

@@ -1,19 +1,29 @@
 // Asks for this page again every few seconds, and puts in place what has changed.
 const SECONDS = 2;
+const SILENT = document.querySelector(".gone").textContent;
+const REMOVED = "This run is no longer in the watched folder; what stands here is what it said last.";
 let last = "";
 
 async function look() {
   try {
     const answer = await fetch(location.href, { cache: "no-store" });
-    if (!answer.ok) throw new Error(answer.status);
+    if (answer.status === 404) return say(REMOVED);
+    if (!answer.ok) return say(SILENT);
     const text = await answer.text();
     if (text !== last && last !== "") put(new DOMParser().parseFromString(text, "text/html"));
     last = text;
     document.querySelector(".gone").hidden = true;
   } catch {
-    document.querySelector(".gone").hidden = false;
+    say(SILENT);
+  } finally {
+    setTimeout(look, 1000 * SECONDS);
   }
-  setTimeout(look, 1000 * SECONDS);
+}
+
+function say(text) {
+  const gone = document.querySelector(".gone");
+  gone.textContent = text;
+  gone.hidden = false;
 }
 
 function put(page) {

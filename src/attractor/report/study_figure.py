@@ -200,7 +200,7 @@ def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
     for number, (column, axes) in enumerate(panels.items()):
         for place, row in enumerate(rows):
             difference = judged.differences[row, column, measure]
-            interval = difference.interval
+            interval = difference.shown
             if interval is None or not isfinite(interval.mean):
                 continue
             color = looks[row]["color"]
@@ -208,7 +208,7 @@ def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
                 axes.plot([interval.low, interval.high], [place, place], color=color, linewidth=1.6)
             fill = "full" if difference.outcome in SHOWN else "none"
             axes.plot([interval.mean], [place], color=color, marker="o", markersize=5.5, fillstyle=fill)
-        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.axvline(measure.in_unit(0), color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), rows if number % ACROSS == 0 else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=4)
@@ -216,7 +216,8 @@ def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
     lower = measure.is_loss or measure.better == "lower"
     side = "; left is better" if lower else "; right is better" if measure.better else ""
     quantity = "validation loss" if measure.is_loss else measure.title
-    figure.supxlabel(f"{quantity} minus that of '{judged.design.baseline}'{unit}{side}", fontsize=10, color=INK)
+    relation = "relative to" if measure.as_ratio else "minus"
+    figure.supxlabel(f"{quantity} {relation} that of '{judged.design.baseline}'{unit}{side}", fontsize=10, color=INK)
     return figure
 
 

@@ -161,7 +161,7 @@ def _values(judged: JudgedStudy) -> str:
     for cell in judged.record.cells:
         for outcome in cell.outcomes:
             for headline in judged.headlines:
-                value = headline.value(outcome)
+                value = headline.value(outcome) if headline.layer == MEAN else headline.number(outcome)
                 values = value if isinstance(value, list | tuple) else [value]
                 for layer, number in enumerate(values):
                     name = headline.name + (f", layer {layer}" if headline.layer == MEAN else "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from attractor.numerals import in_bytes, with_prefix
-from attractor.report.judged_study import LEVEL, SHOWN, JudgedDifference, JudgedStudy, Spread, shown_p, signed
+from attractor.report.judged_study import LEVEL, SHOWN, JudgedDifference, JudgedStudy, Spread, bounds, shown_p, signed
 from attractor.report.table import UNKNOWN, InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
@@ -130,6 +130,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
+    if any(measure.as_ratio for measure in tested):
+        caption.append("Factors (x) and per cent (%) are ratios to the baseline, and are tested as logarithms.")
     if design.control:
         caption.append(f"The control '{design.control}' tests the setting, and is not among the {n_tests}.")
     quantity = f": {tested[0].name}" if len(judged.headlines) > 1 and not several_measures else ""
@@ -208,7 +210,7 @@ def published(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> 
 
 def _published_of(judged: JudgedStudy, column: str, measure: Quantity) -> list[Published]:
     """Return a paper's figures for a quantity; for a quantity with layers they are means over layers."""
-    if isinstance(measure.layer, int):
+    if isinstance(measure.layer, int) and measure not in judged.headlines:
         return []
     first = judged.design.quantities[0].name
     return [
@@ -256,7 +258,7 @@ def _values(judged: JudgedStudy, measure: Quantity, column: str, leaders: dict[t
         is_shown = difference is not None and difference.outcome in SHOWN and row != judged.design.control
         return replace(_value(judged, row, column, measure, digits, "*" if is_shown else ""), bold=bold)
 
-    return Column(f"layer {measure.layer}" if isinstance(measure.layer, int) else measure.title, entry)
+    return Column(measure.title if measure in judged.headlines else f"layer {measure.layer}", entry)
 
 
 def _value(judged: JudgedStudy, row: str, column: str, measure: Quantity, digits: int, mark: str = "") -> TableCell:
@@ -308,7 +310,10 @@ def _in_results(judged: JudgedStudy, row: str, column: str, measure: Quantity) -
     difference = judged.differences[row, column, measure]
     if difference.interval is None or not math.isfinite(difference.interval.mean):
         return TableCell(UNKNOWN)
-    return TableCell(signed(difference.interval), difference.interval.mean, kind=difference.outcome)
+    assert difference.shown is not None
+    return TableCell(
+        signed(difference.shown, measure.unit, named=False), difference.shown.mean, kind=difference.outcome
+    )
 
 
 def _has_footer(judged: JudgedStudy, first: Quantity) -> bool:
@@ -351,25 +356,19 @@ def _footer(judged: JudgedStudy, columns: Sequence[Column]) -> tuple[Row, ...]:
 def _difference(difference: JudgedDifference, is_control: bool) -> Row:
     words, kind = ("control", "control") if is_control else (difference.words.split(" (")[0], difference.outcome)
     outcome, unknown = TableCell(words, kind=kind), TableCell(UNKNOWN)
-    interval = difference.interval
+    interval, plus = difference.shown, difference.measure.plus
     if interval is None or not math.isfinite(interval.mean):
         n_pairs = unknown if interval is None else TableCell(str(interval.n), interval.n)
         return unknown, unknown, n_pairs, unknown, unknown, outcome, unknown
-    digits = interval.decimals
-    bounds = UNKNOWN if interval.low is None else f"[{interval.low:+,.{digits}f}, {interval.high:+,.{digits}f}]"
     return (
-        TableCell(f"{interval.mean:+,.{digits}f}", interval.mean),
-        TableCell(bounds, interval.half_width),
+        TableCell(f"{interval.mean:{plus},.{interval.decimals}f}", interval.mean),
+        TableCell(bounds(interval, plus) or UNKNOWN, interval.half_width),
         TableCell(str(interval.n), interval.n),
         TableCell(shown_p(difference.p) or UNKNOWN, difference.p),
         TableCell(shown_p(difference.adjusted) or UNKNOWN, difference.adjusted),
         outcome,
-        TableCell(UNKNOWN if difference.detectable is None else _rounded(difference.detectable), difference.detectable),
+        TableCell(difference.smallest or UNKNOWN, difference.detectable),
     )
-
-
-def _rounded(value: float) -> str:
-    return "0" if value < 1e-12 else f"{value:.2g}"  # below that, only rounding errors differ
 
 
 def _seeds(judged: JudgedStudy, row: str) -> str:

@@ -14,6 +14,7 @@ logarithms, which are shown as factors (unit "x") or per cent (unit "%").
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -94,8 +95,8 @@ class Quantity:
 
     @property
     def title(self) -> str:
-        """The name, with the layer where there are several."""
-        if self.layer is None:
+        """The name, with the layer where there are several and the name does not say it."""
+        if self.layer is None or (isinstance(self.layer, int) and re.search(r"\blayer \d|last layer", self.name)):
             return self.name
         return f"{self.name}, {self.layer if self.layer == MEAN else f'layer {self.layer}'}"
 
@@ -121,11 +122,25 @@ class Quantity:
         """Return a difference in the quantity's unit: per cent, a factor, or unchanged."""
         if not self.as_ratio:
             return interval
-        low, high = (None if end is None else self._ratio(end) for end in (interval.low, interval.high))
-        return Interval(self._ratio(interval.mean), low, high, interval.n, interval.level)
+        low, high = (None if end is None else self.in_unit(end) for end in (interval.low, interval.high))
+        return Interval(self.in_unit(interval.mean), low, high, interval.n, interval.level)
 
-    def _ratio(self, logarithm: float) -> float:
-        return 100 * math.expm1(logarithm) if self.unit == "%" else math.exp(logarithm)
+    def in_unit(self, difference: float) -> float:
+        """Return a difference of compared numbers in the quantity's unit."""
+        if not self.as_ratio:
+            return difference
+        return 100 * math.expm1(difference) if self.unit == "%" else math.exp(difference)
+
+    def as_compared(self, difference: float) -> float:
+        """Return the difference of compared numbers that `in_unit` shows as this one."""
+        if not self.as_ratio:
+            return difference
+        return math.log1p(difference / 100) if self.unit == "%" else math.log(difference)
+
+    @property
+    def plus(self) -> str:
+        """The sign before an increase; factors have none."""
+        return "" if self.unit == "x" else "+"
 
 
 def _loss(run: MeasuredRun) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 
 from attractor.errors import InputError
 
+ROUNDING = 1e-12  # share of the largest value, below which values differ by rounding alone: 0.51 - 0.5 and 0.57 - 0.56
 Values = Sequence[float] | Mapping[int, float]
 """Plain numbers, or numbers by seed."""
 
@@ -64,7 +65,7 @@ class Estimate:
     chance_of_signs: float = 0.0  # that values without any spread all lie on one side of the truth by chance
 
     def interval(self, level: float) -> Interval:
-        require_confidence(level)
+        require_confidence(level, below_one=False)
         if self.standard_error is None or self.degrees_of_freedom is None:
             return Interval(self.value, None, None, self.n, level)
         if not math.isfinite(self.value + self.standard_error):
@@ -96,8 +97,9 @@ class Estimate:
         return float(stdtr(self.degrees_of_freedom, -statistic))
 
 
-def require_confidence(level: float) -> None:
-    if not 0 < level <= 1:  # one minus a tiny error rate rounds to 1, whose interval is infinite
+def require_confidence(level: float, below_one: bool = True) -> None:
+    """Refuse what is no confidence. One minus a tiny error rate rounds to 1, and only a t interval may have that."""
+    if not 0 < level <= 1 or (below_one and level == 1):
         raise InputError(f"level must lie between 0 and 1: {level}; it is a confidence here: 0.95, not 95")
 
 
@@ -124,7 +126,10 @@ def summary(values: Values | Summary) -> Summary:
     mean = float(array.mean()) if finite else math.nan
     if n == 1:
         return Summary(mean, None, n)
-    return Summary(mean, float(array.std(ddof=1)) if finite else math.nan, n)
+    if not finite:
+        return Summary(mean, math.nan, n)
+    deviation = float(array.std(ddof=1))
+    return Summary(mean, deviation if deviation > ROUNDING * np.abs(array).max() else 0.0, n)
 
 
 def mean_estimate(values: Values) -> Estimate:

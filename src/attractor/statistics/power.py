@@ -10,6 +10,8 @@ is the error rate α, 0.05 and not 0.95.
 
 import math
 
+import numpy as np
+
 from attractor.errors import InputError
 
 POWER = 0.8  # the power that plans aim at
@@ -75,7 +77,17 @@ def _power(centre: float, n: int, level: float) -> float:
 
     critical = stdtrit(n - 1, 1 - level / 2)
     # (1) by way of T², which is noncentral F: scipy's noncentral t is NaN in the far tail.
-    return float(1 - ncfdtr(1, n - 1, centre**2, critical**2))
+    power = float(1 - ncfdtr(1, n - 1, centre**2, critical**2))
+    return power if math.isfinite(power) else _power_by_quadrature(centre, n, critical)
+
+
+def _power_by_quadrature(centre: float, n: int, critical: float) -> float:
+    """Return (1) as a mean over quantiles of the estimated deviation, for places at which scipy's series gives NaN."""
+    from scipy.special import chdtri, ndtr
+
+    shares = (np.arange(4096) + 0.5) / 4096
+    deviations = critical * np.sqrt(chdtri(n - 1, shares) / (n - 1))
+    return float((ndtr(centre - deviations) + ndtr(-centre - deviations)).mean())
 
 
 def _require_power(power: float, level: float) -> None:

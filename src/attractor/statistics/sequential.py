@@ -101,7 +101,8 @@ class Sequential:
         assert narrow.high is not None
         if -self.margin < narrow.low and narrow.high < self.margin:
             return Decision("no relevant difference", interval)
-        if interval.excludes_zero:
+        by_signs = interval.half_width == 0 and 2 * 0.5**n > levels.difference[n - 2]  # no spread: no more than signs
+        if interval.excludes_zero and not by_signs:
             return Decision("better" if (interval.mean < 0) == (self.better == "lower") else "worse", interval)
         return Decision("go on" if n < self.n_max else "undecided at the end", interval)
 
