@@ -17,7 +17,8 @@ Runs = list[dict[str, Any]]
 
 def runs(mean: float = 1.7, row: str = "", n: int = 4, noise: float = 1.0, **summary: Any) -> Runs:
     """Return losses with a part shared by runs of one seed and a little noise of each run's own."""
-    own = random.Random(row).sample(OWN[:n], n)
+    draw = random.Random(row)
+    own = [x * draw.uniform(0.9, 1.1) for x in draw.sample(OWN[:n], n)]
     return [{"valid_loss": mean + shared + noise * x} | summary for shared, x in zip(SHARED[:n], own, strict=True)]
 
 

@@ -467,7 +467,7 @@ def test_stability_is_judged_without_context_and_a_diverged_run_is_a_guess():
 def test_a_row_may_be_compared_with_itself_in_another_column():
     """The losses are 2.0 and 1.5 in two sensitive columns, and the sign follows the first column."""
     cells = {
-        (row, column): [{"valid_loss": loss + 0.001 * seed + (row == "uniform")} for seed in range(3)]
+        (row, column): [{"valid_loss": loss + 0.001 * seed * loss + (row == "uniform")} for seed in range(3)]
         for column, loss in {"low": 2.0, "high": 1.5}.items()
         for row in ("standard", "uniform")
     }

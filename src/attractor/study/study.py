@@ -286,20 +286,25 @@ def _module_of(path: Path) -> str:
     return f"study_{path.stem}"
 
 
-def _pickled(own: Stage) -> tuple[Any, ...]:
+def _pickled(config: Stage) -> tuple[Any, ...]:
     """Say how another process makes the config of a stage that a study's file defines: it executes that file first."""
-    kind = type(own)
-    return _made_elsewhere, (sys.modules[kind.__module__].__file__, checksum_of_code(kind), own.stage, own.to_dict())
+    kind = type(config)
+    return _made_elsewhere, (
+        sys.modules[kind.__module__].__file__,
+        checksum_of_code(kind),
+        config.stage,
+        config.to_dict(),
+    )
 
 
 def _made_elsewhere(file: str, checksum: str, stage: str, stored: dict[str, Any]) -> Stage:
     path = Path(file)
     if _module_of(path) not in sys.modules:
         load_study(path)
-    own = STAGES[stage].from_dict(stored)
-    if checksum_of_code(type(own)) != checksum:
+    config = STAGES[stage].from_dict(stored)
+    if checksum_of_code(type(config)) != checksum:
         raise InputError(f"study file '{path}' must stay as it was when its study started; repeat the command")
-    return own
+    return config
 
 
 def _place_of(error: BaseException, path: Path) -> str:
