@@ -167,6 +167,10 @@ def test_differences_without_spread_tell_no_more_than_their_signs():
     outcomes = [plan.look([-0.1] * n).outcome for n in range(2, 9)]
     assert outcomes[:3] == ["go on"] * 3
     assert outcomes[-1] == "better"
+    wide = Sequential(0.05, 0.2, 8)
+    assert wide.look([-0.1] * 2).outcome == "go on"
+    assert wide.look([-0.1] * 8).outcome == "no relevant difference"
+    assert wide.look([0.0] * 2).outcome == "no relevant difference"  # equal runs
 
 
 def test_one_pair_never_decides_and_the_last_pair_always_ends():

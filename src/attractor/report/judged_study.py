@@ -523,19 +523,22 @@ def _counted(tokens: Sequence[int]) -> str:
 def signed(interval: Interval, unit: str = "", named: bool = True) -> str:
     """Write a difference with its bounds as `-0.085 [-0.158, -0.013] nats`, to two digits of its half width.
 
-    A factor has no sign. `named` is False where a heading names the unit.
+    `named` is False where a heading names the unit.
     """
-    plus = "" if unit == "x" else "+"
-    parts = [f"{interval.mean:{plus},.{interval.decimals}f}", bounds(interval, plus), unit if named else ""]
+    parts = [with_sign(interval.mean, interval, unit), bounds(interval, unit), unit if named else ""]
     return " ".join(filter(None, parts))
 
 
-def bounds(interval: Interval, plus: str = "+") -> str:
+def bounds(interval: Interval, unit: str) -> str:
     """Write the ends of an interval as `[-0.158, -0.013]`; nothing where there is no interval."""
-    if interval.low is None:
+    if interval.low is None or interval.high is None:
         return ""
-    low, high = (f"{end:{plus},.{interval.decimals}f}" for end in (interval.low, interval.high))
-    return f"[{low}, {high}]"
+    return f"[{with_sign(interval.low, interval, unit)}, {with_sign(interval.high, interval, unit)}]"
+
+
+def with_sign(value: float, interval: Interval, unit: str) -> str:
+    """Write a place of an interval with its sign and the interval's digits; a factor has no sign."""
+    return f"{value:{'' if unit == 'x' else '+'},.{interval.decimals}f}"
 
 
 def shown_p(p: float | None) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from attractor.numerals import with_prefix
-from attractor.report.judged_study import JudgedStudy, shown_p
+from attractor.report.judged_study import JudgedStudy, shown_p, with_sign
 from attractor.report.study_table import StudyTable, TableCell, digits_of, published, shown, tables
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 
@@ -130,7 +130,7 @@ def _of_place(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> 
     if difference is not None and (interval := difference.shown) is not None and math.isfinite(interval.mean):
         for ending, value in (("", interval.mean), ("low", interval.low), ("high", interval.high)):
             if value is not None:
-                yield ("difference", ending), _plain(f"{value:{measure.plus},.{interval.decimals}f}")
+                yield ("difference", ending), _plain(with_sign(value, interval, measure.unit))
         for ending, p in (("p", difference.p), ("holm p", difference.adjusted)):
             if p is not None:
                 yield (ending,), _plain(shown_p(p))

@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from attractor.numerals import in_bytes, with_prefix
-from attractor.report.judged_study import LEVEL, SHOWN, JudgedDifference, JudgedStudy, Spread, bounds, shown_p, signed
+from attractor.report.judged_study import (
+    LEVEL,
+    SHOWN,
+    JudgedDifference,
+    JudgedStudy,
+    Spread,
+    bounds,
+    shown_p,
+    signed,
+    with_sign,
+)
 from attractor.report.table import UNKNOWN, InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
@@ -356,13 +366,13 @@ def _footer(judged: JudgedStudy, columns: Sequence[Column]) -> tuple[Row, ...]:
 def _difference(difference: JudgedDifference, is_control: bool) -> Row:
     words, kind = ("control", "control") if is_control else (difference.words.split(" (")[0], difference.outcome)
     outcome, unknown = TableCell(words, kind=kind), TableCell(UNKNOWN)
-    interval, plus = difference.shown, difference.measure.plus
+    interval, unit = difference.shown, difference.measure.unit
     if interval is None or not math.isfinite(interval.mean):
         n_pairs = unknown if interval is None else TableCell(str(interval.n), interval.n)
         return unknown, unknown, n_pairs, unknown, unknown, outcome, unknown
     return (
-        TableCell(f"{interval.mean:{plus},.{interval.decimals}f}", interval.mean),
-        TableCell(bounds(interval, plus) or UNKNOWN, interval.half_width),
+        TableCell(with_sign(interval.mean, interval, unit), interval.mean),
+        TableCell(bounds(interval, unit) or UNKNOWN, interval.half_width),
         TableCell(str(interval.n), interval.n),
         TableCell(shown_p(difference.p) or UNKNOWN, difference.p),
         TableCell(shown_p(difference.adjusted) or UNKNOWN, difference.adjusted),

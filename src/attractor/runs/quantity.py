@@ -137,11 +137,6 @@ class Quantity:
             return difference
         return math.log1p(difference / 100) if self.unit == "%" else math.log(difference)
 
-    @property
-    def plus(self) -> str:
-        """The sign before an increase; factors have none."""
-        return "" if self.unit == "x" else "+"
-
 
 def _loss(run: MeasuredRun) -> float:
     """Return (1), or the loss per token where the run does not say how many bytes a token has."""

@@ -99,10 +99,12 @@ class Sequential:
         narrow = _at(differences, 2 * levels.equivalence[n - 2], 1 - 2 * self.alpha)
         assert narrow.low is not None
         assert narrow.high is not None
-        if -self.margin < narrow.low and narrow.high < self.margin:
+        # Differences without spread tell no more than their signs, unless they are those of equal runs.
+        signs = 0.5**n if interval.half_width == 0 and interval.mean else 0.0
+        within = -self.margin < narrow.low and narrow.high < self.margin
+        if within and signs <= levels.equivalence[n - 2]:
             return Decision("no relevant difference", interval)
-        by_signs = interval.half_width == 0 and 2 * 0.5**n > levels.difference[n - 2]  # no spread: no more than signs
-        if interval.excludes_zero and not by_signs:
+        if interval.excludes_zero and 2 * signs <= levels.difference[n - 2]:
             return Decision("better" if (interval.mean < 0) == (self.better == "lower") else "worse", interval)
         return Decision("go on" if n < self.n_max else "undecided at the end", interval)
 

@@ -1,6 +1,6 @@
 """The probe `coupling` measures how much a finished model uses its slow path, and counts its trained parameters.
 
-    worth = loss with the gate closed - loss as trained                                                       (1)
+    worth = loss with the gate closed - loss as trained                                                     (1)
 
 An open gate alone proves little, since at a high rate noise opens a gate, too. (1) measures how much the model relies
 on the slow path. It is not the gain from the coupling, which only a model trained without it can show.
