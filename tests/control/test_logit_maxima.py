@@ -140,6 +140,16 @@ def test_the_maximum_over_blocks_is_that_of_the_matrix(rows: int, form: str, mon
     assert (logit_bound(scored) >= whole).all()
 
 
+@pytest.mark.parametrize("fill", [-math.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+def test_an_added_mask_counts_whatever_number_masks(fill: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 4, 16, 8, generator=generator)
+    masked = torch.full((1, 1, 16, 16), fill).triu(1)
+    causal = exact_maxima(ScoreInputs(q, k, 0.3, causal=True, allowed=None), torch.arange(4))
+    added = exact_maxima(ScoreInputs(q, k, 0.3, causal=False, allowed=masked), torch.arange(4))
+    torch.testing.assert_close(added, causal)
+
+
 def test_a_bound_is_never_below_the_maximum_when_it_is_attained() -> None:
     """Criterion: where queries equal keys, the largest logit equals the product of the norms, and rounding keeps the
     bound above it."""

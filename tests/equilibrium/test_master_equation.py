@@ -403,7 +403,7 @@ def test_euler_converges_to_the_flow_at_first_order() -> None:
 def test_times_must_increase_and_the_solver_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     generator, x0 = random_generator(3), vertex(3, 0)
     for times in ([-1.0, 1.0], [1.0, 1.0], [2.0, 1.0]):
-        with pytest.raises(InputError, match="times must increase from 0 on"):
+        with pytest.raises(InputError, match="times must be at least one and increase from 0 on"):
             flow(generator, x0, torch.tensor(times))
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[ode\]'"):
@@ -555,3 +555,10 @@ def test_a_map_without_a_generator_has_column_sums_other_than_one() -> None:
     torch.testing.assert_close(found, 1 + 0.05 * w.sum(0))
     assert found.min() < 0.95
     assert found.max() > 1.05
+
+
+def test_zeros_that_a_sparse_generator_stores_change_no_step() -> None:
+    dense = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    at = torch.tensor([[0, 1], [0, 1]])
+    stored = torch.sparse_coo_tensor(at, torch.zeros(2), (2, 2), check_invariants=True).coalesce()
+    assert largest_step(stored) == largest_step(dense) == math.inf

@@ -13,8 +13,8 @@ from attractor.causal import Causal
 from attractor.corpus.in_memory import documents_at
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
-from attractor.scoring.documents import texts_on
-from attractor.scoring.texts import score_texts
+from attractor.scoring.documents import TrainedText, texts_on
+from attractor.scoring.texts import DocumentScore, TextScore, score_texts
 from attractor.scoring.windows import windows
 from attractor.tasks.text import Text, load_corpus
 from tiny_causal import N_POSITIONS, TEXTS, bytes_causal
@@ -118,3 +118,41 @@ def test_the_column_of_a_table_is_that_of_the_training(tmp_path: Path) -> None:
     assert all(text.startswith(b"body") for _, text in held_out.documents)
     titles = texts_on(str(path), column="title")
     assert [text.decode() for _, text in titles.documents] == [row["title"] for row in rows]
+
+
+def test_the_data_of_a_run_are_known_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: only the held-out part of a training corpus is scored, from another folder and under another name."""
+    corpus = tmp_path / "corp"
+    corpus.mkdir()
+    for number, text in enumerate(TEXTS):
+        (corpus / f"{number}.txt").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    trained = TrainedText(Text("corp"), load_corpus("corp").fingerprint)
+    wanted = texts_on("corp", [trained])
+    assert wanted.held_out
+    within = texts_on("corp/1.txt", [trained])
+    assert within.describe().endswith("part of corp, most of which was trained on")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert texts_on("../corp", [trained]) == wanted
+    corpus.rename(tmp_path / "renamed")
+    assert texts_on("../renamed", [trained]).documents == wanted.documents
+    assert not texts_on("../renamed").held_out
+
+
+@pytest.mark.parametrize("column", ["title,body", "title"])
+def test_rows_that_were_trained_on_are_left_out_whichever_column_is_scored(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = texts_on(str(path), [Text(str(path), "body")], column)
+    unseen = bytes(token if token < 256 else 10 for token in load_corpus(str(path), "body").valid[:]).split(b"\n")
+    numbers = {int(text.split()[-1]) for text in unseen}
+    assert found.held_out
+    assert {int(text.split()[1]) for _, text in found.documents} == numbers
+
+
+def test_an_infinite_loss_has_an_infinite_perplexity() -> None:
+    found = TextScore("m", 8, 4, (DocumentScore("a", 3, 3, math.inf), DocumentScore("b", 3, 3, 1.0)))
+    assert found.perplexity == found.nats_per_token == math.inf
+    assert math.isnan(replace(found, documents=(DocumentScore("a", 3, 3, math.nan),)).perplexity)

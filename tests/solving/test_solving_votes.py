@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from attractor import solving
+from attractor.control import QKClip, QuacK
+from attractor.equilibrium.fixed_point import Solver
 from attractor.errors import InputError
 from attractor.models import ItrSAConfig
 from attractor.models.language_model import LanguageModel
@@ -91,6 +93,19 @@ def test_answers_contain_only_symbols_of_the_board(boards: Pair) -> None:
     assert solving.solve(model, boards[0], 1).grids.max() <= 4
 
 
+def test_numbers_of_numpy_are_numbers(itrsa: RecurrentModel, boards: Pair) -> None:
+    """Criterion: counts, rates and thresholds may come out of an array."""
+    one, two = np.array([1, 2])
+    puzzles = boards[0]
+    ours, theirs = (solving.solve(itrsa, puzzles, count, n_votes=count) for count in (two, 2))
+    assert np.array_equal(ours.grids, theirs.grids)
+    solving.cast_votes(itrsa, puzzles, np.array([1, 2]))
+    assert Solver("passes", two) == Solver("passes", 2)
+    optimizer = torch.optim.SGD(itrsa.parameters(), lr=0.1)
+    QuacK(itrsa, optimizer, tau=np.float32(one)).remove()
+    QKClip(itrsa, optimizer, threshold=two).remove()
+
+
 def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: LanguageModel, boards: Pair) -> None:
     puzzles = boards[0]
     with pytest.raises(InputError, match="n_iterations must be an integer of at least 1, got 0"):
@@ -101,6 +116,10 @@ def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: Lan
         solving.solve(itrsa, puzzles, n_votes=0)
     with pytest.raises(InputError, match="batch_size must be an integer of at least 1, got 0"):
         solving.solve(itrsa, puzzles, batch_size=0)
+    with pytest.raises(InputError, match="iterations must be at least one number"):
+        solving.cast_votes(itrsa, puzzles, ())
+    with pytest.raises(InputError, match="vote must be at least 0, got -1"):
+        solving.local_exponents(itrsa, puzzles[0], vote=-1)
     with pytest.raises(InputError, match="boards must be at least one"):
         solving.solve(itrsa, puzzles[:0])
     with pytest.raises(InputError, match=r"model must be recurrent.*'transformer'; give an itrsa"):

@@ -251,7 +251,13 @@ def test_malformed_lines_are_counted_in_the_description(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.tsv", b"", "must have a column 'sentence', but has none"),
+        ("train.tsv", b"", "must hold examples, but is empty; fetch it again"),
+        ("train.json", b"[]", "must hold examples, but is empty; fetch it again"),
+        (
+            "train.jsonl",
+            b'{"sentence": "x", "label": 1' + b"0" * 400 + b"}\n",
+            r"1 of 1: line 1 \(label 10+ is not one",
+        ),
         ("train.tsv", b"sentence\tlabel\n", "must hold examples, but is empty; fetch it again"),
         ("train.tsv", b"sentence\tidx\nx\t1\n", "must have a column 'label', but has sentence, idx; rename one"),
         ("train.csv", b'"sentence"s,label\nx,1\n', "must begin with its columns' names, but '.*' does not"),

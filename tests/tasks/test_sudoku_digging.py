@@ -82,6 +82,23 @@ def test_zero_boards_are_an_empty_array() -> None:
     assert generate(0, 30, seed=0)[0].shape == (0, 9, 9)
 
 
+@pytest.mark.parametrize("n_givens", [(31, 30), (40, 30), 100, -1])
+def test_impossible_numbers_of_givens_to_add_are_refused(n_givens: int | tuple[int, int]) -> None:
+    boards, solutions = generate(2, 30, seed=3)
+    with pytest.raises(InputError, match="n_givens must be between 0 and 81, the fewest first, got"):
+        add_givens(boards, solutions, n_givens, seed=0)
+
+
+def test_solutions_of_other_boards_are_refused() -> None:
+    boards, solutions = generate(2, 30, seed=3)
+    with pytest.raises(InputError, match="solutions must be those of the boards"):
+        add_givens(boards, solutions[::-1], 60, seed=0)
+
+
+def test_a_range_may_be_a_list() -> None:
+    assert np.array_equal(generate(3, [31, 42], seed=0)[0], generate(3, (31, 42), seed=0)[0])
+
+
 def test_givens_are_added_from_the_solution_up_to_the_requested_number() -> None:
     boards, solutions = generate(60, (24, 30), seed=3)
     fuller = add_givens(boards, solutions, (26, 34), seed=0)

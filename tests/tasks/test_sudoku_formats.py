@@ -190,6 +190,16 @@ def test_a_comment_or_the_name_of_a_single_column_is_not_a_board(first: str, tmp
     assert np.array_equal(read(path).boards, BOARDS)
 
 
+@pytest.mark.parametrize(("header", "index"), [("id,puzzle,solution", "#{}"), ("#,puzzle,solution", "{}")])
+def test_a_field_of_a_table_may_begin_with_the_sign_of_a_comment(header: str, index: str, tmp_path: Path) -> None:
+    path = tmp_path / "boards.csv"
+    rows = [",".join([index.format(number), *row]) for number, row in enumerate(ROWS)]
+    path.write_text("\n".join([header, "# drawn, by hand", *rows]))
+    puzzles = read(path)
+    assert np.array_equal(puzzles.boards, BOARDS)
+    assert puzzles.n_malformed == 0
+
+
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(InputError, match=r"but 'nowhere.csv' is none"):
         read("nowhere.csv")

@@ -131,8 +131,8 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
 
     folders = [args.model, *([] if args.against is None else [args.against])]
     trained_on = [task for folder in folders if (task := trained_text(folder)) is not None]
-    trained_task = trained_text(args.model)
-    on = args.on or (trained_task and trained_task.corpus)
+    trained = trained_text(args.model)
+    on = args.on or (trained and trained.task.corpus)
     if not on:
         raise InputError(
             f"on must be given, since '{args.model}' was not trained on text here; give --on FILE, or --tasks NAMES"

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -114,9 +115,9 @@ class QKClip:
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0, process_group: Any = None) -> None:
-        is_threshold = isinstance(threshold, int | float) and 0 < threshold < math.inf
+        is_threshold = isinstance(threshold, Real) and 0 < threshold < math.inf
         require(is_threshold, "threshold", "positive and finite", threshold, "30 and 100 are usual")
-        self.threshold = threshold
+        self.threshold = float(threshold)
         self.optimizers = unwrapped(optimizer)
         self.views = query_key_heads(model)
         self._clipped = {view.name: clipped_rows(view) for view in self.views}

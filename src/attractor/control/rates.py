@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Real
 from typing import Any
 
 import torch
@@ -74,10 +75,10 @@ class HeadRates(ABC):
     """Apply (1) until `remove()`, with the scales that a subclass computes just before every round of steps."""
 
     def __init__(self, model: nn.Module, optimizer: Any, tau: float) -> None:
-        is_rate = isinstance(tau, int | float) and 0 < tau < math.inf
+        is_rate = isinstance(tau, Real) and 0 < tau < math.inf
         require(is_rate, "tau", "positive and finite", tau, "1 starts at the optimizer's own rate")
         name = type(self).__name__
-        self.tau = tau
+        self.tau = float(tau)
         self.optimizers = unwrapped(optimizer)
         refuse_second_copy(self.optimizers, name)
         self.heads = query_key_heads(model)

@@ -77,14 +77,13 @@ class ScoreInputs:
             allowed = self.allowed if self.allowed.shape[-2] == 1 else self.allowed[..., start:stop, :]
             if allowed.ndim == 4 and allowed.shape[1] > 1:
                 allowed = allowed[:, heads]
-            if allowed.dtype != torch.bool:
-                allowed = allowed > torch.finfo(allowed.dtype).min / 2
-            return 0, n_keys, allowed
+            return 0, n_keys, _attends(allowed)
         batch = torch.arange(self.q.shape[0], device=device).view(-1, 1, 1, 1)
         queries = torch.arange(start, stop, device=device).view(-1, 1)
         return 0, n_keys, self.allowed(batch, heads.view(-1, 1, 1), queries, torch.arange(n_keys, device=device))
 
 
+MASKED = -5e3  # a number below this, when added to a logit, leaves a weight of 0; masks have -1e4, -1e9 or -inf
 ScoreCallback = Callable[[nn.Module, ScoreInputs], None]  # gets the observed module as well
 _CALLBACKS: MutableMapping[nn.Module, list[ScoreCallback]] = WeakKeyDictionary()
 SDPA = nn.functional.scaled_dot_product_attention
@@ -133,6 +132,11 @@ def _score_inputs(q: Tensor, k: Tensor, scale: float | None, causal: bool, mask:
     return ScoreInputs(q, k, scale, allowed=_and_causal(mask) if causal else mask)
 
 
+def _attends(mask: Tensor) -> Tensor:
+    """Return where a mask lets a query attend, also a mask that is added to the logits."""
+    return mask if mask.dtype == torch.bool else mask > MASKED
+
+
 def _and_causal(mask: Tensor | MaskRule | None) -> MaskRule:
     def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         rule = query >= key
@@ -142,7 +146,7 @@ def _and_causal(mask: Tensor | MaskRule | None) -> MaskRule:
             return rule & mask(batch, head, query, key)
         sizes = mask.shape
         part = mask[*(0 if n == 1 else i for i, n in zip((batch, head, query, key), sizes, strict=True))]
-        return rule & (part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2)
+        return rule & _attends(part)
 
     return allowed
 

@@ -24,6 +24,7 @@ equilibrium models, 2019, arXiv 1909.01377.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -75,7 +76,10 @@ class Solver:
             raise unknown("method", self.method, METHODS)
         for field, least in (("n_iterations", 1), ("depth", 1), ("backward_iterations", 0)):
             value = getattr(self, field)
-            fits = (isinstance(value, int) and value >= least) or (field, value) == ("backward_iterations", None)
+            fits = (isinstance(value, Integral) and int(value) >= least) or (field, value) == (
+                "backward_iterations",
+                None,
+            )
             require(fits, field, f"an integer of at least {least}", value, "give a larger one")
         require(self.tolerance > 0, "tolerance", "positive", self.tolerance, "1e-3 suits training")
         for field, fixed, methods in (

@@ -15,6 +15,7 @@ arXiv 2606.16730.
 
 import warnings
 from collections.abc import Callable
+from numbers import Integral
 
 import numpy as np
 import scipy.sparse
@@ -103,7 +104,7 @@ def euler(
     A step above `largest_step` is taken with a warning. At exactly that step the iteration may oscillate forever.
     """
     require(dt > 0, "dt", "positive", dt, "largest_step(generator) is the largest safe one")
-    fits = isinstance(n_steps, int) and n_steps >= 0
+    fits = isinstance(n_steps, Integral) and n_steps >= 0
     require(fits, "n_steps", "an integer of at least 0", n_steps, "0 returns x0")
     entries = _checked_one(generator)
     largest = _largest_step(entries)
@@ -132,8 +133,9 @@ def flow(
         raise not_installed("torchdiffeq", "ode") from error
     _checked_one(generator)
     times = times.to(device=generator.device, dtype=generator.dtype)
-    if times[0] < 0 or (times.diff() <= 0).any():
-        raise InputError(f"times must increase from 0 on, got {times.tolist()}; sort them and leave out repeated ones")
+    if not len(times) or times[0] < 0 or (times.diff() <= 0).any():
+        rule = "times must be at least one and increase from 0 on"
+        raise InputError(f"{rule}, got {times.tolist()}; sort them and leave out repeated ones")
     x = _as_columns(x0, generator)
     starts_late = bool(times[0] > 0)  # the solver takes the first time as the time of x0
     grid = torch.cat([times.new_zeros(1), times]) if starts_late else times
@@ -216,7 +218,7 @@ def _index(at: Tensor | list[int | str]) -> str:
 
 def _largest_step(entries: Tensor) -> float:
     at, rates = entries.indices(), entries.values()
-    leaving = rates[at[0] == at[1]].abs()
+    leaving = rates[(at[0] == at[1]) & (rates != 0)].abs()  # a sparse generator may store zeros
     return 1 / float(leaving.max()) if len(leaving) else float("inf")
 
 

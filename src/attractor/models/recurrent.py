@@ -18,6 +18,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -275,6 +276,6 @@ class RecurrentModel(LanguageModel):
 
 
 def counted(n_iterations: int) -> int:
-    is_count = isinstance(n_iterations, int) and n_iterations >= 1
+    is_count = isinstance(n_iterations, Integral) and n_iterations >= 1
     require(is_count, "n_iterations", "an integer of at least 1", n_iterations, "a state is read after an iteration")
-    return n_iterations
+    return int(n_iterations)

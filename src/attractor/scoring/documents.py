@@ -1,8 +1,9 @@
 """Find the texts to score: all documents of a file or folder, but only the held-out part of a training corpus."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attractor.causal import described, is_imported
 from attractor.corpus.data_paths import locate, searched_places
@@ -11,7 +12,7 @@ from attractor.corpus.in_memory import documents_at
 from attractor.corpus.shards import PreparedCorpus, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.errors import InputError, unknown
-from attractor.tasks.text import Text
+from attractor.tasks.text import Text, load_corpus, refuse_column
 from attractor.train.config import TrainConfig
 
 
@@ -21,6 +22,7 @@ class Texts:
     documents: tuple[Document, ...]
     held_out: bool  # True if the documents are the held-out part of a corpus
     special_tokens: bool = False  # True if names of special tokens in the documents stand for these tokens
+    within: str = ""  # the corpus that a model was trained on and that these documents are a part of
 
     @property
     def n_bytes(self) -> int:
@@ -28,46 +30,83 @@ class Texts:
 
     def describe(self) -> str:
         part = "the part held out of " if self.held_out else ""
-        return f"{part}{self.name}: {len(self.documents):,} documents, {self.n_bytes:,} bytes"
+        known = f"; part of {self.within}, most of which was trained on" if self.within else ""
+        return f"{part}{self.name}: {len(self.documents):,} documents, {self.n_bytes:,} bytes{known}"
 
 
-def texts_on(name: str, trained_on: Collection[Text] = (), column: str | None = None) -> Texts:
+@dataclass(frozen=True)
+class TrainedText:
+    """The text that a run was trained on. Its fingerprint tells it from another place or under another name."""
+
+    task: Text
+    fingerprint: Any = None
+
+    @property
+    def path(self) -> Path:
+        return locate(self.task.corpus).resolve()
+
+    def is_at(self, path: Path) -> bool:
+        if self.path == path or self.fingerprint is None:
+            return self.path == path
+        try:
+            return load_corpus(path, self.task.column).fingerprint == self.fingerprint
+        except InputError:  # such as a text without columns, or a table without this one
+            return False
+
+
+def texts_on(name: str, trained_on: Collection[Text | TrainedText] = (), column: str | None = None) -> Texts:
     """Return the texts of a file, a folder or a corpus.
 
     A named corpus, a prepared corpus and a corpus that a model was trained on give their held-out part. A table gives
     the given column, or the column that a model was trained on.
     """
     path = locate(name).resolve()
+    refuse_column(name, column)
     if name not in CORPORA and not path.exists():
         if "/" not in name and "." not in name:
             raise unknown("corpus", name, CORPORA, see="or give the path of a text file or folder")
         raise InputError(
             f"on must be a text file, a folder or a corpus, but '{name}' does not exist; {searched_places(name)}"
         )
-    from_files = [task for task in trained_on if task.corpus not in CORPORA]
-    trained_here = [task for task in from_files if locate(task.corpus).resolve() == path]
-    column = column or next((task.column for task in trained_here if task.column), None)
-    seen = name in CORPORA or bool(trained_here)
-    special_tokens = False
-    if name not in CORPORA and is_prepared(path):
+    if name in CORPORA:
+        texts = Texts(name, tuple(_held_out(_with_text(CORPORA[name]()))), held_out=True)
+    elif is_prepared(path):
         corpus = PreparedCorpus.open(path)
-        documents, seen, special_tokens = tuple(_of_prepared(corpus)), True, corpus.has_special_tokens
+        texts = Texts(path.name, tuple(_of_prepared(corpus)), True, corpus.has_special_tokens)
     else:
-        available = CORPORA[name]() if name in CORPORA else documents_at(path, column)
-        with_text = [document for document in available if document[1].strip()]
-        documents = tuple(_held_out(with_text) if seen and with_text else with_text)
-    if not documents:
+        known = [text if isinstance(text, TrainedText) else TrainedText(text) for text in trained_on]
+        texts = _of_files(path, known, column)
+    if not texts.documents:
         raise InputError(f"on must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
-    return Texts(name if name in CORPORA else path.name, documents, seen, special_tokens)
+    return texts
 
 
-def trained_text(folder: Path) -> Text | None:
-    """Return the task of a run that was trained on text on this machine; None for any other folder."""
+def trained_text(folder: Path) -> TrainedText | None:
+    """Return the text of a run that was trained on text on this machine; None for any other folder."""
     config = described(folder)
     if "model_type" in config:
         return None
     task = TrainConfig.from_dict(config).task
-    return task if isinstance(task, Text) and not is_imported(task) else None
+    return TrainedText(task, config.get("data")) if isinstance(task, Text) and not is_imported(task) else None
+
+
+def _of_files(path: Path, trained_on: Collection[TrainedText], column: str | None) -> Texts:
+    """Return the documents of files: those that every training on them held out, whichever column it read."""
+    from_files = [trained for trained in trained_on if trained.task.corpus not in CORPORA]
+    columns = {trained.task.column for trained in from_files if trained.is_at(path)}
+    column = column or next(filter(None, columns), None)
+    documents = _with_text(documents_at(path, column))
+    if columns - {column} and documents:  # rows are known by their names
+        held_out = [{name for name, _ in _held_out(_with_text(documents_at(path, read)))} for read in columns]
+        documents = [document for document in documents if all(document[0] in names for names in held_out)]
+    elif columns and documents:
+        documents = list(_held_out(documents))
+    within = next((trained.path.name for trained in from_files if trained.path in path.parents), "")
+    return Texts(path.name, tuple(documents), bool(columns), within="" if columns else within)
+
+
+def _with_text(documents: Iterable[Document]) -> list[Document]:
+    return [document for document in documents if document[1].strip()]
 
 
 def _held_out(documents: list[Document]) -> Iterator[Document]:

@@ -28,6 +28,7 @@ from attractor.errors import InputError, require, unknown
 from attractor.progress import StartProgress, no_progress
 from attractor.scoring.continuation import continuation
 from attractor.scoring.likelihood import Likelihood, Span, likelihoods
+from attractor.scoring.windows import window_of
 
 DEFAULT_LENGTH = 2048  # tokens, for a model without a maximum length
 NEW_TOKENS = 256  # for a task that does not say how many, or half of the length of a shorter model
@@ -50,7 +51,8 @@ class AttractorLM(TemplateLM):
                 "its tokenizer_config.json"
             )
         self.causal = causal
-        self.max_length = window or causal.trained_length or causal.max_length or DEFAULT_LENGTH
+        usual = causal.trained_length or causal.max_length or DEFAULT_LENGTH
+        self.max_length = usual if window is None else window_of(causal, window)
         self.batch_size = batch_size
         self.start_progress = start_progress
         self._device = causal.device

@@ -21,6 +21,8 @@ from attractor.progress import Advance, no_advance
 from attractor.scoring.likelihood import likelihoods
 from attractor.scoring.windows import spans_of, stride_of, window_of
 
+LARGEST_EXPONENT = 709.0  # of a finite double: exp(709.8) is infinite
+
 
 @dataclass(frozen=True)
 class DocumentScore:
@@ -60,7 +62,7 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nats_per_token, 700.0))  # (1)
+        return math.inf if self.nats_per_token > LARGEST_EXPONENT else math.exp(self.nats_per_token)  # (1)
 
     @property
     def bits_per_byte(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from attractor.analysis import Jacobian
+from attractor.errors import require
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration
 from attractor.models.recurrent import counted
@@ -22,6 +23,7 @@ def local_exponents(
     model: LanguageModel, board: np.ndarray, n_iterations: int | None = None, vote: int = 0, seed: int = 0
 ) -> np.ndarray:
     """Return g of (1) for one board (size x size), one number for each iteration."""
+    require(vote >= 0, "vote", "at least 0", vote, "0 is the start that the model always has")
     model = recurrent(model)
     boards = require_answerable(model, np.asarray(board)[None])
     tokens = torch.from_numpy(boards.reshape(1, -1)).to(model.device)

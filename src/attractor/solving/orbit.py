@@ -9,6 +9,7 @@ rounding.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ def require_answerable(model: RecurrentModel, boards: np.ndarray, n_votes: int =
             f"causal={config.causal}, n_classes={config.n_classes}; train it on boards of {size} x {size}"
         )
     for name, value in (("n_votes", n_votes), ("batch_size", batch_size)):
-        require(isinstance(value, int) and value >= 1, name, "an integer of at least 1", value)
+        require(isinstance(value, Integral) and value >= 1, name, "an integer of at least 1", value)
     if n_votes > 1 and model.config.blank is None:
         raise InputError(f"n_votes must be 1 where no cell starts from noise, got {n_votes}; all votes would agree")
     return boards

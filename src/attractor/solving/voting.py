@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from attractor.errors import require
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
 from attractor.progress import Advance, no_advance
@@ -54,6 +55,7 @@ def cast_votes(
     model = recurrent(model)
     boards = require_answerable(model, boards, n_votes, batch_size)
     times = sorted({counted(n) for n in iterations})
+    require(len(times) > 0, "iterations", "at least one number", iterations, "give the numbers of iterations to read")
     cells = boards.reshape(len(boards), -1)
     n_at_once = min(n_votes, batch_size)
     n_boards_at_once = max(1, batch_size // n_at_once)

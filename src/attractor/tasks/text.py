@@ -104,11 +104,8 @@ def load_corpus(name_or_path: str | PathLike[str], column: str | None = None) ->
     `column` names the column with the text where the corpus is a table.
     """
     name = str(name_or_path)
+    refuse_column(name, column)
     path = None if name in CORPORA else locate(name).resolve()
-    if column is not None and (path is None or is_prepared(path)):
-        raise InputError(
-            f"column must be left out with corpus '{name}', which is no table, got '{column}'; leave it out"
-        )
     if path is None:
         return _load(name, None)
     if is_prepared(path):
@@ -116,6 +113,14 @@ def load_corpus(name_or_path: str | PathLike[str], column: str | None = None) ->
     if path.exists():
         return _load(name, path, column)
     raise missing_corpus(name)
+
+
+def refuse_column(name: str, column: str | None) -> None:
+    """Refuse a column of a corpus that is no table. Of files, the reader knows which are tables."""
+    if column is not None and (name in CORPORA or is_prepared(locate(name))):
+        raise InputError(
+            f"column must be left out with corpus '{name}', which is no table, got '{column}'; leave it out"
+        )
 
 
 def missing_corpus(name: str) -> InputError:

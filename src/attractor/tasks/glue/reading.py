@@ -59,6 +59,8 @@ def read_examples(task: str, data: str, part: str) -> Examples:
     labels: list[float] = []
     n_malformed = 0
     for table in _from_hub(task, part) if data == HUB else _from_folder(task, expanded(data), part):
+        if not table.rows:
+            raise InputError(f"'{table.name}' must hold examples, but is empty; fetch it again")
         columns = [_column(table, names) for names in (*entry.texts, entry.label_columns)]
         flaws = []
         for place, row in table.rows:
@@ -102,7 +104,7 @@ def _label(entry: GlueEntry, value: Any) -> float:
         return entry.labels.index(value)
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if number == HIDDEN:
         raise FlawError("the label is hidden, as in test sets")
@@ -128,8 +130,6 @@ def _column(table: Table, names: tuple[str, ...]) -> str:
 
 
 def _report(table: Table, flaws: list[str]) -> None:
-    if not table.rows:
-        raise InputError(f"'{table.name}' must hold examples, but is empty; fetch it again")
     if not flaws:
         return
     first = "; ".join(flaws[:N_SHOWN])

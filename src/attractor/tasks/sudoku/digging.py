@@ -7,6 +7,8 @@ keyed by (seed, board) and counted by attempt. So a board depends on (seed, its 
 and not on the number of boards. Grids are varied, but not drawn uniformly.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from attractor.errors import require
@@ -66,6 +68,10 @@ def add_givens(boards: np.ndarray, solutions: np.ndarray, n_givens: int | tuple[
     filled = boards.reshape(-1, cells).copy()
     answers = as_boards(solutions).reshape(-1, cells)
     require(filled.shape == answers.shape, "solutions", f"one for each of {len(filled)} boards", len(answers))
+    rule = f"between 0 and {cells}, the fewest first"
+    require(0 <= fewest <= most <= cells, "n_givens", rule, n_givens, "give a number, or a range (fewest, most)")
+    agree = bool((filled == answers)[filled > 0].all())
+    require(agree, "solutions", "those of the boards", "another digit for a given", "give each board its own")
     for index, (board, answer) in enumerate(zip(filled, answers, strict=True)):
         draws = _draws(seed, index, 0, cells + 1)
         missing = max(0, _wanted(draws, fewest, most) - np.count_nonzero(board))
@@ -76,7 +82,10 @@ def add_givens(boards: np.ndarray, solutions: np.ndarray, n_givens: int | tuple[
 
 
 def _range(n_givens: int | tuple[int, int]) -> tuple[int, int]:
-    return n_givens if isinstance(n_givens, tuple) else (n_givens, n_givens)
+    if isinstance(n_givens, Sequence):
+        fewest, most = n_givens
+        return fewest, most
+    return n_givens, n_givens
 
 
 def _draws(seed: int, board: int, attempt: int, count: int) -> np.ndarray:

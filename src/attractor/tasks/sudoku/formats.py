@@ -9,7 +9,7 @@ are computed.
 import csv
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from os import PathLike
@@ -121,7 +121,7 @@ def _solved(puzzles: Puzzles) -> Puzzles:
 
 
 def _read_text(file: Path, max_malformed: float) -> Puzzles:
-    lines = [(number, fields) for number, fields in _rows(file) if any(fields) and not fields[0].startswith("#")]
+    lines = [(number, fields) for number, fields in _rows(file) if any(fields) and not _is_comment(fields)]
     first = lines[0][1] if lines else []
     puzzle, solution = 0, 1 if len(first) > 1 else None
     if (first and first[0].lower() in PUZZLE_NAMES) or (len(first) > 1 and not any(map(_is_board, first))):
@@ -144,12 +144,19 @@ def _read_text(file: Path, max_malformed: float) -> Puzzles:
     if len(malformed) > max_malformed * len(lines):
         raise InputError(
             f"malformed lines must be at most {max_malformed:.0%}, but '{file.name}' has {len(malformed)} of "
-            f"{len(lines)} ({'; '.join(malformed[:N_SHOWN])}); correct them or raise max_malformed"
+            f"{len(lines)} ({'; '.join(malformed[:N_SHOWN])}); correct or remove them "
+            "(from Python, sudoku.read takes max_malformed)"
         )
     boards = _digits_of((givens for _, givens, _ in good), size)
     solutions = np.zeros_like(boards) if solution is None else _digits_of((answer for *_, answer in good), size)
     places = np.array([number for number, *_ in good], dtype=np.int64)
     return Puzzles(file, boards, solutions, places, "line", len(malformed), tuple(malformed[:N_SHOWN]))
+
+
+def _is_comment(fields: Sequence[str]) -> bool:
+    """Whether a line is a comment. The first field of a table may begin with #, too: a number, or the name of one."""
+    says_board = any(_is_board(field) or field.lower() in PUZZLE_NAMES for field in fields)
+    return fields[0].startswith("#") and not says_board
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
