@@ -162,10 +162,13 @@ def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no
     assert learned.replace(positions="rope", seq_len=33).seq_len == 33
 
 
-@pytest.mark.parametrize("field", ["threads", "log_every", "save_every", "keep"])
+@pytest.mark.parametrize("field", ["log_every", "save_every", "keep", "max_rollbacks", "threads", "telemetry_every"])
 def test_the_fields_of_a_runtime_are_checked_too(field: str) -> None:
-    with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
-        Runtime(**{field: 0})
+    may_be_none = field in ("threads", "telemetry_every")
+    for value in (0,) if may_be_none else (0, None):
+        rule = "at least 1, or None" if may_be_none else "at least 1"
+        with pytest.raises(InputError, match=f"{field} must be {rule}, got {value}"):
+            Runtime(**{field: value})
 
 
 def test_a_rule_is_stated_in_one_line() -> None:
