@@ -93,10 +93,10 @@ def trained_text(folder: Path) -> TrainedText | None:
 def _of_files(path: Path, trained_on: Collection[TrainedText], column: str | None) -> Texts:
     """Return the documents of files: those that every training on them held out, whichever column it read."""
     from_files = [trained for trained in trained_on if trained.task.corpus not in CORPORA]
-    columns = {trained.task.column for trained in from_files if trained.is_at(path)}
+    columns = dict.fromkeys(trained.task.column for trained in from_files if trained.is_at(path))  # in order
     column = column or next(filter(None, columns), None)
     documents = _with_text(documents_at(path, column))
-    if columns - {column} and documents:  # rows are known by their names
+    if columns.keys() - {column} and documents:  # rows are known by their names
         held_out = [{name for name, _ in _held_out(_with_text(documents_at(path, read)))} for read in columns]
         documents = [document for document in documents if all(document[0] in names for names in held_out)]
     elif columns and documents:
