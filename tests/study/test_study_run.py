@@ -131,6 +131,19 @@ def test_a_record_continues_a_share_that_has_none_of_its_runs(corpus, tmp_path):
     assert whole.finished == 4
 
 
+def test_rows_are_carried_out_alone_and_the_others_later(corpus, tmp_path):
+    whole = study(corpus, seeds=(0,))
+    first, _, said = carried_out(whole, tmp_path, rows=("gated",))
+    assert "1 of 2 runs" in said
+    assert [(cell.row, len(cell.outcomes), len(cell.missing)) for cell in first.cells] == [
+        ("standard", 0, 1),
+        ("gated", 1, 0),
+    ]
+    both, _, said = carried_out(whole, tmp_path)
+    assert "1 of 2 runs were finished before" in said
+    assert both.finished == 2
+
+
 def test_a_record_of_other_runs_is_refused(corpus, tmp_path):
     first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
     with pytest.raises(InputError, match=r"none of its 2 runs has the configuration and the data of a planned one"):
@@ -268,6 +281,8 @@ def test_times_are_taken_in_one_place(corpus, tmp_path):
     timed = study(corpus, seeds=(0,), kind="timing", quantities=(Quantity("speed", "tokens_per_second"),))
     with pytest.raises(InputError, match=r"part must be 1/1 in a study of times, and is 1/2"):
         carried_out(timed, tmp_path, part="1/2")
+    with pytest.raises(InputError, match=r"rows cannot be chosen in a study of times"):
+        carried_out(timed, tmp_path, rows=("gated",))
     _, _, said = carried_out(timed, tmp_path)
     assert "2 cases in turns, on cpu" in said
     assert "2 of 2 runs were finished before" in carried_out(timed, tmp_path)[2]

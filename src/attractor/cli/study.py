@@ -61,6 +61,9 @@ class StudyRunArguments(StudyPlanArguments):
     from_record: Annotated[
         Path | None, arg(help="stored record (results/study-NAME-SCALE.json) whose runs are not run again")
     ] = None
+    rows: Annotated[
+        tuple[str, ...] | None, arg(help="rows whose runs are carried out, each in quotes; by default all")
+    ] = None
     part: Annotated[str, arg(help="share of the runs that this machine carries out, as 2/3")] = "1/1"
     gpus_per_run: Annotated[
         float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
@@ -115,6 +118,7 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         launcher=args.launcher,
         workers=args.workers,
         seeds=args.seeds,
+        rows=args.rows,
         part=args.part,
         command=command,
         from_record=None if args.from_record is None else read_record(args.from_record),

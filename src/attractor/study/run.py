@@ -70,6 +70,7 @@ class Conduct:
     launcher: str = "auto"  # "auto" stacks seeds in one process where that is faster
     workers: int | None = None
     seeds: tuple[int, ...] | None = None  # replace the seeds of the scale
+    rows: tuple[str, ...] | None = None  # carry out the runs of these rows alone
     part: str = "1/1"  # the share of the runs that this machine carries out
     command: str = ""
     from_record: StudyRecord | None = None  # a stored record of the study, whose runs are not run again
@@ -103,6 +104,12 @@ class Planned:
     folder: Path
     jobs: tuple[Job, ...]  # without repetition, although several cells may share a run
     keys: Keys
+
+    def chosen(self, rows: Sequence[str] | None, part: str) -> tuple[Job, ...]:
+        """Return the runs of these rows, or of all of them, and of these a share."""
+        index, number = share_of(part)
+        of_rows = {key for (row, _), runs in self.keys.items() if rows is None or row in rows for key in runs.values()}
+        return tuple(job for job in self.jobs if job.path.name in of_rows)[index::number]
 
 
 def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
@@ -225,10 +232,16 @@ def write_plan(planned: Planned) -> list[str]:
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
     resolve_device(runtime.device)
+    of_study = study.design(conduct.scale, (), conduct.command).rows
+    for row in conduct.rows or ():
+        if row not in of_study:
+            raise unknown("row", row, of_study)
     if study.kind == "timing" and conduct.part != "1/1":
         raise InputError(
             f"part must be 1/1 in a study of times, and is {conduct.part}: times of two machines cannot be compared"
         )
+    if study.kind == "timing" and conduct.rows is not None:
+        raise InputError("rows cannot be chosen in a study of times, because all rows are timed in turns; leave it out")
     refuse_foreign_folder(conduct.folder_of(study))
     if study.pretrained is not None:
         dict(study.configs(conduct.scale, (conduct.seeds or study.on(conduct.scale).seeds)[0]))  # refuses missing data
@@ -238,8 +251,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
-    index, number = share_of(conduct.part)
-    jobs = planned.jobs[index::number]
+    jobs = planned.chosen(conduct.rows, conduct.part)
     if study.kind == "training":
         refuse_oversized(jobs, conduct, runtime)
     for line in write_plan(planned):
@@ -250,8 +262,8 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         )
         begun = f"; {n_begun} others of it were begun here and go on: remove their folders to take them over"
         print_line(console, f"{n_recorded} runs stand in the record and are not run again{begun if n_begun else ''}")
-    share = "" if number == 1 else f" (share {conduct.part} of {len(planned.jobs)})"
-    print_line(console, f"{study.title}, scale {conduct.scale}: {len(jobs)} runs{share}")
+    of_all = "" if len(jobs) == len(planned.jobs) else f"{len(jobs)} of "
+    print_line(console, f"{study.title}, scale {conduct.scale}: {of_all}{len(planned.jobs)} runs")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)
     for name in study.probes:
         probe_runs(jobs, name, probe_named(name), runtime, console)
