@@ -92,6 +92,16 @@ def test_an_unclear_verdict_names_the_pairs_that_would_decide():
     assert f"{pairs_needed(sd, 0.02, power=0.9, level=0.05)} pairs would show that there is none" in verdict.reason
 
 
+@pytest.mark.parametrize(("difference", "noise", "excluded"), [(0.03, 40, True), (-0.03, 60, False)])
+def test_an_unclear_verdict_says_whether_the_interval_excludes_the_effect(difference, noise, excluded):
+    """Criterion: no number of pairs is named that would show an excluded effect."""
+    verdict = Differs((LEAD,)).judge(two_rows(difference, noise=noise))
+    assert verdict.status == "unclear"
+    assert (verdict.interval.low > LEAD.effect) is excluded
+    assert ("excludes the effect in question" in verdict.reason) is excluded
+    assert ("would show the effect in question" in verdict.reason) is not excluded
+
+
 def test_the_pairs_that_would_show_that_there_is_no_lead_show_it_in_four_of_five_studies():
     needed = Differs((LEAD,)).parts(two_rows(-0.03, noise=40))[0].to_exclude
     sd = summary([40 * x for x in OWN[:8]]).standard_deviation

@@ -92,10 +92,12 @@ class Differs(Rule):
                 return replace(part, status="holds", reason=f"shown with {n} pairs, {_p(p)}", weakness=(P_VALUE, p))
             return replace(part, status="fails", reason=f"the opposite is shown with {n} pairs, {_p(p)}")
         tests = len(self.pairs)
+        excluded = _excludes(comparison.differences, pair.effect)
         return replace(
             part,
-            reason=f"not shown with {n} pairs",
-            to_show=_pairs_to_show(comparison.differences, pair.effect, LEVEL / tests),
+            reason=f"not shown with {n} pairs"
+            + (", whose 95% interval excludes the effect in question" if excluded else ""),
+            to_show=None if excluded else _pairs_to_show(comparison.differences, pair.effect, LEVEL / tests),
             to_exclude=_pairs_to_exclude(comparison.differences, pair.margin, LEVEL / 2 / tests),
         )
 
@@ -715,6 +717,12 @@ def _measured(statement: str, comparison: Compared, quantity: Quantity) -> State
     if comparison.obstacle is None:
         return part
     return replace(part, status=comparison.obstacle.status, reason=comparison.obstacle.reason)
+
+
+def _excludes(differences: Mapping[int, float], effect: float) -> bool:
+    """Return whether the claimed effect lies outside the 95% interval of the mean difference."""
+    interval = mean_interval(differences)
+    return interval.low is not None and interval.high is not None and not interval.low <= effect <= interval.high
 
 
 def _direction(pair: Pair) -> str:
