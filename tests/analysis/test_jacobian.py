@@ -9,7 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor import attention
-from attractor.analysis import Effort, Jacobian, estimate_jacobian_norm, jacobian, jacobian_norm, sphere_tangent
+from attractor.analysis import (
+    Effort,
+    Jacobian,
+    antisymmetric_norm,
+    estimate_jacobian_norm,
+    jacobian,
+    jacobian_norm,
+    spectral_radius,
+    sphere_tangent,
+    symmetric_extremes,
+)
 from attractor.analysis.jacobian import backward_bytes
 from attractor.errors import InputError
 from tiers import fast_alone
@@ -302,6 +312,13 @@ def test_directions_of_another_shape_or_dtype_are_refused() -> None:
         for product in (operator.jvp, operator.vjp):
             with pytest.raises(InputError, match=r"directions must have the state's shape \(2, 3\)"):
                 product(wrong)
+
+
+@pytest.mark.parametrize("measure", [jacobian_norm, antisymmetric_norm, symmetric_extremes, spectral_radius])
+@pytest.mark.parametrize("dim", [4, 600])
+def test_a_tangent_space_without_directions_is_refused(measure: Callable[..., object], dim: int) -> None:
+    with pytest.raises(InputError, match="tangent must leave at least one direction, and leaves none"):
+        measure(lambda x: x, torch.ones(dim).double(), tangent=sphere_tangent(1))
 
 
 def test_groups_that_do_not_divide_the_channels_are_refused() -> None:

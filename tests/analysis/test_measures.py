@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attractor.analysis import attention_entropy, effective_rank, normalised_entropy, spectral_profile
+from attractor.analysis import attention_entropy, effective_rank, normalised_entropy, sink_mass, spectral_profile
 
 
 def random_map(*shape: int) -> torch.Tensor:
@@ -62,7 +62,8 @@ def test_entropy_is_between_its_limits_and_independent_of_the_order_of_keys() ->
 
 def test_measures_of_half_precision_are_computed_in_fp32() -> None:
     weights = random_map(2, 6, 6).bfloat16()
-    for measure in (attention_entropy, effective_rank):
+    for measure in (attention_entropy, effective_rank, sink_mass):
+        assert measure(weights.double()).dtype == torch.float64
         assert measure(weights).dtype == torch.float32
         torch.testing.assert_close(measure(weights), measure(weights.float()))
 

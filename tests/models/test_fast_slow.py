@@ -14,7 +14,7 @@ from attractor.errors import InputError
 from attractor.models import SIZES, FastSlow, FastSlowConfig, TransformerConfig
 from attractor.models.block_pooling import AlignedBlocks, causal_pool, causal_upsample
 from attractor.models.families import model_config
-from attractor.models.residual_streams import Mixing
+from attractor.models.residual_streams import Mixing, OfInput
 from tiers import fast_alone, tiered
 
 SMALL = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24, pool_factor=3, max_seq_len=64)
@@ -320,6 +320,23 @@ def test_dynamic_mixing_starts_as_static_mixing_and_then_differs_between_tokens(
     torch.testing.assert_close(learned[0](copies)[1], copies, rtol=0, atol=1e-4)  # rows tend to 1
 
 
+@pytest.mark.parametrize("stream_mixing", ["static", "dynamic"])
+def test_mixing_keeps_the_mean_of_streams_in_half_precision(stream_mixing: str) -> None:
+    mixing = Mixing(4, 0, OfInput(4, 16) if stream_mixing == "dynamic" else None)
+    for weight in mixing.parameters():
+        torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 8, 4, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        _, mixed, _ = mixing(x)
+    torch.testing.assert_close(mixed.mean(2), x.mean(2), rtol=0, atol=1e-5)
+
+
+def test_gates_of_coupling_may_learn_at_a_rate_of_their_own() -> None:
+    model = SMALL.replace(attention="coupled-euler", zero_start=True).build(0)
+    gates = {name for name, _ in model.named_parameters() if name.endswith("gate")}
+    assert gates == set(model.config.own_rate) > {"injection.gate"}
+
+
 def test_streams_diverge_in_training() -> None:
     model = built(SMALL.replace(streams=3), gate=0.5).train()
     for _ in range(3):
@@ -464,6 +481,9 @@ def test_a_config_survives_storage() -> None:
         ({"stream_mixing": "dynamic"}, "stream_mixing must be static with a single stream, got 'dynamic'"),
         ({"streams": 2, "stream_mixing": "learned"}, "stream_mixing must be static or dynamic, got 'learned'"),
         ({"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq"),
+        ({"equilibrium": "passes", "n_post": 0}, "equilibrium must be 'single' with n_post=0, got 'passes'"),
+        ({"fixed_point_loss": 1.0, "n_post": 0}, "fixed_point_loss must be 0 with n_post=0, got 1.0"),
+        ({"fixed_point_loss": float("inf")}, "fixed_point_loss must be at least 0 and finite, got inf"),
         ({"causal": False}, "causal must be True"),
         ({"pool_factor": 2.5}, "pool_factor must be an integer of at least 1, got 2.5"),
         ({"window": 0}, "window must be an integer of at least 1, or None, got 0; 1 is the position alone"),

@@ -72,12 +72,13 @@ def test_next_logits_are_those_of_the_last_position(positions: str) -> None:
 
 def test_sampling_is_reproducible_and_leaves_the_mode_alone() -> None:
     model = small("standard").train()
+    model.blocks[0].eval()  # as a frozen block is kept
     one, other = (
         model.generate(PROMPTS, 8, temperature=1.0, top_k=5, top_p=0.9, generator=torch.Generator().manual_seed(s))
         for s in (1, 1)
     )
     assert torch.equal(one, other)
-    assert model.training
+    assert [module.training for module in (model, *model.blocks)] == [True, False, True]
 
 
 def test_stop_token_ends_a_sequence_and_all_stopped_ends_early() -> None:
@@ -114,6 +115,14 @@ def test_samplers_keep_their_definitions() -> None:
         ({"tokens": [[1], []]}, "every prompt must have at least one token"),
         ({"tokens": [1, 2, 3]}, "tokens must be one prompt a row, B T or a list of prompts, got one prompt"),
         ({"tokens": torch.tensor([1, 2, 3])}, "tokens must be one prompt a row"),
+        ({"tokens": [[1, 61]]}, "tokens must be below the vocabulary's size 61 and at least 0, got 61"),
+        ({"tokens": [[1, -1]]}, "tokens must be below the vocabulary's size 61 and at least 0, got -1"),
+        ({"tokens": [[1.5, 2.0]]}, "tokens must be integers, the ids of a vocabulary"),
+        ({"tokens": torch.tensor([[1.0]])}, "tokens must be integers, the ids of a vocabulary"),
+        (
+            {"tokens": [[1, 2], [3]], "pad_token": -1},
+            "pad_token must be a token below the vocabulary's size 61, got -1",
+        ),
     ],
 )
 def test_bad_requests_are_refused(arguments: dict[str, object], words: str) -> None:

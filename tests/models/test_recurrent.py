@@ -177,6 +177,35 @@ def test_padding_changes_nothing(name: str) -> None:
         torch.testing.assert_close(energy, model.energy(model.start(tokens), model.stimulus(tokens)))
 
 
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_the_tokens_at_padding_change_nothing(name: str) -> None:
+    model, tokens = built(name), boards()
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[:, 12:] = False
+    other = torch.where(real, tokens, 9 - tokens)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, real=real)[0][real], model(other, real=real)[0][real])
+    with pytest.raises(InputError, match="must be"):
+        model(tokens[:, :9] if name == "recursive-mlp" else tokens[:, :10])
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_a_label_is_read_out_of_any_state_with_its_padding(pool: str) -> None:
+    model, tokens = built("itrsa", n_classes=3, pool=pool), boards()
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[1, 5:] = False
+    with torch.no_grad():
+        *_, last = model.states(tokens, real=real)
+        torch.testing.assert_close(model.read_out(last, real), model(tokens, real=real)[0])
+
+
+@pytest.mark.parametrize("name", ["itrsa", "prenorm", "akorn", "recursive"])
+def test_gates_of_coupling_may_learn_at_a_rate_of_their_own(name: str) -> None:
+    model = built(name, attention="coupled-euler", zero_start=True)
+    gates = {name for name, _ in model.named_parameters() if name.endswith("couple.gate")}
+    assert gates == set(model.config.own_rate) != set()
+
+
 @pytest.mark.parametrize("width", [20, 32])
 def test_the_noise_of_a_position_depends_on_nothing_but_the_position(width: int) -> None:
     """Criterion: blanks of a shorter board start as those of a longer one, whatever the width of the model is."""
@@ -361,6 +390,14 @@ def test_values_shared_by_all_iterations_are_computed_once(name: str, monkeypatc
         ),
         ("akorn", {"as_published": True, "blank": None}, ["blank", "a token under as_published"]),
         ("akorn-conv", {"causal": True}, ["causal", "False under coupling='conv'", "True"]),
+        ("akorn-conv", {"attention": "coupled-euler"}, ["attention", "unchanged, under coupling='conv'"]),
+        ("akorn-conv", {"softcap": 2.0}, ["attention", "unchanged, under coupling='conv'"]),
+        ("akorn-conv", {"positions": "rope"}, ["positions", "learned or grid under coupling='conv'"]),
+        ("akorn", {"norm_eps": 0.5}, ["norm_eps", "1e-06 for a model of family 'akorn'"]),
+        ("recursive-mlp", {"attention": "gqa"}, ["attention", "unchanged, under mixer='mlp'"]),
+        ("recursive", {"post_norm": True}, ["post_norm", "False for a model of family 'recursive'"]),
+        ("itrsa", {"norms_per_block": 4}, ["norms_per_block", "2 for a model of family 'itrsa'"]),
+        ("itrsa", {"blank": 0.5}, ["blank", "a token below vocab_size=10, or None"]),
         ("akorn-conv", {"grid_width": 0}, ["grid_width", "at least 1", "0"]),
     ],
 )

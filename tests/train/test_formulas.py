@@ -23,6 +23,8 @@ USERS = {
     "QK-clip": RECIPES["laptop"].replace(qk_clip=30.0),
     "recurrence": RECIPES["sudoku"],
     "mixing of streams": STREAMED,
+    "streams in half precision": STREAMED.replace(precision="bf16"),
+    "gates of coupling": RECIPES["fast-slow"].replace(attention="coupled-euler", zero_start=True, gate_lr=1e-2),
     "start of energies": RECIPES["sudoku"].replace(energy="multi"),
 }
 

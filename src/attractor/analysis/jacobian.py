@@ -82,7 +82,10 @@ class Jacobian:
         """Draw Gaussian directions of the tangent space: the same on every device, from a generator of their own."""
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(self.n_samples, self.dim, n_columns, dtype=self.x.dtype, generator=generator)
-        return self.onto_tangent(drawn.to(self.x.device))
+        columns = self.onto_tangent(drawn.to(self.x.device))
+        if self.tangent is not None and not columns.any():
+            raise InputError("tangent must leave at least one direction, and leaves none; leave the tangent out")
+        return columns
 
     def onto_tangent(self, columns: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Project columns onto the tangent space at x."""

@@ -37,6 +37,7 @@ from attractor.attention.acting_weight import acting_weight
 from attractor.attention.position import GridMatrices
 from attractor.errors import InputError, require, unknown
 from attractor.fields import later
+from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel
 
@@ -70,6 +71,11 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
             require(by_convolution, "grid_width", "None under coupling='attention'", self.grid_width)
             self.require_count("grid_width")
         super().__post_init__()
+        self.require_unchanged("oscillators are normalised instead", "norms_per_block", "post_norm", "norm_eps")
+        if by_convolution:
+            self.require_plain_attention("coupling='conv'", "a convolution couples the oscillators")
+            rule = "learned or grid under coupling='conv', which has no queries and keys to rotate"
+            require(self.positions not in ROTATIONS, "positions", rule, self.positions)
         if self.as_published:
             self._require_published()
 

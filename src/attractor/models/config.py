@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention, AttentionConfig
+from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
@@ -120,14 +122,15 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require(not (self.parallel_branches and self.post_norm), "parallel_branches", "False with post_norm", True)
         require(self.stream_norm in NORM_NAMES, "stream_norm", f"one of {', '.join(NORM_NAMES)}", self.stream_norm)
         require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
-        for field in ("embedding_scale", "branch_scale", "logit_scale"):
-            require(getattr(self, field) > 0, field, "positive", getattr(self, field))
+        for field in ("embedding_scale", "branch_scale", "logit_scale", "norm_eps"):
+            value = getattr(self, field)
+            require(0 < value < math.inf, field, "positive and finite", value)
         for field in ("logit_softcap", "local_rope_theta"):
             value = getattr(self, field)
             require(value is None or 0 < value < math.inf, field, "positive and finite, or None", value)
         if self.no_rope_every is not None:
             self.require_count("no_rope_every")
-        for field in ("no_rope_every", "rope_fraction", "local_rope_theta"):
+        for field in ("no_rope_every", "rope_fraction", "rope_scaling", "local_rope_theta"):
             default, value = getattr(ModelConfig, field), getattr(self, field)
             rule = f"{default} without positions='rope'"
             require(self.positions == "rope" or value == default, field, rule, value)
@@ -140,9 +143,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             rule = f"{default!r} for a model of family '{self.family}'"
             require(self.family == TRANSFORMER or value == default, field, rule, value, "it is a Transformer's")
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
-        require(self.n_classes is None or self.n_classes >= 1, "n_classes", "at least 1 or None", self.n_classes)
+        for field in ("n_classes", "head_dim"):
+            if getattr(self, field) is not None:
+                self.require_count(field)
         require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
-        require(self.norm_eps > 0, "norm_eps", "positive", self.norm_eps)
         if self.mlp not in MLPS:
             raise unknown("mlp", self.mlp, MLPS)
         with torch.device("meta"):  # building without data refuses any other invalid mechanism
@@ -251,6 +255,12 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     def own_rate(self) -> tuple[str, ...]:
         """The parameters that may learn at a rate of their own (`gate_lr`)."""
         return self.gates
+
+    @staticmethod
+    def gates_of_coupling(mechanism: AttentionConfig, modules: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the gates that `zero_start` puts before the coupling of these attention modules."""
+        gated = isinstance(mechanism.couple, Dynamics) and mechanism.couple.zero_start
+        return tuple(f"{module}.couple.gate" for module in modules) if gated else ()
 
     # --- changed, stored, built ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ gradient until the gate has moved. `relax` is a single pass of Post, or a method
 x instead of u. FastSlow: arXiv 2606.16730.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product, repeat
@@ -84,7 +85,8 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         if self.projector_width is not None:
             self.require_count("projector_width")
         require(self.slow_input in ("text", "constant"), "slow_input", "text or constant", self.slow_input)
-        require(self.fixed_point_loss >= 0, "fixed_point_loss", "at least 0", self.fixed_point_loss)
+        rule = "at least 0 and finite"
+        require(0 <= self.fixed_point_loss < math.inf, "fixed_point_loss", rule, self.fixed_point_loss)
         require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
         require(self.stream_mixing in MIXINGS, "stream_mixing", " or ".join(MIXINGS), self.stream_mixing)
         rule = "static with a single stream"
@@ -109,6 +111,10 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
             next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
             rule = f"{default} under equilibrium '{method}'"
             require(method in methods or value == default, field, rule, value, next_step)
+        why = "Post is what is iterated"
+        require(self.n_post > 0 or method == "single", "equilibrium", "'single' with n_post=0", method, why)
+        rule = "0 with n_post=0"
+        require(self.n_post > 0 or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss, why)
         rule = f"0 under {method}, which solves another equation"
         free = method not in ("deq", "forced")
         require(free or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
@@ -159,8 +165,20 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
     @property
     def own_rate(self) -> tuple[str, ...]:
-        """The gate and the weights that mix streams, which hardly move at the learning rate of matrices."""
-        return (*self.gates, *self.mixing)
+        """The gates, and the weights that mix streams, which hardly move at the learning rate of matrices."""
+        return (*self.gates, *self.mixing, *self.coupling_gates)
+
+    @property
+    def coupling_gates(self) -> tuple[str, ...]:
+        """The gates of coupling with `zero_start`."""
+        fast, slow = (
+            [f"{stack}.{n}.attention" for stack in stacks for n in range(getattr(self, f"n_{stack}"))]
+            for stacks in (("pre", "post"), ("slow",))
+        )
+        return (
+            *self.gates_of_coupling(self.attention_config, fast),
+            *self.gates_of_coupling(self.slow_attention_config, slow),
+        )
 
     @property
     def mixing(self) -> tuple[str, ...]:

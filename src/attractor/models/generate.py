@@ -3,19 +3,18 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from attractor.errors import InputError, require
+from attractor.models.evaluating import HasModes, evaluating
 
 
-class DecodingModel(Protocol):
+class DecodingModel(HasModes, Protocol):
     """The methods of a model that generation uses."""
-
-    training: bool
 
     @property
     def device(self) -> torch.device: ...
@@ -24,14 +23,13 @@ class DecodingModel(Protocol):
     def readout(self) -> Tensor: ...
 
     @property
+    def vocab_size(self) -> int: ...
+
+    @property
     def max_length(self) -> int | None:
         """The longest sequence that the model takes; None if there is no limit."""
 
     def new_cache(self) -> Any: ...
-
-    def eval(self) -> Self: ...
-
-    def train(self, mode: bool = True) -> Self: ...
 
     def next_logits(self, tokens: Tensor, cache: Any = None, real: Tensor | None = None) -> Tensor:
         """Return the logits B C of the token after the last one."""
@@ -60,6 +58,12 @@ def generate(
     require(top_k is None or top_k >= 1, "top_k", "at least 1", top_k)
     require(top_p is None or 0 < top_p <= 1, "top_p", "above 0 and at most 1", top_p)
     tokens, real = pad_left(tokens, pad_token, model.device)
+    size = model.vocab_size
+    if real is not None or stop_token is not None:
+        require(0 <= pad_token < size, "pad_token", f"a token below the vocabulary's size {size}", pad_token)
+    least, largest = (int(end) for end in tokens.aminmax())
+    outside = least if least < 0 else largest
+    require(0 <= outside < size, "tokens", f"below the vocabulary's size {size} and at least 0", outside)
     if model.max_length is not None and tokens.shape[1] + max_new_tokens > model.max_length:
         raise InputError(
             f"max_new_tokens must be at most {max(model.max_length - tokens.shape[1], 0)} after a prompt of "
@@ -67,32 +71,27 @@ def generate(
             "shorten the prompt or ask for fewer"
         )
     stops = None if stop_token is None else torch.as_tensor(stop_token, dtype=torch.long, device=tokens.device)
-    was_training = model.training
-    model.eval()
-    try:
-        with _without_gradients(model):
-            cache = model.new_cache() if use_cache else None
-            running = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
-            newest = tokens
-            generated = [tokens]  # joined at the end, since with a cache only the newest tokens are needed
-            for _ in range(max_new_tokens):
-                if cache is None:
-                    logits = model.next_logits(torch.cat(generated, dim=1), real=real)
-                else:  # the prompt once, then one token at a time; the cache stores the padding
-                    logits = model.next_logits(newest, cache, real if cache.length == 0 else None)
-                chosen = sample(logits, temperature, top_k, top_p, generator)
-                if stops is not None:
-                    chosen = torch.where(running, chosen, pad_token)
-                newest = chosen.unsqueeze(1)
-                generated.append(newest)
-                if real is not None and cache is None:
-                    real = torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
-                if stops is not None:
-                    running = running & ~torch.isin(chosen, stops)
-                    if not running.any():
-                        break
-    finally:
-        model.train(was_training)
+    with evaluating(model), _without_gradients(model):
+        cache = model.new_cache() if use_cache else None
+        running = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+        newest = tokens
+        generated = [tokens]  # joined at the end, since with a cache only the newest tokens are needed
+        for _ in range(max_new_tokens):
+            if cache is None:
+                logits = model.next_logits(torch.cat(generated, dim=1), real=real)
+            else:  # the prompt once, then one token at a time; the cache stores the padding
+                logits = model.next_logits(newest, cache, real if cache.length == 0 else None)
+            chosen = sample(logits, temperature, top_k, top_p, generator)
+            if stops is not None:
+                chosen = torch.where(running, chosen, pad_token)
+            newest = chosen.unsqueeze(1)
+            generated.append(newest)
+            if real is not None and cache is None:
+                real = torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
+            if stops is not None:
+                running = running & ~torch.isin(chosen, stops)
+                if not running.any():
+                    break
     return torch.cat(generated, dim=1)  # outside inference mode, so that the result is an ordinary tensor
 
 
@@ -108,7 +107,10 @@ def pad_left(
     tokens: Tensor | Sequence[Sequence[int] | Tensor], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Return the prompts as one tensor, and a mask that is False at padding (None if there is no padding)."""
-    rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
+    given = [torch.as_tensor(row) for row in tokens]
+    if any(row.is_floating_point() and row.numel() for row in given):
+        raise InputError("tokens must be integers, the ids of a vocabulary, got numbers with a point; give ids")
+    rows = [row.long() for row in given]
     if any(row.dim() != 1 for row in rows):
         raise InputError("tokens must be one prompt a row, B T or a list of prompts, got one prompt; give [tokens]")
     if not rows or any(len(row) == 0 for row in rows):

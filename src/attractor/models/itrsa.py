@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attractor.attention import Attention
-from attractor.attention.presets import preset
 from attractor.attention.project.heads import HeadProjection
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.sigma_reparam import SigmaLinear
@@ -72,6 +71,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
         if not self.inject:
             self.require_stimulus_at_the_start()
         super().__post_init__()
+        self.require_unchanged("it has one norm, of states", "norms_per_block", "post_norm")
         if self.energy is not None:
             self._require_an_energy(self.energy)
 
@@ -79,9 +79,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
         if energy not in ENERGIES:
             raise unknown("energy", energy, ENERGIES)
         require(energy != "single" or self.n_heads == 1, "n_heads", "1 under energy='single'", self.n_heads)
-        rule, plain = "'standard', unchanged, under energy", preset("standard").replace(dropout=self.dropout)
-        mechanism = self.attention_config.replace(dropout=self.dropout)
-        require(mechanism == plain, "attention", rule, self.attention, "its projections are the energy's own")
+        self.require_plain_attention("energy", "its projections are the energy's own")
         for field, value in (("causal", False), ("head_dim", None)):
             given = getattr(self, field)
             require(given == value, field, f"{value!r} under energy, which is symmetric in the positions", given)

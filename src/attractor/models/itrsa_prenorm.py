@@ -27,6 +27,10 @@ class PreNormItrSAConfig(RecurrentConfig["PreNormItrSA"]):
         self.require_stimulus_at_the_start()
         super().__post_init__()
 
+    @property
+    def attention_modules(self) -> tuple[str, ...]:
+        return ("block.attention",)
+
     def build_uninitialised(self) -> "PreNormItrSA":
         return PreNormItrSA(self)
 

@@ -250,6 +250,10 @@ class LanguageModel(nn.Module, ABC):
         return self.embedding.weight.device
 
     @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
     def max_length(self) -> int | None:
         """The longest sequence; None under RoPE, which has no limit."""
         return None if self.config.positions == "rope" else self.config.max_seq_len

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attractor.attention import Attention, Rotation
+from attractor.attention.presets import preset
 from attractor.errors import InputError, require
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
@@ -53,12 +54,22 @@ class RecurrentConfig(ModelConfig[Model]):
     def __post_init__(self) -> None:
         self.require_count("n_iterations")
         rule = f"a token below vocab_size={self.vocab_size}, or None"
-        require(self.blank is None or 0 <= self.blank < self.vocab_size, "blank", rule, self.blank)
+        fits = self.blank is None or (isinstance(self.blank, int) and 0 <= self.blank < self.vocab_size)
+        require(fits, "blank", rule, self.blank)
         super().__post_init__()
 
     @property
     def label(self) -> str:
         return self.family if self.attention == "standard" else f"{self.family} {super().label}"
+
+    @property
+    def own_rate(self) -> tuple[str, ...]:
+        return self.gates_of_coupling(self.attention_config, self.attention_modules)
+
+    @property
+    def attention_modules(self) -> tuple[str, ...]:
+        """The names of the modules that attend."""
+        return ("attention",)
 
     @property
     def depth(self) -> str:
@@ -73,6 +84,18 @@ class RecurrentConfig(ModelConfig[Model]):
         with torch.no_grad():
             model.scale_to_states()
         return model
+
+    def require_unchanged(self, why: str, *fields: str) -> None:
+        """Refuse fields of blocks, which a family without blocks would ignore."""
+        for field in fields:
+            default, value = getattr(ModelConfig, field), getattr(self, field)
+            require(value == default, field, f"{default!r} for a model of family '{self.family}'", value, why)
+
+    def require_plain_attention(self, under: str, why: str) -> None:
+        """Refuse a mechanism where the model has no attention of its own."""
+        plain = preset("standard").replace(dropout=self.dropout)
+        mechanism = self.attention_config.replace(dropout=self.dropout)
+        require(mechanism == plain, "attention", f"'standard', unchanged, under {under}", self.attention, why)
 
     def require_stimulus_at_the_start(self) -> None:
         """Refuse blank cells for a model whose iterations do not receive the stimulus."""
@@ -184,9 +207,9 @@ class RecurrentModel(LanguageModel):
             state, _ = self.iteration(state, stimulus, inputs)
             yield state
 
-    def read_out(self, state: Float[Tensor, "B T D"]) -> Float[Tensor, "B T C"]:
-        """Return the logits (3) of any state."""
-        return F.linear(self.read(self.norm(self.finished(state))), self.readout)
+    def read_out(self, state: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None) -> Tensor:
+        """Return the logits (3) of any state: B T C, or B C where a sequence has one label."""
+        return F.linear(self.read(self.norm(self.finished(state)), real), self.readout)
 
     def energy(
         self, state: Float[Tensor, "B T D"], stimulus: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None

@@ -66,12 +66,14 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
         if self.mixer not in MIXERS:
             raise unknown("mixer", self.mixer, MIXERS)
         super().__post_init__()
+        self.require_unchanged("its norms have no choices", "norms_per_block", "post_norm", "norm_eps")
         rule = f"a multiple of n_segments={self.n_segments}"
         require(self.n_iterations % self.n_segments == 0, "n_iterations", rule, self.n_iterations)
         rule, why = "None for a recursive model", "its loss is that of every position"
         require(self.n_classes is None, "n_classes", rule, self.n_classes, why)
         if self.mixer == "mlp":
             require(not self.causal, "causal", "False under mixer='mlp'", self.causal)
+            self.require_plain_attention("mixer='mlp'", "an MLP mixes the positions")
             rule = "learned or grid under mixer='mlp', which has no queries and keys to rotate"
             require(self.positions not in ROTATIONS, "positions", rule, self.positions)
 
@@ -80,6 +82,10 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
         if self.mixer == "mlp":
             rule = f"{seq_len}, the sequence's length, under mixer='mlp'"
             require(seq_len == self.max_seq_len, "max_seq_len", rule, self.max_seq_len)
+
+    @property
+    def attention_modules(self) -> tuple[str, ...]:
+        return tuple(f"blocks.{index}.attention" for index in range(self.n_layers))
 
     @property
     def iterations_of_segment(self) -> int:
@@ -111,6 +117,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: RecursiveConfig, layer_index: int) -> None:
         super().__init__()
+        self.config = config
         sizes = (config.attention_config, config.d_model, config.n_heads, layer_index, config.head_dim)
         self.attention = Attention(*sizes) if config.mixer == "attention" else None
         self.mixing = None if self.attention else MLPS[config.mlp](config.max_seq_len, config.d_mix)
@@ -123,6 +130,9 @@ class Layer(nn.Module):
             h = normalised(h + self.dropout(attended))
         else:
             assert self.mixing is not None
+            self.config.require_length(h.shape[1])
+            if inputs.real is not None:
+                h = h * inputs.real.unsqueeze(-1)  # padding has no influence
             channels, aux_loss = h.mT, torch.zeros((), device=h.device)
             h = normalised(channels + self.dropout(self.mixing(channels))).mT
         return h + self.dropout(self.mlp(h)), aux_loss
@@ -188,7 +198,7 @@ class Recursive(RecurrentModel):
         logits = super().logits(read)
         return stable_logits(logits) if self.config.stable_softmax else logits
 
-    def read_out(self, state: Float[Tensor, "B T 2*D"]) -> Float[Tensor, "B T C"]:
+    def read_out(self, state: Float[Tensor, "B T 2*D"], real: Bool[Tensor, "B T"] | None = None) -> Tensor:
         return self.logits(self.finished(state))
 
     def halt_logits(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attractor.attention import AttentionConfig, Cache, Rotation
 from attractor.equilibrium.manifold import sinkhorn
+from attractor.kernels.precision import without_autocast
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
 
@@ -52,8 +53,9 @@ class Mixing(nn.Module):
             of_input = self.of_input(x).split((n, n, n * n), dim=-1)
             read, write, mix = read + of_input[0], write + of_input[1], mix + of_input[2].unflatten(-1, (n, n))  # (3)
             token = "bt"
-        streams = torch.einsum(f"{token}n,btnd->btd", read.softmax(-1).to(x.dtype), x)
-        mixed = torch.einsum(f"{token}nm,btmd->btnd", sinkhorn(mix).to(x.dtype), x)
+        with without_autocast(x):  # rounded to half precision, H would not be doubly stochastic
+            streams = torch.einsum(f"{token}n,btnd->btd", read.softmax(-1).to(x.dtype), x)
+            mixed = torch.einsum(f"{token}nm,btmd->btnd", sinkhorn(mix).to(x.dtype), x)
         return streams, mixed, 2 * write.sigmoid().to(x.dtype).unsqueeze(-1)
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import AttentionConfig, Cache, Rope, Rotation
-from attractor.attention.couple.dynamics import Dynamics
 from attractor.errors import require
 from attractor.models.block import Block, ParallelBlock
 from attractor.models.config import TRANSFORMER, ModelConfig
@@ -57,9 +56,7 @@ class TransformerConfig(ModelConfig["Transformer"]):
     @property
     def gates(self) -> tuple[str, ...]:
         """The gates of coupling with `zero_start`."""
-        couple = self.attention_config.couple
-        gated = isinstance(couple, Dynamics) and couple.zero_start
-        return tuple(f"blocks.{index}.attention.couple.gate" for index in range(self.n_layers)) if gated else ()
+        return self.gates_of_coupling(self.attention_config, (f"blocks.{i}.attention" for i in range(self.n_layers)))
 
     def build_uninitialised(self) -> "Transformer":
         return Transformer(self)

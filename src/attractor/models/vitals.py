@@ -20,8 +20,8 @@ the map converges.
 look at the probe. Measuring draws no random numbers of the run and keeps no state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -34,6 +34,7 @@ from attractor.analysis.entropy import attention_entropy
 from attractor.analysis.memory import decay_length, effective_memory, mean_distance
 from attractor.attention import Rotation
 from attractor.equilibrium.fixed_point import Step, growth_rate
+from attractor.models.evaluating import evaluating
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.taps import Seen, capture
@@ -107,7 +108,7 @@ class Vitals:
                 for block in (block for stack in stacks for block in stack):
                     hook = block.register_forward_hook(partial(_measure_block, seen, calls))
                     hooks.callback(hook.remove)
-            hooks.enter_context(_evaluating(model))
+            hooks.enter_context(evaluating(model))
             self.forward()
         record = {
             "gate": float(model.gate),
@@ -134,7 +135,7 @@ class Vitals:
         growth = max(float(growth_rate(partial(iterated, step), u, generator=signs).max()) for step, u in posts)
         if solver.method == "single":
             return Convergence(solver.method, growth, solver.tolerance)
-        with capture("token_residual") as seen, _evaluating(self.model):
+        with capture("token_residual") as seen, evaluating(self.model):
             self.forward()
         residuals = torch.cat([residual.flatten() for residual in seen["token_residual"]])
         n_unsolved, largest = int((residuals > solver.tolerance).sum()), float(residuals.max())
@@ -148,13 +149,13 @@ class Vitals:
         inputs: list[tuple[Any, ...]] = []
         hook = model.post[0].register_forward_pre_hook(lambda block, arguments: inputs.append(arguments))
         try:
-            with _evaluating(model):
+            with evaluating(model):
                 self.forward()
         finally:
             hook.remove()
 
         def step(z: Tensor, evaluation: int, mask: bool | Tensor, rotation: Rotation | None) -> Tensor:
-            with _evaluating(model):
+            with evaluating(model):
                 return model.stacked(model.post, z, mask, rotation, None)[0]
 
         starts = inputs[:: model.solver.n_evaluations]  # further evaluations of a round start from the first
@@ -204,14 +205,3 @@ def _moved(step: Step, z: Tensor) -> Tensor:
 
 def _numbers(values: list[Tensor]) -> list[float]:
     return torch.stack(values).tolist() if values else []  # waits for the device once
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -13,10 +13,11 @@ import torch
 
 from attractor.analysis import Jacobian
 from attractor.errors import require
+from attractor.models.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration
 from attractor.models.recurrent import counted
-from attractor.solving.orbit import at_rest, orbit, recurrent, require_answerable, starts
+from attractor.solving.orbit import orbit, recurrent, require_answerable, starts
 
 
 def local_exponents(
@@ -28,7 +29,7 @@ def local_exponents(
     boards = require_answerable(model, np.asarray(board)[None])
     tokens = torch.from_numpy(boards.reshape(1, -1)).to(model.device)
     n = model.n_iterations if n_iterations is None else counted(n_iterations)
-    with at_rest(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         start = starts(model, tokens, torch.tensor([vote]), seed)
         states = [moment.state for moment in orbit(model, tokens, start, n)]
         here = Jacobian(Iteration.of(model, tokens).step, start)

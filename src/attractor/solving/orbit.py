@@ -8,7 +8,6 @@ rounding.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral
 from typing import NamedTuple
 
@@ -58,17 +57,6 @@ def starts(
     all_blank = torch.full_like(tokens[:1], blank)
     noises = torch.cat([model.start(all_blank, _generator(seed, vote)) for vote in distinct.tolist()])
     return torch.where((tokens == blank).unsqueeze(-1), noises[which], default)
-
-
-@contextmanager
-def at_rest(model: LanguageModel) -> Iterator[None]:
-    """Put the model into evaluation mode within the context: no dropout, and the default start."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def recurrent(model: LanguageModel) -> RecurrentModel:

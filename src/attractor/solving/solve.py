@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attractor.models.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
-from attractor.solving.orbit import at_rest, orbit, recurrent, require_answerable, starts
+from attractor.solving.orbit import orbit, recurrent, require_answerable, starts
 from attractor.solving.voting import cast_votes, digit_logits
 from attractor.tasks.sudoku import n_broken_units
 
@@ -83,7 +84,7 @@ def _trajectory(
 ) -> Trajectory:
     tokens = torch.from_numpy(boards.reshape(len(boards), -1)).to(model.device)
     grids, confidences, energies = [], [], []
-    with at_rest(model):
+    with evaluating(model):
         start = starts(model, tokens, torch.from_numpy(votes), seed)
         for state, energy in orbit(model, tokens, start, n_iterations):
             confidence, symbol = digit_logits(model, state).float().softmax(-1).max(-1)

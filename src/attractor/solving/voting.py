@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from attractor.errors import require
+from attractor.models.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
 from attractor.progress import Advance, no_advance
-from attractor.solving.orbit import at_rest, orbit, recurrent, require_answerable, starts
+from attractor.solving.orbit import orbit, recurrent, require_answerable, starts
 from attractor.tasks.sudoku import lowest_energy
 
 
@@ -60,7 +61,7 @@ def cast_votes(
     n_at_once = min(n_votes, batch_size)
     n_boards_at_once = max(1, batch_size // n_at_once)
     parts = []
-    with at_rest(model):
+    with evaluating(model):
         for i in range(0, len(cells), n_boards_at_once):
             some, blocks = cells[i : i + n_boards_at_once], []
             for first in range(0, n_votes, n_at_once):

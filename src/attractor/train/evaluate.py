@@ -14,6 +14,7 @@ import torch
 
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.kernels.precision import autocast
+from attractor.models.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
 from attractor.tasks.task import Measured
@@ -60,25 +61,24 @@ def evaluate(
 
     `judge` returns the losses and predictions of a batch; the default is the model's own method.
     """
-    device, was_training, judge = model.device, model.training, judge or model.judge
-    model.eval()
+    device, judge = model.device, judge or model.judge
     losses = counts = n_hits = torch.zeros(0)  # on the device, until all batches are through
     all_targets, all_predictions = [], []
-    for batch in task.valid_batches(batch_size, max_batches, part):
-        inputs, wanted, real = on_device(batch, device)
-        with autocast(device, precision):
-            loss, predicted = judge(inputs, wanted, real)
-        columns = wanted.shape[1] if wanted.dim() == 2 else 1
-        if not len(counts):
-            losses, counts = torch.zeros(2, columns, dtype=torch.float64, device=device)
-            n_hits = torch.zeros((), dtype=torch.long, device=device)
-        losses += loss.view(-1, columns).double().sum(0)
-        counts += (wanted != NOT_SCORED).view(-1, columns).double().sum(0)
-        n_hits += (predicted == wanted).sum()
-        if isinstance(task, Measured):
-            all_targets.append(batch.targets)
-            all_predictions.append(predicted.cpu().numpy())
-    model.train(was_training)
+    with evaluating(model):
+        for batch in task.valid_batches(batch_size, max_batches, part):
+            inputs, wanted, real = on_device(batch, device)
+            with autocast(device, precision):
+                loss, predicted = judge(inputs, wanted, real)
+            columns = wanted.shape[1] if wanted.dim() == 2 else 1
+            if not len(counts):
+                losses, counts = torch.zeros(2, columns, dtype=torch.float64, device=device)
+                n_hits = torch.zeros((), dtype=torch.long, device=device)
+            losses += loss.view(-1, columns).double().sum(0)
+            counts += (wanted != NOT_SCORED).view(-1, columns).double().sum(0)
+            n_hits += (predicted == wanted).sum()
+            if isinstance(task, Measured):
+                all_targets.append(batch.targets)
+                all_predictions.append(predicted.cpu().numpy())
     losses, counts = losses.cpu(), counts.cpu()
     measures = {}
     if isinstance(task, Measured):

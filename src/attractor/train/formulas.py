@@ -68,6 +68,14 @@ FORMULAS: dict[str, Formula] = {
     "mixing of streams": Formula(
         2, lambda config: config.gate_lr is not None and getattr(config.model, "streams", 1) > 1
     ),
+    # 2: the matrices that mix residual streams are not rounded, so that they are doubly stochastic.
+    "streams in half precision": Formula(
+        2, lambda config: config.precision != "fp32" and getattr(config.model, "streams", 1) > 1
+    ),
+    # 2: gates of coupling learn at gate_lr in fast-slow models, too.
+    "gates of coupling": Formula(
+        2, lambda config: config.gate_lr is not None and bool(getattr(config.model, "coupling_gates", ()))
+    ),
 }
 
 
