@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "absent run": (["generate"], ["run must be given", "'attractor generate --help' shows all"]),
     "negative steps": (["train", "--n-steps=-1"], ["n_steps must be an integer of at least 1, got -1"]),
     "rate": (["train", "--lr=nan"], ["lr must be positive and finite, got nan"]),
-    "seed": (["compare", "--seeds", "-1"], ["seed must be at least 0, got -1"]),
+    "seed": (["compare", "--seeds", "-1"], ["seeds must be whole numbers from 0 up"]),
     "no seed": (["compare", "--seeds"], ["seeds must be at least one"]),
     "seed twice": (["compare", "--seeds", "1", "1"], ["seeds must be without repetition, got '1 1'"]),
     "workers": (["compare", *TINY, "--workers=0"], ["workers must be at least 1, got 0"]),

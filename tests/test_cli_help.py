@@ -83,6 +83,11 @@ def test_the_help_of_training_fits_a_screen(command: str, width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+def test_help_is_shown_in_the_narrowest_window() -> None:
+    for name in cli.COMMANDS:
+        assert help_of_command(name, ("--help-all",), 10)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_all_help_fits_its_width(width: int) -> None:
     for text in (help_of_all(width), *(help_of_command(name, ("--help-all",), width) for name in cli.COMMANDS)):

@@ -111,6 +111,9 @@ def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool
     assert attractor("runs", "compare", "--where", "label=standard", "--out", "around")[0] == 0
     line = "around: 1 of these runs belong to this study; its record stays, but "
     assert line in attractor("runs", "prune", "--where", "seed=0 label=standard")[1]
+    monkeypatch.chdir("runs")
+    assert "../" + line in attractor("runs", "prune", ".", "--where", "seed=0 label=standard")[1]
+    monkeypatch.chdir("..")
     questions = []
     monkeypatch.setattr(Console, "is_terminal", True)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)

@@ -155,6 +155,8 @@ def test_an_error_of_writing_names_the_requested_file(tmp_path):
         ("attractor study run a.py --root /mine/runs --workers 1", "attractor study run a.py --workers 1"),
         ("attractor study run a.py --cuda-graphs --root=/mine/runs", "attractor study run a.py --cuda-graphs"),
         ("attractor study run a.py --root runs", "attractor study run a.py --root runs"),
+        ("attractor compare --tensorboard /mine/a /mine/b", "attractor compare --tensorboard"),
+        ("attractor train --puzzles a.csv,/mine/b.csv --lr 1", "attractor train --lr 1"),
     ],
 )
 def test_a_stored_command_names_no_private_folder(command: str, expected: str) -> None:

@@ -86,7 +86,8 @@ compare standard standard
 compare uniform
 compare standard --seeds
 compare standard --seeds 1 1
-compare standard --seeds -1
+compare standard --seeds -1 => seeds must be whole numbers from 0 up
+compare run run --device=cpu => device must be left out where run folders are compared
 compare standard --seed=3
 compare standard --workers=0
 compare standard --margin=0
@@ -150,6 +151,7 @@ report prepared
 report several
 claims => study-*.json
 claims C1 => study-*.json
+claims --results=nope --root=. => results must be a folder of stored records
 claims NOPE
 claims --results=nope
 claims --results=text.txt
@@ -237,6 +239,8 @@ evaluate run --on=text.txt --dtype=fp8
 evaluate run --on=text.txt --out=text.txt
 evaluate run --against=nope
 evaluate run --n-shots=3
+evaluate run --dtype=fp32 => dtype must be left out where a run is measured on its validation sets
+evaluate run --window=8 => window must be left out where a run is measured on its validation sets
 evaluate run --tasks nope --on=text.txt
 evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3

@@ -31,7 +31,7 @@ from attractor.claims.rules import (
     WhereActing,
     deepest_dip,
 )
-from attractor.claims.verdicts import AllOf, conjunction
+from attractor.claims.verdicts import AllOf, conjunction, figure
 from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN
 from attractor.papers.coupled_qk import SMALL
@@ -270,6 +270,26 @@ def test_no_advantage_is_one_sided():
     assert rule.judge(two_rows(0.03, noise=20)).status == "unclear"
 
 
+def test_a_one_sided_test_is_told_and_planned_as_one():
+    """Criterion: a row that is far lower is not said to lie within the margin."""
+    rule = Equivalent((replace(LEAD, margin=0.03),), only_above=True)
+    far_lower = rule.judge(two_rows(-0.2))
+    assert "at most 0.03 nats/byte higher" in far_lower.reason
+    assert "within" not in far_lower.reason + rule.words
+    sd = summary([20 * x for x in OWN[:8]]).standard_deviation
+    assert rule.parts(two_rows(0.03, noise=20))[0].to_exclude == pairs_needed(sd, 0.03, power=0.8, level=0.1)
+
+
+def test_two_quantities_of_one_comparison_are_told_apart():
+    rule = AllOf((Differs((LEAD,)), Differs((LEAD,), MEAN_LOSS), Differs((replace(LEAD, effect=0.1),))))
+    statements = [part.statement for part in rule.parts(two_rows(-0.03))]
+    assert statements == [
+        "validation loss of coupled below standard",
+        "mean validation loss of training of coupled below standard",
+        "coupled above standard",
+    ]
+
+
 def test_no_difference_needs_a_premise_that_the_part_has_an_effect():
     premise = Differs((replace(LEAD, of="one step"),))
     rule = Equivalent((replace(LEAD, of="three steps", against="one step"),), premises=(premise,))
@@ -305,6 +325,14 @@ def test_spread_has_every_verdict():
     assert rule.judge(spread(1, 8, n=2)).status == "unclear"  # Brown and Forsythe's test is undefined here
     assert rule.judge(spread(math.nan, 8)).status == "unclear"
     assert rule.judge(record({"standard": losses(1.7)})).status == "not run"
+
+
+def test_a_spread_names_the_seeds_of_both_rows_and_one_that_diverged():
+    rule = Steadier(("coupled",), "mlp-only", published=1 / 8)
+    few = {"standard": losses(1.7, 10, 0.0), "coupled": losses(1.6, 3), "mlp-only": losses(1.65, 10)}
+    assert "not shown with 3 and 10 seeds" in rule.judge(record(few)).reason
+    lost = few | {"mlp-only": [*losses(1.65, 9), math.nan]}
+    assert "diverged: mlp-only (seed 9)" in rule.judge(record(lost)).reason
 
 
 def test_equal_spread_is_a_counter_example_once_it_is_known_well_enough():
@@ -377,6 +405,7 @@ def test_the_rounds_of_a_single_timing_are_the_pairs():
     verdict = rule.judge(record(cells | {"coupled": [timing(0.8, 0.01)]}, control=None))
     assert (verdict.status, verdict.seeds, "9 rounds" in verdict.reason) == ("holds", 1, True)
     assert verdict.interval.low < 0.8 < verdict.interval.high
+    assert verdict.ours == figure(verdict.interval, "x")
     assert rule.judge(record(cells | {"coupled": [timing(0.8, 0.3)]}, control=None)).status == "unclear"
     assert rule.judge(record(cells | {"coupled": [timing(0.5, 0.01)]}, control=None)).status == "fails"
 

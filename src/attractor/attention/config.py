@@ -46,7 +46,9 @@ class AttentionConfig(PrintsChanges):
                 rule = f"left out under score {type(config.score).__name__}"
                 raise InputError(f"window must be {rule}, got {value!r}; only attention by a softmax has windows")
             if key not in known:
-                raise unknown("attention field", key, known | {"dropout"}, see="'attractor list' shows all fields")
+                raise unknown(
+                    "attention field", key, known | {"dropout"}, see="'attractor list gated' shows those of one"
+                )
         for name, stage in stages.items():
             stage_changes = {key: value for key, value in nested.items() if key in {f.name for f in fields(stage)}}
             stages[name] = replace(stage, **stage_changes)

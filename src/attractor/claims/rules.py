@@ -115,7 +115,8 @@ class Equivalent(Rule):
 
     @property
     def words(self) -> str:
-        comparisons = [f"{self._statement(pair)} within {_margin(pair.margin, self.quantity)}" for pair in self.pairs]
+        by = "by more than" if self.only_above else "within"
+        comparisons = [f"{self._statement(pair)} {by} {_margin(pair.margin, self.quantity)}" for pair in self.pairs]
         premises = "".join(f". Premise: {premise.words}" for premise in self.premises)
         return f"{self.quantity.name}: {', '.join(comparisons)}{premises}"
 
@@ -151,15 +152,17 @@ class Equivalent(Rule):
         n = len(comparison.differences)
         p = self._p_within(comparison.differences, pair.margin)
         margin = _margin(pair.margin, self.quantity)
+        bound = f"at most {margin} higher" if self.only_above else f"within {margin}"
         if p is not None and p < LEVEL:
-            within = f"within {margin} with {n} pairs, {_p(p)}"
+            within = f"{bound} with {n} pairs, {_p(p)}"
             if missing:
                 return replace(part, reason=f"{within}, but the premise is not shown: {missing}")
             return replace(part, status="holds", reason=within, weakness=(P_VALUE, p))
         if p_beyond is not None and p_beyond < LEVEL:
             return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
-        needed = _pairs_to_exclude(comparison.differences, pair.margin, LEVEL)
-        return replace(part, reason=f"not shown to lie within {margin} with {n} pairs", to_exclude=needed)
+        needed = _pairs_to_exclude(comparison.differences, pair.margin, LEVEL, n_tests=1 if self.only_above else 2)
+        shown = f"not shown to {'be' if self.only_above else 'lie'} {bound} with {n} pairs"
+        return replace(part, reason=shown, to_exclude=needed)
 
     def _missing_premise(self, record: StudyRecord) -> str:
         """Name the premises that are not shown: without any effect of coupling, equal step counts say nothing."""
@@ -216,27 +219,29 @@ class Steadier(Rule):
             assert obstacle is not None
             return Statement(statement, obstacle.status, obstacle.reason)
         ratio, agreeing = spread_ratio(of, against), brown_forsythe(of, against).p
-        n = min(len(of), len(against))
-        part = Statement(statement, "unclear", interval=ratio.interval, unit="x", n=n)
+        counts = (len(of), len(against))
+        seeds = f"{counts[0]} seeds each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} seeds"
+        part = Statement(statement, "unclear", interval=ratio.interval, unit="x", n=min(counts))
         if ratio.interval is not None:
             part = replace(part, ours=figure(ratio.interval, "x"))
         if obstacle is not None:
             return replace(part, status=obstacle.status, reason=obstacle.reason)
+        for name, of_row in ((row, of), (self.against, against)):
+            if diverged := [seed for seed, value in of_row.items() if not math.isfinite(value)]:
+                return replace(part, reason=f"diverged: {name} ({_seeds(diverged)}); such a row has no spread")
         if ratio.interval is None or ratio.interval.low is None or ratio.interval.high is None or ratio.p is None:
             return replace(part, reason="no spread to compare")
         if ratio.interval.low > 1:
-            return replace(part, status="fails", reason=f"the opposite is shown with {n} seeds each, {_p(ratio.p)}")
+            return replace(part, status="fails", reason=f"the opposite is shown with {seeds}, {_p(ratio.p)}")
         if ratio.interval.low > self.least:
-            excluded = (
-                f"shown with {n} seeds each to be above {self.least:.2f}x: a reduction that small is not the claimed"
-            )
+            excluded = f"shown with {seeds} to be above {self.least:.2f}x: a reduction that small is not the claimed"
             return replace(part, status="fails", reason=excluded)
         if ratio.interval.high < 1 and agreeing is not None and agreeing < LEVEL:
             p = max(ratio.p, agreeing)
             return replace(
-                part, status="holds", reason=f"shown with {n} seeds each, {_p(p)} by both tests", weakness=(P_VALUE, p)
+                part, status="holds", reason=f"shown with {seeds}, {_p(p)} by both tests", weakness=(P_VALUE, p)
             )
-        return replace(part, reason=f"not shown with {n} seeds each; {self._seeds_needed()}")
+        return replace(part, reason=f"not shown with {seeds}; {self._seeds_needed()}")
 
     def _seeds_needed(self) -> str:
         """Say how many seeds show the published ratio: the power of the F test depends only on the number of seeds."""
@@ -283,7 +288,8 @@ class Costs(Rule):
         seeds = tuple(comparison.differences)
         if len(seeds) == 1 and (rounds := by_round(record, self.quantity, row, self.against, seeds[0])):
             how = f"{len(rounds)} rounds of one timing"
-            part = replace(part, interval=self.quantity.shown(mean_interval(rounds)))
+            of_rounds = self.quantity.shown(mean_interval(rounds))
+            part = replace(part, interval=of_rounds, ours=figure(of_rounds, self.quantity.unit))
         assert part.interval is not None
         mean = part.interval.mean
         low, high = (mean if end is None else end for end in (part.interval.low, part.interval.high))
@@ -710,7 +716,8 @@ def _measured(statement: str, comparison: Compared, quantity: Quantity) -> State
     if len(comparison.rates) == 2:  # the rows differ in the rate that a pilot chose for them
         statement += f" (learning rates {comparison.rates[0]:g} and {comparison.rates[1]:g})"
     statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.doubles)
-    part = Statement(statement, "unclear", unit=quantity.unit, n=len(comparison.differences))
+    n = len(comparison.differences)
+    part = Statement(statement, "unclear", unit=quantity.unit, n=n, quantity=quantity.name)
     if comparison.differences and all(map(math.isfinite, comparison.differences.values())):
         interval = quantity.shown(mean_interval(comparison.differences))
         part = replace(part, ours=figure(interval, quantity.unit), interval=interval)
@@ -756,7 +763,7 @@ def _pairs_to_show(differences: Mapping[int, float], effect: float, level: float
     return pairs_needed(spread, effect, level=level) if spread else None
 
 
-def _pairs_to_exclude(differences: Mapping[int, float], margin: float, level: float) -> int | None:
-    """Count the pairs that give both one-sided tests at `level` a power of 90% each, so at least 80% together."""
+def _pairs_to_exclude(differences: Mapping[int, float], margin: float, level: float, n_tests: int = 2) -> int | None:
+    """Count the pairs that give all one-sided tests at `level` together a power of at least 80%: two have 90% each."""
     spread = summary(differences).standard_deviation
-    return pairs_needed(spread, margin, (1 + POWER) / 2, 2 * level) if spread else None
+    return pairs_needed(spread, margin, 1 - (1 - POWER) / n_tests, 2 * level) if spread else None

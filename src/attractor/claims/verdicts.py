@@ -15,7 +15,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attractor.claims.further_seeds import MOST, with_seeds
@@ -45,6 +45,7 @@ class Statement:
     to_show: int | None = None  # pairs that would show the effect in question with a power of 80%
     to_exclude: int | None = None  # pairs that would show, if there is no effect, that it lies within the margin
     remark: str = ""  # a note beside the status, such as "better than published"
+    quantity: str = ""  # what was compared, where the statement does not say it
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,17 @@ class AllOf(Rule):
         return ". And: ".join(rule.words for rule in self.rules)
 
     def parts(self, record: StudyRecord) -> list[Statement]:
-        return [part for rule in self.rules for part in rule.parts(record)]
+        """Return the parts of all rules. Where two quantities have one statement, it is said of which it is."""
+        parts = [part for rule in self.rules for part in rule.parts(record)]
+        quantities: dict[str, set[str]] = {}
+        for part in parts:
+            quantities.setdefault(part.statement, set()).add(part.quantity)
+        return [
+            replace(part, statement=f"{part.quantity} of {part.statement}")
+            if len(quantities[part.statement]) > 1
+            else part
+            for part in parts
+        ]
 
 
 def all_of(*rules: Rule) -> AllOf:

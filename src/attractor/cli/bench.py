@@ -72,7 +72,9 @@ class BenchArguments:
     profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
     two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, in a fixed shape")] = False
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="JSON file that receives every measurement")] = None
+    out: Annotated[
+        Path | None, arg(help="JSON file that receives every measurement; with --profile, traces are written beside it")
+    ] = None
     figure: Annotated[Path | None, arg(help="SVG, PNG or PDF file to draw")] = None
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "column", "against", "stride")
 OF_TASKS = ("tasks", "include_path", "n_shots", "limit", "apply_chat_template")
-OF_ANY_MODEL = (*OF_TEXTS, *OF_TASKS, "window", "dtype")
+OF_SCORES = ("window", "dtype")  # of texts and of tasks
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,11 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
         _tasks(args, console)
         return
     args.refuse(OF_TASKS, "without --tasks")
-    if args.given(OF_ANY_MODEL) or not _has_validation_sets(args.model):
+    if args.given(OF_TEXTS) or not _has_validation_sets(args.model):
         args.refuse(OF_RUNS, "where texts are scored")
         _texts(args, console)
         return
+    args.refuse(OF_SCORES, "where a run is measured on its validation sets (--on TEXT scores texts instead)")
     _validation_sets(args, console)
 
 

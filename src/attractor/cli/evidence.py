@@ -11,6 +11,8 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.cli.console import command_line, say
+from attractor.cli.study import RESULTS, refuse_missing
+from attractor.cli.tables import tables
 from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
@@ -18,8 +20,6 @@ from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Cell, StudyRecord
-
-RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,14 @@ def report(args: ReportArguments, console: Console) -> None:
 
 def without_private_folders(record: "StudyRecord") -> "StudyRecord":
     """Return the record without the folders of absolute paths, since a stored record is published."""
+    options = [option for command in tables().commands for option in tables().options_of(command)]
+    flags = {f"--{option.name.replace('_', '-')}" for option in options if option.kind == "FLAG"}
     kept: list[str] = []
     for word in shlex.split(record.design.command):
         option, _, value = word.partition("=")
-        if not Path(value or option).is_absolute():
+        if not any(Path(part).is_absolute() for part in (value or option).split(",")):
             kept.append(word)
-        elif not value and kept and kept[-1].startswith("--"):
+        elif not value and kept and kept[-1].startswith("--") and kept[-1] not in flags:
             kept.pop()  # the option whose value the path is
     cells = tuple(map(_without_private_folders, record.cells))
     return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells)
@@ -158,6 +160,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
+    refuse_missing(args.results)
     known = {claim.id for claim in CLAIMS}
     for name in args.ids:
         if name not in known and name.upper() in known:

@@ -10,7 +10,7 @@ from attractor.cli.phrases import GROUPS, PHRASES
 from attractor.cli.tables import EVAL_BATCHES, Named, Option, Tables, tables
 from attractor.errors import unknown
 
-WIDEST_NAME = 26
+WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 GROUPS_OF_COMMANDS = {
     "data": "Prepare, check and describe corpora on disk.",
     "runs": "Find, compare, prune, repair, convert and mirror stored runs.",
@@ -212,10 +212,10 @@ def page(
 
 def columns(rows: Sequence[tuple[str, str]], width: int, widest: int = WIDEST_NAME) -> list[str]:
     """Lay out names on the left and their texts on the right."""
-    left = min(widest, max(len(name) for name, _ in rows))
+    left = max(1, min(widest, max(len(name) for name, _ in rows), width // 2))
     lines = []
     for name, text in rows:
-        first, *others = textwrap.wrap(text, width - left - 4, break_on_hyphens=False) or [""]
+        first, *others = textwrap.wrap(text, max(width - left - 4, NARROWEST), break_on_hyphens=False) or [""]
         lines += [f"  {name:<{left}}  {first}"] if len(name) <= left else [f"  {name}", f"{'':{left + 4}}{first}"]
         lines += [f"{'':{left + 4}}{other}" for other in others]
     return lines

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -249,6 +249,7 @@ def refuse_place(path: Path, config: dict[str, Any]) -> None:
 def compare(args: Any, console: Console) -> None:
     from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison, default_folder, print_costs
     from attractor.study.run import Conduct, run_study
+    from attractor.study.study import require_seeds
 
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
@@ -263,7 +264,8 @@ def compare(args: Any, console: Console) -> None:
     if args.batch_size == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    base = args.config(presets[0], *args.seeds[:1])
+    require_seeds(args.seeds)
+    base = args.config(presets[0], args.seeds[0])
     task, folder, runtime = data_of(base), args.out or default_folder(base, presets), args.runtime()
     study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
     root = args.out or folder.parent
@@ -276,7 +278,7 @@ def compare(args: Any, console: Console) -> None:
 def compare_stored(args: Any, console: Console) -> None:
     from attractor.study.stored_runs import compare_runs
 
-    others = ("recipe", "size", "epochs", "workers", "margin", "seeds")
+    others = [field.name for field in fields(CompareBase) if field.name not in ("presets", "out")]
     for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(CompareBase, name))]:
         raise InputError(f"{name} must be left out where run folders are compared, which are as they are; leave it out")
     record, folder = compare_runs([Path(name) for name in args.presets], args.out, command_line())

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from os.path import normpath
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -233,7 +234,9 @@ def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) ->
 
     pruned = {path.resolve() for path in removable}
     lines = []
-    for study in sorted({*folder.glob(f"*/{STUDY_FILE}"), *folder.parent.glob(f"*/{STUDY_FILE}")}):
+    places = (folder, Path(normpath(folder / "..")))  # a study may stand beside its pool of runs or around it
+    names = (STUDY_FILE, f"*/{STUDY_FILE}")
+    for study in sorted({file for place in places for name in names for file in place.glob(name)}):
         try:
             _, runs = study_runs(study.parent)
         except InputError as error:

@@ -78,7 +78,7 @@ class Conduct:
 
     def __post_init__(self) -> None:
         if self.launcher not in ("auto", *LAUNCHERS):
-            raise unknown("launcher", self.launcher, LAUNCHERS)
+            raise unknown("launcher", self.launcher, ("auto", *LAUNCHERS))
         share_of(self.part)
         require(self.workers is None or self.workers >= 1, "workers", "at least 1", self.workers)
         if self.seeds is not None:
