@@ -456,7 +456,10 @@ def test_an_interrupted_command_ends_as_a_shell_expects(attractor: Command, monk
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for action, code, line in ((interrupted, 143, "saved"), (pressed, 130, "interrupted; the same command goes on")):
+    for action, code, line in (
+        (interrupted, 143, "saved"),
+        (pressed, 130, "interrupted; the same command starts anew"),
+    ):
         monkeypatch.setitem(listing.COMMANDS, "list", (listing.ListArguments, action))
         said = attractor("list")
         assert said.code == code

@@ -252,7 +252,7 @@ solve empty.txt --exact => puzzle
 solve 1200340021004300 => run must be given
 solve 1200340021004300 --run=nope
 solve 1200340021004300 --run=run
-solve 1200340021004300 --run=run --exact
+solve 1200340021004300 --run=run --exact => run must be left out with exact
 solve 1200340021004300 --run=run --votes=0
 solve 1200340021004300 --run=run --n-iterations=0
 solve 1200340021004300 --run=run --out=x.bmp

@@ -23,7 +23,7 @@ from attractor.corpus.tokenizer import Tokenizer, special_tokens
 from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
 from attractor.hf.import_models import ATTRACTOR_TYPE, import_model
-from attractor.hf.import_runs import trained_length
+from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
 from attractor.kernels.precision import autocast
@@ -322,6 +322,13 @@ def _refuse_foresight(causal: Causal) -> None:
         raise InputError(
             f"model must be causal, but what '{causal.name}' predicts depends on the next token itself; give a decoder"
         )
+
+
+def length_of_training(folder: Path) -> int | None:
+    """Return the length of training sequences that the config.json of a folder states, or None."""
+    config = described(folder)
+    name = TRAINED_LENGTH if "model_type" in config else "seq_len"
+    return trained_length({TRAINED_LENGTH: config[name]}, 0) if name in config else None
 
 
 def described(folder: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def load(path: str | Path) -> "RunResult | StudyResult":
     raise InputError(f"path must be a run or a study, and '{path}' {holds}; give the folder that a command printed")
 
 
-def compare(runs: "Iterable[str | Path | RunResult]", out: str | Path | None = None) -> "StudyResult":
+def compare(runs: "Iterable[str | Path | RunResult]", *, out: str | Path | None = None) -> "StudyResult":
     """Compare stored runs with the first of them, as `attractor compare RUN RUN` does.
 
     Nothing is written unless `out` names a folder: it then receives the study and its report.

@@ -1,5 +1,6 @@
 """The head views of Hugging Face's models, checked on tiny random models, and the models that are refused."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,7 @@ def test_the_error_of_unknown_attention_shows_code_that_works() -> None:
     with pytest.raises(InputError) as caught:
         query_key_heads(model)
     example = str(caught.value).split("`")[1].replace("attractor.control.", "")
-    for gap, filled in {"query=Rows(...)": "query=rows(module)", "key=Rows(...)": "key=rows(module)"}.items():
+    for gap, filled in {"query=head_rows(...)": "query=rows(module)", "key=head_rows(...)": "key=rows(module)"}.items():
         assert gap in example
         example = example.replace(gap, filled)
     scope = {"DotProduct": DotProduct, "rows": lambda module: head_rows(module.to_queries, 2, 4)}
@@ -246,6 +247,31 @@ def test_a_registered_view_makes_attention_known() -> None:
     model = nn.Sequential(StrangeAttention(), nn.Linear(8, 8), StrangeAttention())
     register_view(strange_view)
     assert [view.name for view in query_key_heads(model)] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "reads", "said"),
+    [
+        (
+            8,
+            (0, 1),
+            "rows of key in '0' must be below 8, the number of rows of the weight, got '8 to 15'; count offset",
+        ),
+        (4, (0, 1), "rows of key in '0' must be below 8, the number of rows of the weight, got '4 to 11'"),
+        (0, (0,), "reads of '0' must be for each of the 2 query heads one of the 2 key heads, got (0,)"),
+        (0, (0, 9), "reads of '0' must be for each of the 2 query heads one of the 2 key heads, got (0, 9)"),
+    ],
+)
+def test_a_view_of_rows_that_do_not_exist_is_refused(offset: int, reads: tuple[int, ...], said: str) -> None:
+    def wrong(name: str, module: nn.Module) -> QueryKeyHeads | None:
+        if not isinstance(module, StrangeAttention):
+            return None
+        keys = head_rows(module.to_keys, 2, 4, offset=offset)
+        return DotProduct(name, module, head_rows(module.to_queries, 2, 4), keys, reads)
+
+    register_view(wrong)
+    with pytest.raises(InputError, match=re.escape(said)):
+        query_key_heads(nn.Sequential(StrangeAttention()))
 
 
 def test_the_view_of_gated_queries_in_the_documentation() -> None:

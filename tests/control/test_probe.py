@@ -7,6 +7,7 @@ from torch import nn
 from attractor import capture
 from attractor.attention import PRESETS
 from attractor.control import LogitProbe, QuacK
+from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
 from tiers import tiered
 
@@ -93,7 +94,11 @@ def test_the_last_logits_are_restored_from_its_state() -> None:
     assert again.look() == probe.look()
 
 
-def test_a_model_without_scores_reports_nothing() -> None:
+def test_a_model_whose_logits_cannot_be_seen_is_refused() -> None:
     _, probe = probed("uniform")
     assert probe.views == []
-    assert probe.look() == {}
+    with pytest.raises(InputError, match="model must have attention that scores queries against keys"):
+        probe.look()
+    idle = LogitProbe(probed("standard")[0], lambda: None)
+    with pytest.raises(InputError, match=r"must attend through .* but 'blocks\.0\.attention' did neither"):
+        idle.look()

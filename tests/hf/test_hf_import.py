@@ -418,7 +418,9 @@ def test_a_model_without_tokenizer_is_imported_with_a_message_that_says_so(tmp_p
     run = import_run(tmp_path / "llama", tmp_path / "run")
     assert run.finished
     assert not (run.path / TOKENIZER).exists()
-    assert "has no tokenizer.json, so 'generate'" in missing_tokenizer_message(tmp_path / "llama")
+    assert "has no tokenizer.json, so this run can neither generate text nor" in missing_tokenizer_message(
+        tmp_path / "llama"
+    )
     (tmp_path / "llama" / "tokenizer.model").touch()
     assert "make one of its tokenizer.model with: python -c" in missing_tokenizer_message(tmp_path / "llama")
 

@@ -44,6 +44,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("runs") / "ours")
 
 
+@pytest.mark.parametrize(("options", "length"), [((), 32), (("--length=40",), 40)])
+def test_a_passage_is_as_long_as_in_training(
+    options: tuple[str, ...], length: int, run: Path, text: Path, tmp_path: Path
+) -> None:
+    """Criterion: a greater length is asked for, and the page says what it means."""
+    attractor_measure(run, "--on", text, "--n-samples=1", "--no-jacobians", "--k=0", "--out", tmp_path / "m", *options)
+    (record,) = json.loads((tmp_path / "m" / "measures.json").read_text())["models"]
+    assert record["plan"]["length"] == length
+    assert any("trained on 32 tokens at a time" in note for note in record["notes"]) is (length > 32)
+
+
 @pytest.mark.slow
 def test_a_run_and_a_llama_are_measured_together(run: Path, llama: Path, text: Path, tmp_path: Path) -> None:
     """Criterion: each has a table, the record has both, and the last line is the path of the page."""

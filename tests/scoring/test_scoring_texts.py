@@ -95,6 +95,21 @@ def test_a_prepared_corpus_gives_back_its_texts(tmp_path: Path) -> None:
     found = texts_on(str(tmp_path / "corpus"))
     assert found.held_out
     assert {text.decode() for _, text in found.documents} < {*TEXTS, "".join(TEXTS)}
+    again = texts_on(str(source), [Text(str(tmp_path / "corpus"))])
+    assert (again.name, again.documents, again.held_out) == ("texts.txt", found.documents, True)
+    assert not texts_on(str(source)).held_out
+
+
+def test_a_file_among_those_of_a_prepared_corpus_is_said_to_be_one(tmp_path: Path) -> None:
+    from attractor.corpus.prepare import Preparation, prepare
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text("<|endoftext|>\n".join(TEXTS) + name)
+    prepare(Preparation(str(folder), tmp_path / "corpus"))
+    found = texts_on(str(folder / "a.txt"), [Text(str(tmp_path / "corpus"))])
+    assert found.describe().endswith("part of corpus, most of which was trained on")
 
 
 def test_missing_texts_are_refused(tmp_path: Path) -> None:

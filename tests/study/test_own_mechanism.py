@@ -4,16 +4,20 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import load_study
 from attractor.study.run import key_of
-from attractor.train.config import RECIPES
+from attractor.train.config import RECIPES, Runtime
+from attractor.train.finished import finished_run
 from attractor.train.formulas import checksum_of_code
+from attractor.train.loop import train
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
 CODE = re.search(r"## A mechanism of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -66,6 +70,20 @@ def test_a_changed_mechanism_has_other_runs_and_those_of_attractor_keep_their_na
     assert {label for label in keys if keys[label] != changed[label]} == {"turn"}
     with pytest.raises(InputError, match=r"formulas\.Turn"):
         RunFolder.create(tmp_path / "run", turned(file).identity(config.build_task()))
+
+
+def test_a_run_is_not_opened_with_another_mechanism_in_silence(file: Path, tmp_path) -> None:
+    (tmp_path / "text.txt").write_text("<|endoftext|>\n".join(f"{n} squared is {n * n}. " * 20 for n in range(40)))
+    size = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 16, "corpus": str(tmp_path / "text.txt")}
+    config = turned(file).replace(n_steps=1, warmup_steps=0, batch_size=2, eval_batches=1, **size)
+    train(config, tmp_path / "run", Runtime(device="cpu"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        finished_run(tmp_path / "run", torch.device("cpu"))
+    file.write_text(CODE.replace("k * cos - q * sin", "k * cos"))
+    load_study(file)
+    with pytest.warns(UserWarning, match="was trained with another Turn"):
+        finished_run(tmp_path / "run", torch.device("cpu"))
 
 
 def test_a_file_that_was_changed_after_its_study_began_stops_the_run(file: Path) -> None:

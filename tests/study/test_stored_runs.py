@@ -122,7 +122,7 @@ def test_runs_of_several_tasks_are_shown_side_by_side_by_their_loss(tmp_path: Pa
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none of these has a summary"):
+    with pytest.raises(InputError, match=r"must be finished, and .* is not; finish it"):
         compare_runs([stored(tmp_path / "a", None)], None, "")
     foreign = RunFolder.create(tmp_path / "b", {"model": {}}).path
     with pytest.raises(InputError, match="needs label and seed"):

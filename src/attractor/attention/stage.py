@@ -71,7 +71,10 @@ class Stage(PrintsChanges, ABC):
         values = dict(stored)
         kind = values.pop("kind", None)
         if kind not in cls.kinds():
-            see = "one of your own is known once attractor.study.load_study has executed the file that defines it"
+            see = (
+                "one of your own is known in Python once attractor.study.load_study has executed the file that defines "
+                "it; commands know those of attractor alone"
+            )
             raise unknown(f"{cls.stage} stage", kind, cls.kinds(), see)
         chosen = cls.kinds()[kind]
         known = {f.name for f in fields(chosen)}
@@ -115,7 +118,12 @@ class Coupling(Stage):
 
 @dataclass(frozen=True)
 class Scoring(Stage):
-    """Stage 3, score. The module maps (q', k', v) to a context for each head."""
+    """Stage 3, score. The module maps (q', k', v) to a context for each head.
+
+    Its `forward(q, k, v, mask, x)` receives q B H T K, k B J S K and v B J S V, where H is a multiple of J, a `Mask`,
+    and the layer's input x, and returns B H T V. `mask.spelled_out(T, S, device)` is True where a query may attend, or
+    None if it may attend to everything.
+    """
 
     stage = "score"
 
@@ -140,7 +148,8 @@ class Scoring(Stage):
 
 @dataclass(frozen=True)
 class Output(Stage):
-    """Stage 4, output. The module maps the contexts of all heads, and x, to B T D."""
+    """Stage 4, output. The module's `forward(context, x)` maps the contexts of all heads B H T V, and the layer's input
+    x B T D, to B T D."""
 
     stage = "output"
 

@@ -144,11 +144,15 @@ def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]
     if drawn.decides:
         wrongly = drawn.otherwise["holds"] / drawn.otherwise.total()
         return (
-            f"can decide {at}: *holds* of {drawn.power:.0%} of drawn studies where it is true, {wrongly:.0%} otherwise"
+            f"can decide {at}: of simulated studies, {drawn.power:.0%} end with *holds* where the claim is true, and "
+            f"{wrongly:.0%} where it is not"
         )
     needed = seeds_to_decide(rule, known[scale], more_than=n_seeds)
-    more = f"{needed} seeds could" if needed else f"{SEEDS[-1]} seeds could not either: less noise is needed"
-    return f"CANNOT DECIDE {at}: *holds* of only {drawn.power:.0%} of drawn studies where it is true; {more}"
+    more = f"{needed} seeds would suffice" if needed else f"{SEEDS[-1]} seeds would not suffice: less noise is needed"
+    return (
+        f"CANNOT DECIDE {at}: of simulated studies in which the claim is true, only {drawn.power:.0%} end with "
+        f"*holds*; {more}"
+    )
 
 
 def comparisons_of(rule: Rule, claimed: bool = True) -> Iterator[tuple[Quantity, Pair]]:

@@ -111,11 +111,11 @@ def main() -> None:
             print(f"{loss}{stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
     except OutputLost:
-        if " ".join(sys.argv[1:]).startswith(RESUMABLE):
+        if goes_on():
             print(f"{loss_of_output()}: {INTERRUPTED}", file=sys.stderr)
         raise
     except KeyboardInterrupt:  # before the first step
-        print(INTERRUPTED, file=sys.stderr)
+        print(interrupted(), file=sys.stderr)
         sys.exit(130)
     except OSError as error:  # a folder that cannot be written, a full disk
         place = f": '{error.filename}'" if error.filename else ""
@@ -123,6 +123,15 @@ def main() -> None:
         sys.exit(2)
     finally:
         end_streams()
+
+
+def goes_on() -> bool:
+    """Whether this command goes on from what an earlier one saved."""
+    return " ".join(sys.argv[1:]).startswith(RESUMABLE)
+
+
+def interrupted() -> str:
+    return INTERRUPTED if goes_on() else "interrupted; the same command starts anew"
 
 
 def say_damage(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
@@ -140,7 +149,7 @@ def run_line(argv: Sequence[str], console: Console) -> None:
     words = list(argv) or ["--help"]
     text = f"attractor {version('attractor')}" if words[0] == "--version" else requested_help(words)
     if text is None:
-        with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(lambda: INTERRUPTED):
+        with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(interrupted):
             try:
                 args, run = parse(words)
                 run(args, console)

@@ -36,7 +36,9 @@ class DataPrepareArguments:
     ] = False
     max_tokens: Annotated[str | None, arg(help="most training tokens, as 250k, 100M or 1.5G; by default all")] = None
     valid_share: Annotated[float, arg(help="share of documents held out for validation")] = 0.1
-    drop_duplicates: Annotated[bool, arg(help="leave out training documents that are in validation, too")] = False
+    drop_duplicates: Annotated[
+        bool, arg(help="leave out training documents that are in validation, too; copies within training stay")
+    ] = False
     special_tokens: Annotated[
         bool, arg(help="read names of special tokens in a text as these tokens, for chats that you rendered yourself")
     ] = False

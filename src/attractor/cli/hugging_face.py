@@ -51,11 +51,12 @@ def import_folder(args: ImportArguments, console: Console) -> None:
     from attractor.train.saved_tokenizer import saved_settings
 
     run = import_run(args.model, args.out or Path("runs") / args.model.resolve().name)
-    if not (run.path / TOKENIZER).is_file():
+    has_tokenizer = (run.path / TOKENIZER).is_file()
+    if not has_tokenizer:
         say(console, missing_tokenizer_message(args.model))
     if (settings := saved_settings(run.path)) is not None:
         say(console, settings.describe())
-    print_result(console, run.summary() or {}, run.path)
+    print_result(console, run.summary() or {}, run.path, "CORPUS" if has_tokenizer else "PREPARED_CORPUS")
 
 
 def convert(args: ConvertArguments, console: Console) -> None:
@@ -66,9 +67,9 @@ def convert(args: ConvertArguments, console: Console) -> None:
     print_result(console, run.summary() or {}, run.path)
 
 
-def print_result(console: Console, summary: dict[str, Any], path: Path) -> None:
+def print_result(console: Console, summary: dict[str, Any], path: Path, corpus: str = "CORPUS") -> None:
     say(console, f"{summary['label']} attention, {summary['n_parameters']:,} parameters")
-    say(console, f"train: attractor train --start {shlex.quote(str(path))} --corpus CORPUS")
+    say(console, f"train: attractor train --start {shlex.quote(str(path))} --corpus {corpus}")
     say(console, str(path))
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from attractor.progress import StartProgress
 
 
+LENGTH = 128  # of a passage, unless the model was trained on shorter ones
+
+
 @dataclass(frozen=True)
 class MeasureArguments:
     """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth."""
@@ -30,7 +33,9 @@ class MeasureArguments:
         str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
     ] = None
     n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
-    length: Annotated[int, arg(help="tokens per passage")] = 128
+    length: Annotated[
+        int | None, arg(help="tokens per passage; by default as in training, or 128 where training had more")
+    ] = None
     layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
     k: Annotated[int, arg(help="number of largest Lyapunov exponents; 0 measures none")] = 4
     jacobians: Annotated[bool, arg(help="measure Jacobian norms and exponents, which take most of the time")] = True
@@ -43,7 +48,7 @@ class MeasureArguments:
 
 
 def measure(args: MeasureArguments, console: Console) -> None:
-    from attractor.causal import described
+    from attractor.causal import described, length_of_training
     from attractor.measuring import Plan, text_of
     from attractor.measuring.page import write_page, write_record
     from attractor.progress import progress
@@ -54,7 +59,9 @@ def measure(args: MeasureArguments, console: Console) -> None:
     for path in args.models:
         described(path.expanduser())
     k = args.k if args.jacobians else 0
-    plan = Plan(args.n_samples, args.length, args.layers, k, args.jacobians, args.memory, args.seed)
+    trained = [length for path in args.models if (length := length_of_training(path.expanduser())) is not None]
+    length = min((LENGTH, *trained)) if args.length is None else args.length
+    plan = Plan(args.n_samples, length, args.layers, k, args.jacobians, args.memory, args.seed)
     with waiting(f"reading {args.on}"):
         text = text_of(args.on, args.column)
     if args.out is not None:
@@ -128,7 +135,13 @@ def _records(
     samples: list[Sample] = []
     for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
         samples.append(sample)
-        yield record(name, plan, samples, **about)
+        content = record(name, plan, samples, **about)
+        if causal.trained_length is not None and plan.length > causal.trained_length:
+            content["notes"].append(
+                f"The model was trained on {causal.trained_length:,} tokens at a time, so that later positions are new "
+                "to it."
+            )
+        yield content
 
 
 def _show(record: dict[str, Any], console: Console) -> None:

@@ -20,7 +20,6 @@ from attractor.cli.study_ending import report_study
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
-from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
 from attractor.train.fit import Room, said_of_auto
@@ -151,8 +150,9 @@ def train(args: Any, console: Console) -> None:
     unit = stored_loss_unit(summary, config.to_dict())
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {unit}", highlight=False)
     write_page(path, console, runtime.device)
-    if isinstance(config.task, Text):
-        console.print(f"generate: attractor generate {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+    next_command = {"text": "generate: attractor generate {}", "sudoku": "solve: attractor solve PUZZLE --run {}"}
+    if config.task.kind in next_command:
+        say(console, next_command[config.task.kind].format(shlex.quote(str(path))))
     say(console, str(path))
 
 

@@ -46,11 +46,11 @@ def solve(args: SolveArguments, console: Console) -> None:
 
     require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
     require(args.votes >= 1, "votes", "at least 1", args.votes, "1 is no vote")
-    if args.exact == (args.run is not None):
+    searches = "left out with exact, which searches"
+    require(not args.exact or args.run is None, "run", searches, str(args.run), "leave it out")
+    if not args.exact and args.run is None:
         raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
-    require(
-        not args.exact or args.votes == 1, "votes", "left out with exact, which searches", args.votes, "leave it out"
-    )
+    require(not args.exact or args.votes == 1, "votes", searches, args.votes, "leave it out")
     if args.out is not None:
         require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
         rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)

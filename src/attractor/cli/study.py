@@ -35,7 +35,7 @@ class StudyPlanArguments:
     """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide."""
 
     file: Annotated[Positional[Path], arg(help="study file, as in studies/; it is Python and is executed")]
-    scale: Annotated[str, arg(help="smoke, laptop, desk, bench or paper")] = "smoke"
+    scale: Annotated[str, arg(help="smoke, laptop, desk, bench, paper or own")] = "smoke"
     root: Annotated[Path, arg(help="folder of runs and reports")] = Path("runs")
     seeds: Annotated[tuple[int, ...] | None, arg(help="seeds of every row; by default the scale's")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
@@ -195,6 +195,8 @@ def print_chances(design: "Design", results: Path, console: Console) -> None:
 def study_list(args: StudyListArguments, console: Console) -> None:
     from attractor.study.outline import outline_of
 
+    if args.folder.is_file():
+        raise InputError(f"folder must be a folder, and '{args.folder}' is a file; give '{args.folder.parent}'")
     files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []
     if not files:
         raise InputError(f"folder must hold study files, and '{args.folder}' holds none; give that of the repository")

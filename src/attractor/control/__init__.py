@@ -19,7 +19,7 @@ from attractor.control.quack import QuacK, initial_norms
 from attractor.control.rates import FixedRates, HeadRates
 from attractor.control.regularize import REGULARIZERS, Regularizer
 from attractor.control.score_inputs import observe
-from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows
+from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, head_rows
 
 Latent = LatentHeads  # deprecated name
 
@@ -36,6 +36,7 @@ __all__ = [
     "QueryKeyHeads",
     "Regularizer",
     "Rows",
+    "head_rows",
     "initial_norms",
     "observe",
     "query_key_heads",

@@ -12,7 +12,15 @@ from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
-from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows, norm_rows
+from attractor.control.views import (
+    DotProduct,
+    LatentHeads,
+    QueryKeyHeads,
+    grouped,
+    head_rows,
+    norm_rows,
+    require_rows,
+)
 from attractor.errors import InputError
 
 WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")  # what torch.compile and checkpoint_wrapper call their content
@@ -75,6 +83,8 @@ def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:
     _refuse_wrapped(model)
     views = _views(model)
     refuse_unknown(model, views)
+    for view in views:
+        require_rows(view)
     return _without_wrappers(model, views)
 
 

@@ -212,15 +212,15 @@ def refuse_unknown(model: nn.Module, known: Sequence[QueryKeyHeads] = ()) -> Non
         raise InputError(
             f"model must have attention whose query and key rows are known, but {share} attention modules are not: "
             f"{names}{more}; describe their rows by `def view(name, module): return attractor.control.DotProduct(name, "
-            f"module, query=Rows(...), key=Rows(...), reads=(...)) if type(module).__name__ == '{kind}' else None` "
-            "and `attractor.control.register_view(view)`"
+            f"module, query=head_rows(...), key=head_rows(...), reads=(...)) if type(module).__name__ == '{kind}' else "
+            "None` and `attractor.control.register_view(view)`"
         )
     if not known:
         raise InputError(
             f"model must have attention that scores queries against keys, found no attention module in "
             f"{type(model).__name__}; if it has one, register a view of it: `def view(name, module): return "
-            "attractor.control.DotProduct(name, module, query=Rows(...), key=Rows(...), reads=(...)) if ... else None` "
-            "and `attractor.control.register_view(view)`"
+            "attractor.control.DotProduct(name, module, query=head_rows(...), key=head_rows(...), reads=(...)) if ... "
+            "else None` and `attractor.control.register_view(view)`"
         )
 
 

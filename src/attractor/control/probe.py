@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from attractor.control.heads import known_heads
+from attractor.control.layouts import refuse_unknown
 from attractor.control.local_rows import LocalRows
 from attractor.control.norms import FrobeniusNorm
 from attractor.control.rates import HeadRates
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
+from attractor.errors import InputError
 
 Look = dict[str, list[list[float]]]  # by quantity: one list per layer, one number per head
 
@@ -40,7 +42,7 @@ class LogitProbe:
     def look(self, rates: HeadRates | None = None) -> Look:
         """Return (1), (3), and from the second look on (2)."""
         if not self.views:
-            return {}
+            refuse_unknown(self.model)
         seen: dict[str, list[ScoreInputs]] = {}
         observers = [ScoreObserver(view.module, partial(_note, seen, view.name)) for view in self.views]
         training = [module for module in self.model.modules() if module.training]
@@ -52,6 +54,12 @@ class LogitProbe:
                 module.training = True
             for observer in observers:
                 observer.remove()
+        if not seen:
+            raise InputError(
+                "model must attend through torch's scaled_dot_product_attention or a function of Hugging Face's table, "
+                f"for its logits to be seen, but '{self.views[0].name}' did neither in this forward pass: add "
+                "`attractor.control.observe(self, q, k, scale=..., causal=True)` to it"
+            )
         norms = self._norms()
         look: Look = {}
         for view in self.views:

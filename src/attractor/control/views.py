@@ -19,6 +19,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from attractor.errors import require
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -98,6 +100,20 @@ class LatentHeads:
 
 
 QueryKeyHeads = DotProduct | LatentHeads
+
+
+def require_rows(view: QueryKeyHeads) -> None:
+    """Refuse rows that the weight does not have, and key heads that do not exist."""
+    for part, rows in view.parts().items():
+        n, first, end = rows.weight.shape[rows.axis], min(rows.starts), max(rows.starts) + rows.width
+        rule, next_step = f"below {n}, the number of rows of the weight", "count offset and width in rows"
+        require(first >= 0 and end <= n, f"rows of {part} in '{view.name}'", rule, f"{first} to {end - 1}", next_step)
+    if isinstance(view, DotProduct):
+        rule = f"for each of the {view.n_heads} query heads one of the {view.key.n_heads} key heads"
+        exist = all(0 <= head < view.key.n_heads for head in view.reads)
+        require(len(view.reads) == view.n_heads and exist, f"reads of '{view.name}'", rule, view.reads)
+
+
 View = Callable[[str, nn.Module], QueryKeyHeads | None]  # of a named module; None where it does not know the module
 
 

@@ -183,7 +183,10 @@ def is_bytes(tokenizer: bpe.BytePairs, definition: Mapping[str, Any]) -> bool:
 def missing_tokenizer_message(folder: Path) -> str:
     """Explain what is not possible without the model's tokenizer, and how to get one."""
     raw = next((name for name in RAW if (folder / name).is_file()), None)
-    lacking = f"'{folder}' has no {TOKENIZER}, so 'generate' and texts as data cannot use this run; "
+    lacking = (
+        f"'{folder}' has no {TOKENIZER}, so this run can neither generate text nor read texts, and train only on "
+        "prepared corpora of its vocabulary; "
+    )
     if raw is None:
         return lacking + "copy the model's there and import it anew"
     code = CONVERSION.format(str(folder))

@@ -448,7 +448,9 @@ class JudgedStudy:
         n_further = n_seeds - len(self.design.seeds)
         steps = []
         if any(column.sensitive is False for column in self.sensitivity.values()):
-            steps.append("where the setting is not sensitive, train for more steps or use a larger model")
+            steps.append(
+                "where the setting is not sensitive, run more seeds, train for more steps, or use a larger model"
+            )
         if n_further > 0 and self.design.command:
             command = with_seeds(self.design.command, self.design.seeds, n_seeds)
             steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {command}")

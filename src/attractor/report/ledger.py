@@ -35,7 +35,7 @@ def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str]
                 since = (
                     f", as it stands since {_to_the_minute(entry.rule_since)}"
                     if entry.rule_since
-                    else ", not yet written down"
+                    else ", of unknown age (no rules.json beside the records names it)"
                 )
                 age = ", younger than the runs that it judges" if entry.rule_is_younger else ""
                 _say(console, f"  rule {entry.claim.rule.fingerprint}{since}{age}: {entry.claim.rule.words}")

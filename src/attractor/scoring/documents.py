@@ -1,7 +1,7 @@
 """Find the texts to score: all documents of a file or folder, but only the held-out part of a training corpus."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def texts_on(name: str, trained_on: Collection[Text | TrainedText] = (), column:
         texts = Texts(path.name, tuple(_of_prepared(corpus)), True, corpus.has_special_tokens)
     else:
         known = [text if isinstance(text, TrainedText) else TrainedText(text) for text in trained_on]
-        texts = _of_files(path, known, column)
+        texts = _of_prepared_file(path, known, column) or _of_files(path, known, column)
     if not texts.documents:
         raise InputError(f"on must contain text, but '{name}' has none; give a file or folder with UTF-8 text")
     return texts
@@ -88,6 +88,23 @@ def trained_text(folder: Path) -> TrainedText | None:
         return None
     task = TrainConfig.from_dict(config).task
     return TrainedText(task, config.get("data")) if isinstance(task, Text) and not is_imported(task) else None
+
+
+def _of_prepared_file(path: Path, trained_on: Collection[TrainedText], column: str | None) -> Texts | None:
+    """Return the held-out part of a prepared corpus that was made from this file and on which a model was trained."""
+    for trained in trained_on:
+        if not (path.is_file() and is_prepared(trained.path)):
+            continue
+        corpus = PreparedCorpus.open(trained.path)
+        source = corpus.manifest["source"]
+        files = [(Path(file["name"]).name, file["size"]) for file in source.get("files", ()) if isinstance(file, dict)]
+        if (path.name, path.stat().st_size) not in files:
+            continue
+        if len(files) == 1 and column in (None, *source.get("columns", ())):
+            return Texts(path.name, tuple(_of_prepared(corpus)), True, corpus.has_special_tokens)
+        whole = _of_files(path, trained_on, column)
+        return whole if whole.held_out else replace(whole, within=trained.path.name)
+    return None
 
 
 def _of_files(path: Path, trained_on: Collection[TrainedText], column: str | None) -> Texts:

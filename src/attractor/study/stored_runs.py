@@ -4,6 +4,7 @@ A row is a run, or several that differ by their seed only. `JudgedStudy` gives a
 with the baseline.
 """
 
+import shlex
 from collections.abc import Collection, Sequence
 from os.path import relpath
 from pathlib import Path
@@ -44,9 +45,13 @@ def study_of_runs(paths: Sequence[Path], command: str, name: str | None = None) 
             raise InputError(
                 f"a compared run must have been trained here, and '{run.path}' has no metric; leave it out"
             )
+    unfinished = next((run.path for run in runs if not run.finished), None)
+    if unfinished is not None:
+        raise InputError(
+            f"compared runs must be finished, and '{unfinished}' is not; finish it, as by attractor train --resume "
+            f"{shlex.quote(str(unfinished))}, or leave it out"
+        )
     metrics = {summary["metric"]["name"] for run in runs if (summary := run.summary())}
-    if not metrics:
-        raise InputError("compared runs must be finished, and none of these has a summary.json; let them finish")
     rows = labelled(groups(runs))
     baseline = next(iter(rows))
     control = next((row for row, of_row in rows.items() if of_row[0].config["label"].split()[-1] == CONTROL), CONTROL)

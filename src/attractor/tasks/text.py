@@ -126,7 +126,10 @@ def refuse_column(name: str, column: str | None) -> None:
 def missing_corpus(name: str) -> InputError:
     """Return the error for a corpus that is neither a known name nor an existing path."""
     if re.fullmatch(r"[\w-]+", name):
-        elsewhere = "or give the path of a text file or folder, or the name of one in the folder ATTRACTOR_DATA"
+        elsewhere = (
+            "or give the path of a text file or folder, which for a stored run is that from the folder in which it was "
+            "trained, or the name of one in the folder ATTRACTOR_DATA"
+        )
         return unknown("corpus", name, CORPORA, elsewhere)
     return InputError(
         f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}; "

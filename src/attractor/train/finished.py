@@ -1,5 +1,6 @@
 """Load a trained run: its configuration, and its model with the weights of a checkpoint."""
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.train import checkpoint
 from attractor.train.config import TrainConfig
+from attractor.train.formulas import FORMULAS, formulas_of
 from attractor.train.start import chosen_checkpoint
 
 CHECKPOINTS = ("best", "last")
@@ -33,8 +35,21 @@ def finished_run(path: Path, device: torch.device, which: str = CHECKPOINTS[0]) 
     """Load the run in a folder with its best weights, or with its last ones."""
     if which not in CHECKPOINTS:
         raise unknown("checkpoint", which, CHECKPOINTS)
-    config = TrainConfig.from_dict(RunFolder.open(path).config)
+    stored = RunFolder.open(path).config
+    config = TrainConfig.from_dict(stored)
+    _warn_of_other_code(path, config, stored.get("formulas", {}))
     chosen = chosen_checkpoint(path, which)
     model = config.model.build(config.seed)
     checkpoint.load_weights(chosen, model)
     return Finished(config, model.to(device), chosen.name)
+
+
+def _warn_of_other_code(path: Path, config: TrainConfig, trained: dict[str, Any]) -> None:
+    """Warn of a mechanism of one's own whose file is not the one that the run was trained with."""
+    for kind, checksum in formulas_of(config).items():
+        if kind not in FORMULAS and trained.get(kind) != checksum:
+            warnings.warn(
+                f"'{path}' was trained with another {kind}: the checksum of its file was {trained.get(kind)} and is "
+                f"{checksum} now, so the model may compute something else; load the file as it was then",
+                stacklevel=3,
+            )

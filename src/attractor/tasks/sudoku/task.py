@@ -64,7 +64,7 @@ class SudokuTask:
 
     def __init__(self, config: Sudoku, seed: int) -> None:
         size, self.n_cells = config.board_size, config.seq_len
-        self.name = f"sudoku:{config.puzzles}" if size == 9 else f"sudoku {size} x {size}:{config.puzzles}"
+        self.name = f"sudoku:{config.puzzles}" if size == 9 else f"sudoku {size} x {size}: {config.puzzles}"
         values = {field.name: getattr(config, field.name) for field in fields(config)}
         self.seed, self.augment = seed, values.pop("augment")
         self.sets = load_sets(**values)
