@@ -36,7 +36,7 @@ from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN
 from attractor.papers.coupled_qk import SMALL
 from attractor.papers.logit_control import FIRST_ORDER
-from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, effective_rank
+from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.statistics.equivalence import paired_equivalence
 from attractor.statistics.intervals import summary
@@ -759,6 +759,19 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
 
 def spaced(name: str) -> str:
     return name.replace("_", " ")
+
+
+def test_a_weight_of_a_penalty_that_a_scale_has_alone_is_judged():
+    """Criterion: the rule names the first weight, which the record lacks; two runs of the second one are judged."""
+    plain = [{"valid_loss": 1.7 + 0.001 * n, "boards": 0.1 + 0.001 * n} for n in range(4)]
+    acting = [{"valid_loss": 1.6 + 0.001 * n, "boards": 0.5 + 0.0011 * n, "effort": 0.5} for n in range(4)]
+    stored = record({"standard": plain, "coupled 1e-4": acting}, control=None)
+    effort, boards = Quantity("effort", "effort"), Quantity("boards", "boards")
+    more = Differs((replace(LEAD, effect=0.4),), boards)
+    rule = WhereActing(("coupled", "coupled 1e-4"), effort, 0.1, boards, more)
+    (part,) = rule.parts(stored)
+    assert part.status == "holds"
+    assert part.statement.endswith("(as coupled 1e-4)")
 
 
 @pytest.mark.parametrize(("n", "lost"), [(3, 0.0), (1, 0.0), (4, 0.2), (2, 1.0)])

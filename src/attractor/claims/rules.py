@@ -537,9 +537,10 @@ class WhereActing(Rule):
         means = {row: fmean(x.values()) for row, x in success.items() if not isinstance(x, Obstacle)}
         if means:
             chosen = max(means, key=lambda row: means[row])
-            cells = [cell for cell in record.cells if cell.row == chosen or cell.row not in self.rows]
-            renamed = [replace(cell, row=self.rows[0]) if cell.row == chosen else cell for cell in cells]
-            parts = self.rule.parts(replace(record, cells=tuple(renamed)))
+            names = {row: row for row in record.design.rows if row not in self.rows} | {chosen: self.rows[0]}
+            cells = tuple(replace(cell, row=names[cell.row]) for cell in record.cells if cell.row in names)
+            rows = tuple(names[row] for row in record.design.rows if row in names)
+            parts = self.rule.parts(replace(record, design=replace(record.design, rows=rows), cells=cells))
             which = "" if chosen == self.rows[0] else f" (as {chosen})"
             return [replace(part, statement=part.statement + which) for part in parts]
         obstacle = f"these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
