@@ -91,7 +91,7 @@ def test_a_name_without_a_near_match_gets_the_whole_table() -> None:
 )
 def test_unknown_field_names_the_nearest(change: str, nearest: str) -> None:
     """Criterion: `replace` and `build` both name the nearest field and say which command lists all fields."""
-    message = re.escape(f"unknown attention field '{change}'; did you mean '{nearest}'? ('attractor list' shows")
+    message = re.escape(f"unknown attention field '{change}'; did you mean '{nearest}'? ('attractor list gated' shows")
     with pytest.raises(InputError, match="^" + message):
         PRESETS["coupled-euler"].replace(**{change: 1})
     with pytest.raises(InputError, match="^" + message):

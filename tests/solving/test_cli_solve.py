@@ -83,7 +83,7 @@ WRONG = {
     "no solution": (["solve", "12.. ..3. ...4 ....", "--exact"], "puzzle must have a solution"),
     "no file": (["solve", "no/such.txt", "--exact"], "a file that is there, got 'no/such.txt'; check the path"),
     "no run": (["solve", PUZZLE], "run must be given, or exact instead of it; 'attractor train --task sudoku'"),
-    "run and exact": (["solve", PUZZLE, "--exact", "--run=RUN"], "run must be given, or exact instead of it"),
+    "run and exact": (["solve", PUZZLE, "--exact", "--run=RUN"], "run must be left out with exact, which searches"),
     "no time": (["solve", PUZZLE, "--run=RUN", "--n-iterations=0"], "n_iterations must be at least 1, got 0"),
     "no vote": (["solve", PUZZLE, "--run=RUN", "--votes=0"], "votes must be at least 1, got 0; 1 is no vote"),
     "picture": (["solve", PUZZLE, "--run=RUN", "--out=way.jpg"], "out must be a name that ends in .svg, .png, .gif"),
