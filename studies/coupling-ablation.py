@@ -2,7 +2,7 @@
 
 All integrators take three steps, as in the paper's table 9. The paper's Hamiltonian variant preserves volume but is
 not symplectic, because its force is not a gradient. `coupled-symplectic` is symplectic, so C2 can be tested. The scale
-`paper` has ten seeds, so C3 and C5 can be tested.
+`paper` has ten seeds, because C3 and C5 compare spreads and need many.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """Does the slow path help in longer sequences of BPE tokens, with a projector? (FastSlow, sections 11 and 12)
 
-10M tokens in sequences of 1,024; a quarter of that on a laptop. The gate can open, and the learning rate is ten times
-that of table 2, because the vocabulary has thousands of tokens. A frozen model uses fewer parameters: see the table.
+Runs read 10M tokens in sequences of 1,024, and a quarter of that at laptop. The gate can open, and the learning rate is
+ten times that of table 2, because the vocabulary has thousands of tokens. A frozen model uses fewer parameters: see the
+table.
 """
 
 from attractor.study import Axis, Scale, Study
