@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "console_table": set(),
     "files": set(),
     "taps": set(),
+    "evaluating": set(),
     "parameters": set(),
     "kernels": set(),
     "analysis": set(),
@@ -32,8 +33,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "corpus": {"console_table", "files", "numerals"},
     "tasks": {"corpus", "fields"},
     "attention": {"taps", "kernels", "fields"},
-    "models": {"attention", "analysis", "equilibrium", "taps", "kernels", "fields"},
-    "control": {"attention", "taps", "kernels"},
+    "models": {"attention", "analysis", "equilibrium", "evaluating", "taps", "kernels", "fields"},
+    "control": {"attention", "evaluating", "taps", "kernels"},
     "hf": {
         "train",
         "models",
@@ -80,6 +81,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "files",
     },
     "train": {
+        "evaluating",
         "console_table",
         "models",
         "attention",
@@ -132,6 +134,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "files",
     },
     "solving": {
+        "evaluating",
         "progress",
         "console_table",
         "train",

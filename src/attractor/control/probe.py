@@ -25,6 +25,7 @@ from attractor.control.norms import FrobeniusNorm
 from attractor.control.rates import HeadRates
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
 from attractor.errors import InputError
+from attractor.evaluating import evaluating
 
 Look = dict[str, list[list[float]]]  # by quantity: one list per layer, one number per head
 
@@ -45,13 +46,10 @@ class LogitProbe:
             refuse_unknown(self.model)
         seen: dict[str, list[ScoreInputs]] = {}
         observers = [ScoreObserver(view.module, partial(_note, seen, view.name)) for view in self.views]
-        training = [module for module in self.model.modules() if module.training]
         try:
-            self.model.eval()
-            self.forward()
+            with evaluating(self.model):
+                self.forward()
         finally:
-            for module in training:
-                module.training = True
             for observer in observers:
                 observer.remove()
         if not seen:

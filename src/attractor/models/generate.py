@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attractor.errors import InputError, require
-from attractor.models.evaluating import HasModes, evaluating
+from attractor.evaluating import HasModes, evaluating
 
 
 class DecodingModel(HasModes, Protocol):

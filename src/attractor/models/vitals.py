@@ -34,7 +34,7 @@ from attractor.analysis.entropy import attention_entropy
 from attractor.analysis.memory import decay_length, effective_memory, mean_distance
 from attractor.attention import Rotation
 from attractor.equilibrium.fixed_point import Step, growth_rate
-from attractor.models.evaluating import evaluating
+from attractor.evaluating import evaluating
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.taps import Seen, capture

@@ -9,7 +9,7 @@ from attractor.causal import described, is_imported
 from attractor.corpus.data_paths import locate, searched_places
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.in_memory import documents_at
-from attractor.corpus.shards import PreparedCorpus, is_prepared
+from attractor.corpus.shards import PreparedCorpus, is_prepared, read_manifest
 from attractor.corpus.split import place, split_of
 from attractor.errors import InputError, unknown
 from attractor.tasks.text import Text, load_corpus, refuse_column
@@ -71,8 +71,7 @@ def texts_on(name: str, trained_on: Collection[Text | TrainedText] = (), column:
     if name in CORPORA:
         texts = Texts(name, tuple(_held_out(_with_text(CORPORA[name]()))), held_out=True)
     elif is_prepared(path):
-        corpus = PreparedCorpus.open(path)
-        texts = Texts(path.name, tuple(_of_prepared(corpus)), True, corpus.has_special_tokens)
+        texts = replace(_held_out_of(PreparedCorpus.open(path)), name=path.name)
     else:
         known = [text if isinstance(text, TrainedText) else TrainedText(text) for text in trained_on]
         texts = _of_prepared_file(path, known, column) or _of_files(path, known, column)
@@ -95,13 +94,12 @@ def _of_prepared_file(path: Path, trained_on: Collection[TrainedText], column: s
     for trained in trained_on:
         if not (path.is_file() and is_prepared(trained.path)):
             continue
-        corpus = PreparedCorpus.open(trained.path)
-        source = corpus.manifest["source"]
+        source = read_manifest(trained.path)["source"]
         files = [(Path(file["name"]).name, file["size"]) for file in source.get("files", ()) if isinstance(file, dict)]
         if (path.name, path.stat().st_size) not in files:
             continue
         if len(files) == 1 and column in (None, *source.get("columns", ())):
-            return Texts(path.name, tuple(_of_prepared(corpus)), True, corpus.has_special_tokens)
+            return replace(_held_out_of(PreparedCorpus.open(trained.path)), name=path.name)
         whole = _of_files(path, trained_on, column)
         return whole if whole.held_out else replace(whole, within=trained.path.name)
     return None
@@ -135,6 +133,9 @@ def _held_out(documents: list[Document]) -> Iterator[Document]:
                 yield name, part
 
 
-def _of_prepared(corpus: PreparedCorpus) -> Iterator[Document]:
-    for number, tokens in enumerate(corpus.valid.documents()):
-        yield f"valid#{number}", corpus.tokenizer.decode(tokens[:-1]).encode()  # without the end-of-text token
+def _held_out_of(corpus: PreparedCorpus) -> Texts:
+    documents = (
+        (f"valid#{number}", corpus.tokenizer.decode(tokens[:-1]).encode())  # without the end-of-text token
+        for number, tokens in enumerate(corpus.valid.documents())
+    )
+    return Texts(corpus.name, tuple(documents), True, corpus.has_special_tokens)

@@ -13,7 +13,7 @@ import torch
 
 from attractor.analysis import Jacobian
 from attractor.errors import require
-from attractor.models.evaluating import evaluating
+from attractor.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration
 from attractor.models.recurrent import counted

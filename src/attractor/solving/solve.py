@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from attractor.models.evaluating import evaluating
+from attractor.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
 from attractor.solving.orbit import orbit, recurrent, require_answerable, starts

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from attractor.errors import require
-from attractor.models.evaluating import evaluating
+from attractor.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
 from attractor.progress import Advance, no_advance

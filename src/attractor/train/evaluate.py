@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from attractor.evaluating import evaluating
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.kernels.precision import autocast
-from attractor.models.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Task
 from attractor.tasks.task import Measured
