@@ -14,7 +14,7 @@ from attractor.hf.bundle import OPTIONAL, file_name, rewritten, self_contained_c
 
 CODE = self_contained_code()
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # huggingface_hub comes with transformers
-BUNDLED = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "taps", "hf"}
+BUNDLED = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "evaluating", "taps", "hf"}
 
 
 def modules() -> dict[str, Path]:
