@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral
 
 
 class InputError(ValueError):
@@ -24,6 +25,11 @@ def require(condition: bool, field: str, rule: str, value: object, next_step: st
     """Raise an InputError of one line (field, rule, value, next step) unless the condition holds."""
     if not condition:
         raise InputError(f"{field} must be {rule}, got {value!r}" + (f"; {next_step}" if next_step else ""))
+
+
+def require_count(field: str, value: object, least: int = 1, next_step: str = "") -> None:
+    fits = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    require(fits, field, f"an integer of at least {least}", value, next_step)
 
 
 def not_installed(package: str, extra: str, use: str = "this", instead: str = "") -> InputError:

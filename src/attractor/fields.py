@@ -5,7 +5,10 @@ configurations, and the hashes that name their runs, stay valid.
 """
 
 from dataclasses import MISSING, Field, field, fields
+from numbers import Integral, Real
 from typing import Any
+
+from attractor.errors import require
 
 
 def later(default: Any) -> Any:
@@ -19,6 +22,27 @@ def stored_fields(config: Any) -> dict[str, Any]:
         for f in fields(config)
         if not f.metadata.get("later") or getattr(config, f.name) != f.default
     }
+
+
+TYPES = {  # annotations, the values they accept, and the rule that an error states
+    int: (Integral, "an integer"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+    str: (str, "text"),
+}
+
+
+def require_types(config: Any) -> None:
+    """Refuse values of another type than that of their field, where this is one of `TYPES`, or one of these or None.
+
+    In Python a bool is a number, too, but a field of numbers that holds one is most likely a mistake."""
+    for f in fields(config):
+        value = getattr(config, f.name)
+        accepted = {kind: TYPES[kind] for kind in TYPES if f.type in (kind, kind | None)}
+        for kind, (accepts, rule) in accepted.items():
+            is_optional = f.type != kind
+            fits = isinstance(value, accepts) and isinstance(value, bool) == (kind is bool)
+            require(fits or (is_optional and value is None), f.name, rule + (", or None" if is_optional else ""), value)
 
 
 class PrintsChanges:

@@ -63,6 +63,17 @@ def test_caches_share_nothing() -> None:
     assert (first.length, second.length) == (3, 0)
 
 
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("shape", [(1, 2, 1, 4), (2, 1, 1, 4), (2, 2, 1, 3)])
+def test_a_cache_takes_no_positions_of_another_batch_or_shape(window: int | None, shape: tuple[int, ...]) -> None:
+    """Criterion: an error, where torch would repeat the one sequence, head or number; the cache is unchanged."""
+    cache = Cache(window)
+    cache.append(torch.zeros(2, 2, 3, 4))
+    with pytest.raises(InputError, match=r"^cache must be given 2 sequences of 2 heads of width 4, as it holds, got "):
+        cache.append(torch.ones(shape))
+    assert cache.length == 3
+
+
 @pytest.mark.parametrize("length", [-1, 4])
 def test_a_cache_cannot_be_cropped_to_positions_that_it_does_not_hold(length: int) -> None:
     cache = Cache()

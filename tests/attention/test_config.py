@@ -1,6 +1,7 @@
 """Configs of mechanisms are data: they compare by value, change by field, survive storage, and refuse invalid
 values."""
 
+import copy
 import math
 import re
 from typing import Any
@@ -12,6 +13,7 @@ from attractor.attention import PRESETS, AttentionConfig, build
 from attractor.attention.couple.euler import Euler
 from attractor.attention.couple.leapfrog import Leapfrog
 from attractor.attention.couple.none import Uncoupled
+from attractor.attention.project.decayed import DecayedHeads
 from attractor.attention.project.heads import Heads
 from attractor.attention.score.differential import Differential
 from attractor.attention.score.softmax import Softmax
@@ -138,7 +140,7 @@ def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) 
 
 
 def test_a_layer_before_the_first_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^layer_index must be at least 0, got -1; the first layer has 0"):
+    with pytest.raises(InputError, match=r"^layer_index must be an integer of at least 0, got -1; the first layer"):
         build("differential", 16, 4, layer_index=-1)
 
 
@@ -147,3 +149,22 @@ def test_differential_refuses_its_own_bad_values() -> None:
         Differential(form="vector")
     with pytest.raises(InputError, match=r"^softcap must be positive and finite, or None, got -1.0; "):
         Differential(softcap=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value", "message"),
+    [
+        (PRESETS["standard"], "dropout", "0.1", "dropout must be a number, got '0.1'"),
+        (Softmax(), "softcap", "5", "softcap must be a number, or None, got '5'"),
+        (Differential(), "softcap", True, "softcap must be a number, or None, got True"),
+        (DecayedHeads(), "n_kv_heads", "2", "n_kv_heads must be an integer, or None, got '2'"),
+        (Heads(), "qkv_bias", 1, "qkv_bias must be True or False, got 1"),
+        (Euler(), "n_steps", 2.0, "n_steps must be an integer, got 2.0"),
+    ],
+)
+def test_values_of_another_type_are_refused(config: Any, field: str, value: object, message: str) -> None:
+    """Criterion: each config checks its types first. Here they are changed afterwards, past the tests' own checks."""
+    changed = copy.copy(config)
+    object.__setattr__(changed, field, value)
+    with pytest.raises(InputError, match="^" + re.escape(message) + "$"):
+        changed.__post_init__()

@@ -174,6 +174,17 @@ def test_long_memories_survive_half_precision(mixed: bool, within: float) -> Non
     torch.testing.assert_close(length, torch.full_like(length, 256.0), rtol=within, atol=0)
 
 
+def test_sums_beyond_the_range_of_fp16_stay_finite() -> None:
+    """Criterion: large keys and values give a sum above 65,504; under the norm, fp16 differs from fp32 by rounding."""
+    score = build("decay", WIDTH, H).score
+    decay, size = -0.01 * torch.ones(B, H, 9, 1), 100 * torch.ones(B, H, 9, 4)
+    q, k, v = size, size, torch.cat([size * torch.randn(B, H, 9, 4), decay], dim=-1)
+    exact = score(q, k, v, Mask(causal=True), q)
+    half = score(q.half(), k.half(), v.half(), Mask(causal=True), q)
+    assert half.dtype == torch.float16
+    torch.testing.assert_close(half.float(), exact, rtol=0.01, atol=0.01)
+
+
 def test_a_decay_for_each_key_head() -> None:
     """Criterion: beyond standard attention, each key head has D + 1 more parameters and caches one more number a
     position."""
@@ -240,7 +251,9 @@ def test_an_initial_memory_that_no_decay_gives_is_refused(memory: float) -> None
         PRESETS["decay"].replace(initial_memory=memory)
 
 
-def test_projection_without_a_decay_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^project must bring a decay for score Decayed, .*DecayedHeads\(\)$"):
+def test_a_decay_is_read_by_its_score_alone_and_given_by_its_projection_alone() -> None:
+    with pytest.raises(InputError, match=r"^project must be DecayedHeads for score Decayed, got Heads\(\); "):
         build(PRESETS["standard"].replace(score=Decayed()), WIDTH, H)
+    with pytest.raises(InputError, match=r"^project must be any other than DecayedHeads for score Softmax, got "):
+        build(PRESETS["standard"].replace(project=DecayedHeads()), WIDTH, H)
     build(PRESETS["gqa"].replace(project=DecayedHeads(n_kv_heads=2), score=Decayed()), WIDTH, H)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attractor.attention import Rope, build
-from attractor.attention.position import GridPositions, GridRope, LearnedPositions, row_column_box
+from attractor.attention.position import GridPositions, GridRope, LearnedPositions, Rotation, row_column_box
 from attractor.errors import InputError
 from attractor.tasks.sudoku.board import BOXES
 
@@ -248,3 +248,20 @@ def test_grid_rotation_sees_only_how_cells_lie_to_each_other() -> None:
         )
     torch.testing.assert_close(corner, middle)
     assert not torch.allclose(corner, row)
+
+
+@pytest.mark.parametrize("rope", [Rope(4).at(torch.arange(1)), Rope(4).at(torch.arange(6)[None])])
+def test_a_rotation_of_another_number_of_positions_is_refused(rope: Rotation) -> None:
+    """Criterion: an error, where torch would rotate all positions like the one; with the right number, the result of a
+    Rope."""
+    layer, x = build("standard", 8, 2), torch.randn(1, 5, 8)
+    with pytest.raises(InputError, match=r"^rope must be the rotation at the 5 positions of x, got one at [16]; "):
+        layer(x, rope=rope)
+    torch.testing.assert_close(layer(x, rope=Rope(4).at(torch.arange(5)))[0], layer(x, rope=Rope(4))[0])
+
+
+def test_a_part_of_the_head_too_small_to_rotate_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^rope_fraction must be 1, or at least 0.25 to rotate a pair of the 8 "):
+        build("standard", 16, 2, rope_fraction=0.2)
+    assert build("standard", 16, 2, rope_fraction=0.25).rope_width == 2
+    assert build("uniform", 16, 2).rope_width == 0  # without queries and keys there is nothing to rotate

@@ -173,11 +173,12 @@ def test_head_width_may_be_given() -> None:
         ("psiqrh", {"n_kv_heads": 3}, "n_kv_heads must be a divisor of n_heads=4, got 3"),
         ("uniform", {"n_kv_heads": 3}, "n_kv_heads must be a divisor of n_heads=4, got 3"),
         ("mla", {"rope_dim": 3}, "rope_dim must be even, got 3; rotary positions turn pairs"),
-        ("mla", {"kv_latent": 0}, "kv_latent must be at least 1, got 0"),
-        ("mla", {"v_dim": -1}, "v_dim must be at least 1, got -1"),
+        ("mla", {"kv_latent": 0}, "kv_latent must be an integer of at least 1, got 0"),
+        ("mla", {"v_dim": -1}, "v_dim must be an integer of at least 1, got -1"),
         ("differential", {"head_dim": 5}, "head width must be even under differential attention, got 5"),
         ("standard", {"d_model": 18}, "d_model must be divisible by n_heads=4, got 18; or give head_dim"),
-        ("standard", {"n_heads": 0}, "n_heads must be at least 1, got 0"),
+        ("standard", {"n_heads": 0}, "n_heads must be an integer of at least 1, got 0"),
+        ("standard", {"d_model": -16}, "d_model must be an integer of at least 1, got -16"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, changes: dict[str, int], message: str) -> None:

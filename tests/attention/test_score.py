@@ -288,3 +288,18 @@ def test_training_in_half_precision_on_a_cpu_attends_in_fp32(dtype: torch.dtype,
     wanted = torch.autograd.grad(expected, wide, weight.float())
     for gradient, in_fp32 in zip(found, wanted, strict=True):
         assert torch.equal(gradient, in_fp32.to(dtype))
+
+
+def test_lambda_of_vectors_keeps_its_precision_under_autocast() -> None:
+    score = Attention(PRESETS["differential-original"], 64, 2).score
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = score.subtraction()  # type: ignore[operator]
+    torch.testing.assert_close(mixed, score.subtraction())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_difference_without_queries_and_keys_is_that_of_uniform_maps(form: str) -> None:
+    """Criterion: with widths of zero, and an odd number of positions, the layer runs forward and backward."""
+    layer = Attention(PRESETS["uniform"].replace(score=Differential(form)), 8, 2)
+    layer(torch.randn(2, 5, 8, requires_grad=True))[0].sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())

@@ -265,6 +265,14 @@ def test_weights_from_elsewhere_are_refused() -> None:
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
+def test_a_matrix_of_zeros_is_refused_and_unchanged() -> None:
+    linear = nn.Linear(3, 2)
+    nn.init.zeros_(linear.weight)
+    with pytest.raises(InputError, match=r"^weight must be other than 0 for sigmaReparam, which divides by its norm"):
+        sigma_reparametrize(linear)
+    assert not torch.nn.utils.parametrize.is_parametrized(linear)
+
+
 def test_any_linear_layer_is_reparametrised_in_place() -> None:
     """Criterion: the output stays the same at first; then the gain alone sets the scale, and both parameters have
     gradients."""

@@ -225,7 +225,7 @@ def test_blocks_reach_as_far_back_as_the_window() -> None:
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: build("standard", 16, 4, window=0), r"^window must be an integer of at least 1, or None, got 0; "),
     (lambda: build("differential", 16, 4, window=-3), r"^window must be an integer of at least 1, or None, got -3; "),
-    (lambda: build("standard", 16, 4, window=True), r"^window must be an integer of at least 1, or None, got True; "),
+    (lambda: build("standard", 16, 4, window=True), r"^window must be an integer, or None, got True$"),
     (lambda: build("uniform", 16, 4, window=8), r"^window must be left out under score Uniform, got 8; only attention"),
     (lambda: build("decay", 16, 4, window=8), r"^window must be left out under score Decayed, got 8; only attention"),
     (

@@ -23,7 +23,7 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
     "learned": TransformerConfig(**SMALL, n_layers=2),
     "fast-slow": FastSlowConfig(**SMALL),
-    "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="1"),
+    "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="0"),
     "fast-slow window": FastSlowConfig(**SMALL, window=4),
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
 }
@@ -187,5 +187,7 @@ def test_unsupported_uses_of_caches_are_refused() -> None:
         InputError, match="window must be at least the 6 cached positions to forget some of them, got 4"
     ):
         past.crop(-1)
+    # Its first layer could forget, but must not, since the second cannot.
+    assert [past.held.length, *(layer.length for layer in past.held.layers)] == [6, 6, 6]
     with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 40 for 41"):
         greedy(around("learned"), input_ids=prompt, max_new_tokens=36)

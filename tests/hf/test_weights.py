@@ -295,6 +295,8 @@ def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
         ),
         (llama, lambda: build("differential-original", D, 6), "unilm-diff-flash", "must hold"),
         (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "these differ: couple"),
+        (llama, lambda: build("standard", D, 6, orthogonal_values=True), "llama", "orthogonal_values must be off"),
+        (llama, lambda: build("gqa", D, 6, n_kv_heads=2), "gpt-neox", "n_kv_heads must be n_heads=6 where"),
     ],
 )
 def test_another_layout_or_shape_is_refused_and_changes_nothing(make: Any, ours: Any, layout: str, words: str) -> None:

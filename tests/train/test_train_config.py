@@ -166,7 +166,7 @@ def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no
 def test_the_fields_of_a_runtime_are_checked_too(field: str) -> None:
     may_be_none = field in ("threads", "telemetry_every")
     for value in (0,) if may_be_none else (0, None):
-        rule = "at least 1, or None" if may_be_none else "at least 1"
+        rule = "at least 1, or None" if may_be_none else "an integer" if value is None else "at least 1"
         with pytest.raises(InputError, match=f"{field} must be {rule}, got {value}"):
             Runtime(**{field: value})
 

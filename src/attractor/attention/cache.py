@@ -19,6 +19,12 @@ class Cache:
 
     def append(self, *new: Tensor) -> list[Tensor]:
         """Add positions along dimension 2 (B H T W) of each tensor; return all positions that a new one may see."""
+        for held, x in zip(self._buffers, new, strict=False):  # the first time nothing is held
+            if held.shape[:2] != x.shape[:2] or held.shape[3] != x.shape[3]:
+                raise InputError(
+                    f"cache must be given {_sizes(held)}, as it holds, got {_sizes(x)}; make a cache for each batch by "
+                    "new_cache(), or change its sequences by reorder()"
+                )
         if self.window is not None:
             return self._roll(new, self.window)
         end = self.length + new[0].shape[2]
@@ -46,16 +52,19 @@ class Cache:
             room[:, :, : self.length] = old[:, :, : self.length]
         self._buffers = grown
 
-    def crop(self, length: int) -> None:
-        """Forget the positions from `length` on."""
+    def require_croppable(self, length: int) -> None:
         rule = f"from 0 to the {self.length} cached positions"
         require(0 <= length <= self.length, "length", rule, length, "crop forgets positions and adds none")
+        if self.window is not None and length < self.length and self.length > self.window:
+            raise InputError(
+                f"window must be at least the {self.length} cached positions to forget some of them, got "
+                f"{self.window}: older ones are not stored; decode without cropping, so without an assistant model"
+            )
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from `length` on."""
+        self.require_croppable(length)
         if self.window is not None and length < self.length:
-            if self.length > self.window:
-                raise InputError(
-                    f"window must be at least the {self.length} cached positions to forget some of them, got "
-                    f"{self.window}: older ones are not stored; decode without cropping, so without an assistant model"
-                )
             self._buffers = [held[:, :, :length] for held in self._buffers]
         self.length = length
 
@@ -72,3 +81,8 @@ class Cache:
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by sequence rows[i], for beam search and to drop finished sequences."""
         self._buffers = [torch.index_select(room, 0, rows) for room in self._buffers]
+
+
+def _sizes(x: Tensor) -> str:
+    batch, n_heads, _, width = x.shape
+    return f"{batch} sequences of {n_heads} heads of width {width}"

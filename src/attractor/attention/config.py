@@ -9,7 +9,7 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage
 from attractor.errors import InputError, require, unknown
-from attractor.fields import PrintsChanges
+from attractor.fields import PrintsChanges, require_types
 
 STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
 
@@ -28,6 +28,7 @@ class AttentionConfig(PrintsChanges):
         for name, family in STAGES.items():
             stage = getattr(self, name)
             require(isinstance(stage, family), name, f"a config of the {name} stage", stage)
+        require_types(self)
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
         couple = self.couple
         require(couple.qk_norm or not couple.qk_norm_across, "qk_norm_across", "False without qk_norm", True)

@@ -19,10 +19,11 @@ from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.presets import preset
+from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape
-from attractor.errors import InputError, require
+from attractor.errors import InputError, require, require_count
 from attractor.taps import tap
 
 
@@ -80,16 +81,21 @@ class Attention(nn.Module):
         super().__init__()
         if layer_index == 0:  # one warning for a model, whose layers are alike
             warn_of_redundancy(config)
-        require(n_heads >= 1, "n_heads", "at least 1", n_heads)
-        require(layer_index >= 0, "layer_index", "at least 0", layer_index, "the first layer has 0")
+        require_count("d_model", d_model)
+        require_count("n_heads", n_heads)
+        require_count("layer_index", layer_index, 0, "the first layer has 0")
         if head_dim is None:
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
             head_dim = d_model // n_heads
-        require(head_dim >= 1, "head_dim", "at least 1", head_dim)
+        require_count("head_dim", head_dim)
         self.config = config
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)
         layout = cast(HeadLayout, self.project.layout)
+        if isinstance(layout, DecayedLayout) != config.score.takes_decay:
+            right = "DecayedHeads" if config.score.takes_decay else "any other than DecayedHeads"
+            rule = f"{right} for score {type(config.score).__name__}"
+            require(False, "project", rule, config.project, "only score Decayed reads a decay, and it needs one")
         if config.score.halves:
             for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
                 require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
@@ -101,6 +107,8 @@ class Attention(nn.Module):
             rule = "1 under MLA, differential attention in halves and phase activation"
             require(fraction == 1, "rope_fraction", rule, fraction)
         self.rope_width = int(rotated_width * fraction)
+        rule = f"1, or at least {2 / max(rotated_width, 1):.3g} to rotate a pair of the {rotated_width} coordinates"
+        require(fraction == 1 or self.rope_width >= 2, "rope_fraction", rule, fraction)
         self.rotated_part = "trailing" if layout.rotary else "whole" if self.rope_width == rotated_width else "leading"
         # The scale follows the width of the projected head. Phase activation doubles the scored width, not the scale.
         default_scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
@@ -211,6 +219,11 @@ class Attention(nn.Module):
             positions = torch.arange(past, past + x.shape[1], device=x.device)
             rope.refuse_other_rotation(past, positions)
             return rope.at(positions)
+        if rope.n_positions != x.shape[1]:
+            raise InputError(
+                f"rope must be the rotation at the {x.shape[1]} positions of x, got one at {rope.n_positions}; "
+                "give rope.at(positions)"
+            )
         return rope
 
     def new_cache(self) -> Cache:

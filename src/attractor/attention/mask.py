@@ -68,9 +68,10 @@ def resolve_mask(
             allowed = allowed & lower_triangle(n_queries, n_held, device, window)
         return Mask(allowed=allowed)
     if not isinstance(causal_mask, bool):
+        name = f"{type(causal_mask).__module__}.{type(causal_mask).__qualname__}"  # numpy has a bool, too
         raise InputError(
-            f"causal_mask must be True, False or a boolean tensor, got {type(causal_mask).__name__}; give False where "
-            "every position may attend to every other"
+            f"causal_mask must be True, False or a boolean tensor, got {name.removeprefix('builtins.')}; give False "
+            "where every position may attend to every other"
         )
     if window is not None and not causal_mask:
         raise InputError(f"causal_mask must be True or a causal tensor under window={window}, got False; {NO_WINDOW}")

@@ -182,7 +182,7 @@ class Rotation:
     def __init__(self, cos: Tensor, sin: Tensor, of_values: bool = False) -> None:
         # B T w/2 gets a head dimension, T w/2 broadcasts as it is.
         self.cos, self.sin = (cos.unsqueeze(1), sin.unsqueeze(1)) if cos.dim() == 3 else (cos, sin)
-        self.width = 2 * cos.shape[-1]
+        self.n_positions, self.width = cos.shape[-2], 2 * cos.shape[-1]
         self.of_values = of_values  # whether values and outputs are rotated as well, by (7)
 
     @property
@@ -260,7 +260,7 @@ class MatricesOfCells(Rotation):
     """The matrices of `GridMatrices` at given positions, which take the place of a rotation."""
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
-        self.width, self.of_values = 2 * query.shape[-3], True
+        self.n_positions, self.width, self.of_values = query.shape[-4], 2 * query.shape[-3], True
         self._matrices = query, key, value, output
 
     @property

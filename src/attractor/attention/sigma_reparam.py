@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from attractor.errors import require
 from attractor.kernels.precision import without_autocast
 
 
@@ -88,10 +89,12 @@ def linear(in_features: int, out_features: int, bias: bool, sigma_reparam: bool)
 
 def sigma_reparametrize(layer: nn.Linear) -> None:
     """Reparametrize a linear layer of any model in place, without changing its output."""
-    sigma = Sigma(layer.weight)
     with torch.no_grad():
+        norm = torch.linalg.matrix_norm(layer.weight.to(_wide(layer.weight)), ord=2)
+        require(bool(norm > 0), "weight", "other than 0 for sigmaReparam, which divides by its norm", float(norm))
+        sigma = Sigma(layer.weight)
         sigma.start(layer.weight)
-        sigma.gain.fill_(torch.linalg.matrix_norm(layer.weight.to(_wide(layer.weight)), ord=2))
+        sigma.gain.fill_(norm)
     parametrize.register_parametrization(layer, "weight", sigma)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from attractor.errors import unknown
-from attractor.fields import PrintsChanges, later, stored_fields
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Stage(PrintsChanges, ABC):
     """The config of a choice at one stage."""
 
     stage: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
@@ -136,6 +139,11 @@ class Scoring(Stage):
     def query_maps(self) -> int:
         """The number of query heads that the projection must make for each head."""
         return 1
+
+    @property
+    def takes_decay(self) -> bool:
+        """Whether the last coordinate of each value is the logarithm of a decay, as `DecayedHeads` projects them."""
+        return False
 
     @property
     def over_pairs(self) -> bool:

@@ -58,11 +58,14 @@ class AttractorCache(HuggingFaceCache):
                 f"tokens_to_remove must be at least {-self.held.length}, got {tokens_to_remove}; the number of tokens "
                 "to forget is given as a negative one, and the number to keep as a positive one"
             )
-        self.held.length += tokens_to_remove
-        if self.held.real is not None:
-            self.held.real = self.held.real[:, : self.held.length]
+        length = self.held.length + tokens_to_remove
+        for layer in self.held.layers:  # before any of them changes
+            layer.require_croppable(length)
         for layer in self.held.layers:
-            layer.crop(self.held.length)
+            layer.crop(length)
+        self.held.length = length
+        if self.held.real is not None:
+            self.held.real = self.held.real[:, :length]
 
     def reset(self) -> NoReturn:
         raise InputError("past_key_values must be made anew to start again: AttractorCache(model.model)")

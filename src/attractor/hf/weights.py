@@ -29,7 +29,7 @@ from torch import Tensor
 
 from attractor.attention import Attention
 from attractor.attention.project.latent import LatentProjection
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require, unknown
 
 Weights = Mapping[str, Tensor]
 
@@ -184,6 +184,11 @@ def deinterleave(rows: Tensor) -> Tensor:
 
 
 def require_plain_weights(layer: Attention) -> None:
+    if getattr(layer.config.project, "orthogonal_values", False):
+        raise InputError(
+            "orthogonal_values must be off to import or export weights, since the matrix of values is computed from "
+            "the weight and is not the weight; build the layer without it"
+        )
     if layer.config.project.sigma_reparam:
         raise InputError(
             "sigma_reparam must be off to import or export weights, which are plain matrices; build the layer without "
@@ -242,6 +247,8 @@ def fused(layer: Attention, name: str, out: str, by_head: bool = False, transpos
     require_plain_weights(layer)
     layout, order = layer.layout, None
     if by_head:
+        rule = f"n_heads={layout.n_queries} where the matrices are fused by head"
+        require(layout.n_kv_heads == layout.n_queries, "n_kv_heads", rule, layout.n_kv_heads)
         rows = torch.arange(3 * layout.n_queries * layout.free)
         order = rows.view(layout.n_queries, 3, layout.free).transpose(0, 1).flatten()
     ties = [

@@ -115,7 +115,7 @@ def _blocks(q: Tensor) -> list[tuple[slice, slice, slice]]:
     """
     n_batch, n_maps, length, _ = q.shape
     rows = length if q.is_meta else ROWS
-    n_together = n_batch if q.is_meta else max(1, NUMBERS // (n_maps * min(rows, length) * length))
+    n_together = n_batch if q.is_meta else max(1, NUMBERS // max(1, n_maps * min(rows, length) * length))
     return [
         (slice(b, b + n_together), slice(t, min(t + rows, length)), slice(min(t + rows, length)))
         for b in range(0, n_batch, n_together)

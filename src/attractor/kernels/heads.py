@@ -5,7 +5,8 @@ from torch import Tensor
 
 def grouped(x: Tensor, shared: Tensor) -> Tensor:
     """Return B H T . as B J GT . for the J heads of `shared`: the G heads that share one follow each other."""
-    return x.reshape(x.shape[0], shared.shape[1], -1, x.shape[-1])
+    batch, n_heads, length, width = x.shape
+    return x.reshape(batch, shared.shape[1], n_heads // shared.shape[1] * length, width)
 
 
 def models_first(x: Tensor, dim: int | None, n_models: int) -> Tensor:

@@ -106,8 +106,8 @@ def _logsumexp(logits: Tensor) -> Tensor:
 def _blocks(q: Tensor, k: Tensor, causal: bool) -> list[tuple[slice, slice]]:
     """Return slices of the queries, and of the keys that these may attend to."""
     held = ON_CPU if q.device.type == "cpu" else NUMBERS
-    n_rows = max(1, held // (q.shape[0] * q.shape[1] * k.shape[2]))
-    starts = range(0, q.shape[2], n_rows)
+    n_rows = max(1, held // max(1, q.shape[0] * q.shape[1] * k.shape[2]))
+    starts = range(0, max(1, q.shape[2]), n_rows)  # without queries, one block without rows
     return [(slice(t, t + n_rows), slice(min(t + n_rows, q.shape[2]) if causal else None)) for t in starts]
 
 

@@ -15,8 +15,8 @@ from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
-from attractor.errors import InputError, require, unknown
-from attractor.fields import PrintsChanges, later, stored_fields
+from attractor.errors import InputError, require, require_count, unknown
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
 
@@ -108,6 +108,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     pool: str = "last"  # a sequence's label is read from its last real position, or from the mean of real positions
 
     def __post_init__(self) -> None:
+        require_types(self)
         for field in SIZES_OF:
             self.require_count(field)
         if self.head_dim is None:
@@ -186,7 +187,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
 
     def require_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
-        require(isinstance(value, int) and value >= least, field, f"an integer of at least {least}", value)
+        require_count(field, value, least)
         require(value <= LARGEST, field, f"at most {LARGEST:,}", value, "no machine holds such a model")
 
     # --- the mechanism ------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from attractor.corpus.data_paths import locate
 from attractor.corpus.sign_of_life import waiting
-from attractor.errors import InputError, not_installed, require, unknown
-from attractor.fields import PrintsChanges, later, stored_fields
+from attractor.errors import InputError, not_installed, require, require_count, unknown
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
@@ -80,9 +80,9 @@ class TrainConfig(PrintsChanges):
     max_bad_steps: int = 10  # non-finite steps in a row after which the run stops
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name in ("n_steps", "batch_size", "accumulation", "seq_len", "eval_every", "max_bad_steps", "ema_every"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, name, "an integer of at least 1", value)
+            require_count(name, getattr(self, name))
         rule = f"a divisor of batch_size={self.batch_size}"
         require(self.batch_size % self.accumulation == 0, "accumulation", rule, self.accumulation)
         require(self.seed >= 0, "seed", "at least 0", self.seed)
@@ -275,9 +275,9 @@ class Runtime(PrintsChanges):
     checkpoint_format: str = "plain"  # or sharded: each process writes its part, while training goes on
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name in ("log_every", "save_every", "keep", "max_rollbacks"):
-            value = getattr(self, name)
-            require(value is not None and value >= 1, name, "at least 1", value)
+            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("telemetry_every", "threads"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1, or None", value)

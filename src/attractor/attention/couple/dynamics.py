@@ -21,7 +21,7 @@ from attractor.attention.couple.force import FORCES
 from attractor.attention.couple.fused import couple, kernel_applies
 from attractor.attention.couple.norm_and_position import NormalisingCoupling, NormAndPosition
 from attractor.attention.stage import Coupling, HeadLayout
-from attractor.errors import require, unknown
+from attractor.errors import require, require_count, unknown
 from attractor.kernels.coupling import Program, integrate, integrate_reference
 
 
@@ -36,11 +36,9 @@ class Dynamics(Coupling):
     zero_start: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.n_steps, int) and self.n_steps >= 1, "n_steps", "an integer of at least 1", self.n_steps
-        )
-        is_number = isinstance(self.dt, int | float)
-        require(is_number and 0 < self.dt < math.inf, "dt", "positive and finite", self.dt)
+        super().__post_init__()
+        require_count("n_steps", self.n_steps)
+        require(0 < self.dt < math.inf, "dt", "positive and finite", self.dt)
         if self.force not in FORCES:
             raise unknown("force", self.force, FORCES)
 

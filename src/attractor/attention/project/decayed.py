@@ -35,6 +35,7 @@ class DecayedHeads(Heads):
     initial_memory: float = 256.0  # positions that each head holds before training
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(1 < self.initial_memory < math.inf, "initial_memory", "above 1 and finite", self.initial_memory)
 
     def build(self, shape: Shape) -> nn.Module:

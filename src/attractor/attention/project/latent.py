@@ -26,7 +26,7 @@ from attractor.attention.norm import RMSNorm
 from attractor.attention.project.heads import split_heads
 from attractor.attention.sigma_reparam import linear
 from attractor.attention.stage import HeadLayout, Projection, Shape
-from attractor.errors import require
+from attractor.errors import require, require_count
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LatentProjection(nn.Module):
         v_dim = shape.head_dim if config.v_dim is None else config.v_dim
         sizes = {"q_latent": q_latent, "kv_latent": kv_latent, "nope_dim": nope, "rope_dim": rope, "v_dim": v_dim}
         for field, size in sizes.items():
-            require(size >= 1, field, "at least 1", size)
+            require_count(field, size)
         require(rope % 2 == 0, "rope_dim", "even", rope, "rotary positions turn pairs of coordinates")
         n_heads = shape.n_heads
         self.kv_latent = kv_latent

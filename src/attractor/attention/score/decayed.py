@@ -35,11 +35,10 @@ from torch import Tensor, nn
 
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
-from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.score.softmax import attention_logits, weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
-from attractor.errors import InputError
 from attractor.kernels.decay import decayed_attention, sums_behind
+from attractor.kernels.precision import without_autocast
 from attractor.taps import listening, tap
 
 
@@ -49,11 +48,11 @@ class Decayed(Scoring):
     def over_pairs(self) -> bool:
         return False  # only pairs within a chunk of the sequence, all of which it computes
 
+    @property
+    def takes_decay(self) -> bool:
+        return True
+
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
-        if not isinstance(layout, DecayedLayout):
-            raise InputError(
-                "project must bring a decay for score Decayed, got one that brings none; choose project=DecayedHeads()"
-            )
         return DecayedScore(layout, scale, dropout)
 
 
@@ -64,6 +63,9 @@ class DecayedScore(nn.Module):
         self.norm = RMSNorm(layout.value, eps=1.0, elementwise_affine=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
+        if v.dtype == torch.float16:  # its largest number is 65,504, which the sum exceeds before (2) bounds it
+            with without_autocast(q):
+                return self.forward(q.float(), k.float(), v.float(), mask, x).to(v.dtype)
         v, log_decay = v[..., :-1], v[..., -1]
         if listening("weights"):
             tap("weights", shares(decayed_weights(q, k, log_decay, mask, self.scale)))

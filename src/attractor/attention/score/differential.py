@@ -45,6 +45,7 @@ class Differential(Scoring):
     window: int | None = later(None)  # keys that a query sees in both maps; None: the whole past
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.form not in FORMS:
             raise unknown("form of differential attention", self.form, FORMS)
         require_scoring(self.softcap, self.z_loss, self.attention_scale, self.window)
@@ -87,7 +88,8 @@ class HalvesDifferential(nn.Module):
             return self.scalar.view(-1, 1, 1)  # (2)
         assert self.vectors is not None
         a1, b1, a2, b2 = self.vectors.unbind()
-        return (a1 @ b1).exp() - (a2 @ b2).exp() + self.lambda_init  # (3)
+        # Sums of products keep their precision under autocast, which would round inner products.
+        return (a1 * b1).sum().exp() - (a2 * b2).sum().exp() + self.lambda_init  # (3)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
         observe(q, k, mask, self.scale, self.softcap)

@@ -41,6 +41,7 @@ class Softmax(Scoring):
     window: int | None = later(None)  # keys that a query sees, itself included; None: the whole past
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_scoring(self.softcap, self.z_loss, self.attention_scale, self.window)
 
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
@@ -62,8 +63,9 @@ def require_scoring(softcap: float | None, z_loss: float, scale: float | None, w
     require(fits, "softcap", "positive and finite, or None", softcap, "None is no soft-cap")
     require(0 <= z_loss < math.inf, "z_loss", "at least 0 and finite", z_loss, "0 is no penalty")
     require(scale is None or 0 < scale < math.inf, "attention_scale", "positive and finite, or None", scale)
-    is_valid = window is None or (isinstance(window, int) and not isinstance(window, bool) and window >= 1)
-    require(is_valid, "window", "an integer of at least 1, or None", window, "1 is the position alone")
+    require(
+        window is None or window >= 1, "window", "an integer of at least 1, or None", window, "1 is the position alone"
+    )
 
 
 def logit_penalty(
@@ -74,11 +76,9 @@ def logit_penalty(
     def logsumexp(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         return attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
 
-    if mask.window is not None:
-        return in_blocks(logsumexp, q, k, k, mask.window).square().mean()
-    z = logsumexp(q, k, k, mask)
+    z = logsumexp(q, k, k, mask) if mask.window is None else in_blocks(logsumexp, q, k, k, mask.window)
     if mask.allowed is None:
-        return z.square().mean()
+        return z.square().sum() / max(z.numel(), 1)
     n_rows = mask.allowed.any(-1).expand(z.shape).sum()
     return z.square().sum() / n_rows.clamp(min=1)
 
