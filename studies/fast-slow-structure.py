@@ -1,6 +1,7 @@
 """Do trained FastSlow models have the properties that the paper proves? (FastSlow, propositions 21 to 23)
 
-The study measures every kind of FastSlow that other studies train, on their runs.
+The study measures the kinds of FastSlow whose equilibria, constraints or slow paths other studies compare, on the runs
+of those studies.
 """
 
 from attractor.papers.fast_slow import BUILT
