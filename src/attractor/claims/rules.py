@@ -367,7 +367,8 @@ class Stays(Rule):
         if diverged:
             return Statement(statement, "fails", f"diverged: {_seeds(diverged)}", n=len(numbers))
         largest, n = max(numbers.values()), len(numbers)
-        part = Statement(statement, "fails", f"the largest of {n} seeds is {largest:.3g}", f"{largest:.3g}", n=n)
+        reason = f"the largest of {n} seeds is {largest:.3g}" if n > 1 else f"the only seed has {largest:.3g}"
+        part = Statement(statement, "fails", reason, f"{largest:.3g}", n=n)
         if largest > self.level:
             return part
         if lost := without_a_number(record, self.quantity, row, column):
