@@ -89,6 +89,12 @@ def test_the_norm_is_that_of_the_whole_jacobian() -> None:
     assert 0 < measured.entropy < 0.95
 
 
+def test_without_a_norm_rounding_makes_no_ties_of_logits() -> None:
+    """Criterion: logits of 1e18 differ by far more than 1, so attention is one token and |J| that of two matrices. In
+    fp32 some are equal by rounding, and |J| is 2e6."""
+    assert 10 < norm_by_tokens(8, "none", 4.0, seed=0).value < 1e3
+
+
 def test_random_maps_of_a_seed_differ_only_as_requested() -> None:
     """Criterion: each seed has one start and, for a norm and a number of heads, one map."""
     starts = [random_map(8, heads, norm, 1.0, seed=3).start for heads, norm in ((1, "unit"), (4, "unit"), (4, "none"))]

@@ -123,6 +123,15 @@ def test_the_study_of_the_page_runs(file: Path) -> None:
     code, said = attractor(file.parent, "study", "run", file.name, "--workers", "1", "--root", "runs")
     assert code == 0
     assert "[3/3]" in said
+    (run,) = (path.parent for path in file.parent.glob("runs/runs/*/config.json") if '"Turn"' in path.read_text())
+    words = ("generate", str(run), "--max-new-tokens=4", "--prompt=def")
+    code, said = attractor(file.parent, *words)
+    assert code == 2
+    assert "--study FILE" in said
+    code, said = attractor(file.parent, *words, f"--study={file.name}")
+    assert code == 0
+    assert f"'{file.name}' is Python code from outside" in said
+    assert "def" in said
 
 
 def attractor(folder: Path, *words: str) -> tuple[int, str]:

@@ -75,8 +75,8 @@ class Stage(PrintsChanges, ABC):
         kind = values.pop("kind", None)
         if kind not in cls.kinds():
             see = (
-                "one of your own is known in Python once attractor.study.load_study has executed the file that defines "
-                "it; commands know those of attractor alone"
+                "one of your own is known once the file that defines it has been executed, by --study FILE on the "
+                "command line and by attractor.study.load_study in Python"
             )
             raise unknown(f"{cls.stage} stage", kind, cls.kinds(), see)
         chosen = cls.kinds()[kind]

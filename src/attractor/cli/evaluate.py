@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import dtype_of
+from attractor.cli.study_code import OfStudy, define_mechanisms
 from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, not_installed, require
 from attractor.train.config import Runtime, data_of
@@ -57,6 +58,7 @@ class EvaluateArguments:
     ] = None
     max_batches: Annotated[int | None, arg(help="batches of each set; by default as in training, all of a file")] = None
     checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
+    study: OfStudy = None
     dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training or as stored")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[Path | None, arg(help="folder for evaluation.json and its figures")] = None
@@ -73,6 +75,7 @@ class EvaluateArguments:
 def evaluate(args: EvaluateArguments, console: Console) -> None:
     if args.out is not None and args.out.is_file():
         raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
+    define_mechanisms(args.study, console)
     if args.tasks:
         args.refuse((*OF_RUNS, *OF_TEXTS), "with --tasks")
         _tasks(args, console)

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import MEASURED, dtype_of
+from attractor.cli.study_code import OfStudy, define_mechanisms
 from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, RunInterrupted, require
 from attractor.train.config import Runtime
@@ -43,6 +44,7 @@ class MeasureArguments:
     dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need one of the first two")] = "fp32"
     seed: Annotated[int, arg(help="seed of the choice of passages")] = 0
     checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
+    study: OfStudy = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[Path | None, arg(help="folder for measures.json, figures and a page")] = None
 
@@ -54,6 +56,7 @@ def measure(args: MeasureArguments, console: Console) -> None:
     from attractor.progress import progress
     from attractor.runs.machine import environment
 
+    define_mechanisms(args.study, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
     dtype_of(args.dtype, MEASURED)  # refused before a text is read, as are folders without a model
     for path in args.models:

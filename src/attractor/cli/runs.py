@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 from attractor.attention.presets import preset
 from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, command_class
+from attractor.cli.study_code import OfStudy, define_mechanisms
 from attractor.cli.study_ending import report_study
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed
 from attractor.runs.configuration import config_hash
@@ -85,6 +86,7 @@ class GenerateArguments:
     ] = None
     seed: Annotated[int, arg(help="seed of the sampling")] = 0
     checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
+    study: OfStudy = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
 
 
@@ -291,6 +293,7 @@ def generate(args: GenerateArguments, console: Console) -> None:
     from attractor.train.samples import continuation
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_of_run
 
+    define_mechanisms(args.study, console)
     tokenizer = tokenizer_of_run(RunFolder.open(args.run))
     settings = saved_settings(args.run)
     sampling = {"temperature": TEMPERATURE} | ({} if settings is None else settings.sampling)

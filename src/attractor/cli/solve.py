@@ -11,6 +11,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.cli.console import say
+from attractor.cli.study_code import OfStudy, define_mechanisms
 from attractor.errors import InputError
 from attractor.train.config import Runtime
 
@@ -34,6 +35,7 @@ class SolveArguments:
     seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
     exact: Annotated[bool, arg(help="solve by search, without a model")] = False
     checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
+    study: OfStudy = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[Path | None, arg(help="picture of the iterations: FILE.svg, .png or .gif")] = None
 
@@ -51,6 +53,7 @@ def solve(args: SolveArguments, console: Console) -> None:
     if not args.exact and args.run is None:
         raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
     require(not args.exact or args.votes == 1, "votes", searches, args.votes, "leave it out")
+    require(not args.exact or args.study is None, "study", searches, str(args.study), "leave it out")
     if args.out is not None:
         require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
         rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
@@ -59,6 +62,7 @@ def solve(args: SolveArguments, console: Console) -> None:
     board = sudoku.parse_puzzle(_text_of(args.puzzle))
     exact = sudoku.answer(board)
     if args.run is not None:
+        define_mechanisms(args.study, console)
         _by_model(args, _run_for(board, args.run, args), board, exact, console)
         return
     console.print(sudoku.show(exact.solution, board), markup=False, highlight=False)

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console_table import console_table
 from attractor.errors import InputError
-from attractor.runs.machine import is_tracked
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
@@ -89,16 +89,6 @@ class StudyRunArguments(StudyPlanArguments):
 def refuse_missing(results: Path) -> None:
     if results != RESULTS and not results.is_dir():
         raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
-
-
-def announce_code(file: Path, console: Console) -> None:
-    """Say that a study's file is code that is executed, unless it belongs to attractor's repository."""
-    if file.is_file() and file.suffix == ".py" and not is_tracked(file):  # others are refused
-        console.print(
-            f"'{file}' is Python code from outside of attractor's repository, and is executed now",
-            markup=False,
-            soft_wrap=True,
-        )
 
 
 def study_run(args: StudyRunArguments, console: Console) -> None:

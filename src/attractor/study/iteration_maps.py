@@ -85,8 +85,8 @@ def iteration_maps(seed: int) -> dict[str, Any]:
 def random_map(n_tokens: int, n_heads: int, norm: str, gain: float, seed: int) -> StateMap:
     """Return (1) for one sequence and its start x = c, in fp64. All norms and numbers of heads share the same draws.
 
-    Without a norm, states reach 1e10 and logits 1e20. In fp32 such logits are equal by rounding, and the softmax of equal
-    logits has a derivative that the exact map lacks: |J| came out at 1e7 in place of 1e2.
+    Without a norm, states reach 1e10 and logits 1e20. In fp32 some logits are equal by rounding, and the softmax of
+    equal logits has a derivative that the exact map lacks: |J| came out as 1e7 in place of 3e2.
     """
     config = ItrSAConfig(d_model=D_MODEL, n_heads=n_heads, d_ff=D_MODEL, max_seq_len=n_tokens, norm=norm, blank=None)
     model = config.build(seed).eval()
