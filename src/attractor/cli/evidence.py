@@ -53,7 +53,7 @@ class AdviseArguments:
         str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
     ] = None
     budget: Annotated[str, arg(help="time that the pilot may take here, as 90s, 10m or 2h")] = "10m"
-    margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats")] = 0.01
+    margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats per token")] = 0.01
     alpha: Annotated[float, arg(help="accepted chance of a wrong answer, over all looks and rivals")] = 0.05
     max_seeds: Annotated[int, arg(help="most seeds per mechanism")] = 8
     rivals: Annotated[tuple[str, ...], arg(help="mechanisms to compare with standard attention")] = (
