@@ -1,9 +1,9 @@
 """Does coupling in pretraining help or harm fine-tuning? (CoupledQK, table 7)
 
 Every run starts from the run of its row and seed in the coupling ablation at the same scale. `smoke` uses no GLUE: its
-columns are lines of Python's standard library in the shapes of the three tasks. `laptop` uses SST-2 alone, in a folder
-`glue` of ATTRACTOR_DATA, and a learning rate for a small model. `bench` and `paper` use the Hub's GLUE and the paper's
-numbers of epochs.
+columns are lines of Python's standard library in the shapes of the three tasks. `laptop` and `desk` use SST-2 alone, in
+a folder `glue` of ATTRACTOR_DATA, and learning rates for small models. `bench` and `paper` use the Hub's GLUE and the
+paper's numbers of epochs.
 """
 
 from math import ceil
@@ -47,6 +47,19 @@ STUDY = Study(
         "laptop": Scale(
             SMALL.replace(glue_data="glue", n_steps=600, warmup_steps=60, eval_every=150),
             seeds=(0, 1, 2, 3, 4),
+            columns=Axis("task", {"SST-2": {"glue_task": "sst2"}}),
+        ),
+        "desk": Scale(
+            SMALL.replace(
+                glue_data="glue",
+                lr=1e-3,
+                n_steps=1_200,
+                warmup_steps=120,
+                eval_every=300,
+                precision="bf16",
+                compile=True,
+            ),
+            seeds=(0, 1, 2, 3),
             columns=Axis("task", {"SST-2": {"glue_task": "sst2"}}),
         ),
         "bench": Scale(FINE_TUNING.replace(precision="bf16", glue_tokenizer="encyclopedic-gpt2"), seeds=(0, 1)),
