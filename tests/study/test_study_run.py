@@ -180,10 +180,11 @@ def test_a_study_in_which_all_runs_fail_has_no_report(corpus, tmp_path):
 
 
 def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path):
-    before = study(corpus, name="before")
+    before = study(corpus, name="before", seeds=(0, 1, 2))
     after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
-    record, failures, _ = carried_out(after, tmp_path)
+    record, failures, said = carried_out(after, tmp_path)
     assert not failures
+    assert "seed 2" not in said  # from which no run starts
     for cell in record.cells:
         assert cell.config["start"]
     scratch = carried_out(study(corpus, name="scratch", base=BASE.replace(lr=1e-4, n_steps=3)), tmp_path)[0]

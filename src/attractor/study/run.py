@@ -244,9 +244,12 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         raise InputError("rows cannot be chosen in a study of times, because all rows are timed in turns; leave it out")
     refuse_foreign_folder(conduct.folder_of(study))
     if study.pretrained is not None:
-        dict(study.configs(conduct.scale, (conduct.seeds or study.on(conduct.scale).seeds)[0]))  # refuses missing data
+        seeds = conduct.seeds or study.on(conduct.scale).seeds
+        dict(study.configs(conduct.scale, seeds[0]))  # refuses missing data
         rows = study.pretrained.rows.only(study.rows.labels)
-        before = plan_study(replace(study.pretrained, rows=rows, control=False), conduct, runtime)
+        before = plan_study(
+            replace(study.pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime
+        )
         print_line(console, f"first, the runs from which this study starts: those of {study.pretrained.name}")
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
