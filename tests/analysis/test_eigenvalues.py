@@ -240,3 +240,14 @@ def test_a_tangent_space_has_no_eigenvalues_for_its_normals(n_rows: int) -> None
         assert eigenvalues(step, x, tangent=sphere_tangent()).shape == (12,)
         with pytest.raises(InputError, match="k must be at most 12, the dimension of the tangent space, got 13"):
             leading_eigenvalues(step, x, k=13, tangent=sphere_tangent())
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e22])
+def test_squares_that_overflow_or_vanish_do_no_harm(size: float) -> None:
+    """Criterion: the eigenvalues and the oscillatory share of a scaled map, in fp32, are those of the map, scaled."""
+    matrix = torch.randn(600, 600, generator=torch.Generator().manual_seed(0)) / 600**0.5
+    found = estimate_eigenvalues(lambda x: (size * matrix) @ x, torch.zeros(600), k=2).values
+    exact = estimate_eigenvalues(lambda x: matrix @ x, torch.zeros(600), k=2).values
+    torch.testing.assert_close(found.abs() / size, exact.abs(), rtol=1e-3, atol=0)
+    turn = size * torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    assert float(oscillatory_share(lambda x: turn @ x, torch.zeros(2)).share) == pytest.approx(1.0)

@@ -1,5 +1,6 @@
 """Corpora in memory give the same documents from every file format, and content that is not text is refused."""
 
+import codecs
 import csv
 import gzip
 import io
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from attractor.corpus import compression, in_memory, readers
 from attractor.corpus.in_memory import documents_at
 from attractor.corpus.prepare import Preparation, prepare
+from attractor.corpus.sources import documents, open_source
 from attractor.errors import InputError
 from attractor.tasks.text import Text, load_corpus
 
@@ -154,6 +156,38 @@ def test_a_file_without_text_is_refused_in_one_line(tmp_path: Path, name: str, c
     with pytest.raises(InputError, match=message) as caught:
         documents_at(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text\nx\n".encode("utf-16"), "table must be UTF-8 text, but the columns' names .* iconv -f utf-16"),
+        ("a.csv", b"text,text\nx,y\n", "columns must have different names, and .* has two of 'text'; rename one"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_as_a_stream_too(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(documents(open_source(tmp_path / name), max_bad=0))
+
+
+def test_half_a_surrogate_pair_in_json_is_no_matter_of_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": "ab\\ud83d"}\n')
+    with pytest.raises(
+        InputError, match="half a surrogate pair at character 2 of column 'text'; mend or remove"
+    ) as said:
+        list(documents(open_source(tmp_path / "a.jsonl"), max_bad=0))
+    assert "iconv" not in str(said.value)
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["plain", "with a mark"])
+@pytest.mark.parametrize("name", ["a.txt", "A.TXT"])
+def test_a_byte_order_mark_and_capitals_change_no_document(tmp_path: Path, name: str, mark: bytes) -> None:
+    (tmp_path / name).write_bytes(mark + b"one\n<|endoftext|>\ntwo")
+    for found in (documents_at(tmp_path / name), documents(open_source(tmp_path / name), max_bad=0)):
+        assert [text.strip() for _, text in found] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.json", "a.parquet", "a.txt"])

@@ -174,7 +174,7 @@ def test_a_missing_column_is_refused_with_the_existing_ones(tmp_path: Path, name
     [
         (b"{'text': 1}", "not JSON: Expecting property name"),
         (b'{"text": "\xff"}', "not UTF-8 at byte 10"),
-        (b'{"text": "\\ud800"}', "not UTF-8 at character 0"),
+        (b'{"text": "\\ud800"}', "half a surrogate pair at character 0 of column 'text'"),
         (b"[1]", "not a JSON object"),
         (b'{"title": "x"}', "no column 'text'"),
         (b'{"text": 5}', "column 'text' holds no text but int"),

@@ -17,7 +17,7 @@ from attractor.statistics.intervals import (
     smallest_detectable,
     summary,
 )
-from attractor.statistics.spread import spread_ratio
+from attractor.statistics.spread import brown_forsythe, spread_ratio
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
@@ -136,3 +136,23 @@ def test_the_interval_covers_the_truth_as_often_as_its_level(n, level):
     draws = np.random.default_rng(n).normal(2.0, 3.0, (2000, n))
     covered = np.mean([found.low <= 2.0 <= found.high for found in (mean_interval(values, level) for values in draws)])
     assert abs(covered - level) < 4 * math.sqrt(level * (1 - level) / 2000)
+
+
+def test_differences_are_those_of_the_numbers_as_written() -> None:
+    """Criterion: 2.0500 - 2.0499 and 2.0501 - 2.0500 are equal, as their decimals are."""
+    differences = seed_differences({0: 2.0500, 1: 2.0501}, {0: 2.0499, 1: 2.0500})
+    assert differences == {0: 0.0001, 1: 0.0001}
+    assert math.isnan(seed_differences({0: math.nan}, {0: 1.0})[0])
+
+
+def test_the_bootstrap_interval_does_not_depend_on_the_unit() -> None:
+    values = [7.0, 8.0, 9.0, 7.0, 8.0, 8.0]
+    whole, tenth = (bootstrap_interval(x).interval for x in (values, [value / 10 for value in values]))
+    assert whole is not None
+    assert tenth is not None
+    assert tenth.high == pytest.approx(whole.high / 10)
+    assert tenth.low == pytest.approx(whole.low / 10)
+
+
+def test_groups_that_are_equal_up_to_rounding_have_no_spread_to_compare() -> None:
+    assert brown_forsythe([0.3] * 5 + [0.1 + 0.2] * 5, [0.5] * 10).p is None

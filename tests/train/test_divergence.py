@@ -93,6 +93,18 @@ def test_absurd_rates_end_in_a_true_line_with_a_good_checkpoint(
     assert "no checkpoint is good" in line or is_finite(tmp_path / "checkpoints" / line.split("is ")[-1].split(";")[0])
 
 
+@pytest.mark.parametrize("n_steps", [4, 5])
+def test_a_run_that_ended_diverged_does_not_finish_when_its_command_is_repeated(
+    config: TrainConfig, tmp_path: Path, n_steps: int
+) -> None:
+    """Criterion: it stops again, also where no step is left, and has no summary, with which it would enter means."""
+    config = config.replace(lr=1e30, warmup_steps=0, max_bad_steps=3, n_steps=n_steps)
+    for _ in range(3):
+        with pytest.raises(RunStopped, match="not finite"):
+            train(config, tmp_path, Runtime(device="cpu"))
+    assert RunFolder.open(tmp_path).summary() is None
+
+
 def test_the_last_good_checkpoint_outlives_all_that_follow_it(
     config: TrainConfig, tmp_path: Path, overflow: Callable[[Callable[[Run], bool]], None]
 ) -> None:

@@ -44,7 +44,7 @@ def test_each_changes_the_run_and_resumes_exactly(
     config: TrainConfig, tmp_path: Path, interrupt_during: Callable, case: str, attention: str
 ) -> None:
     """Criterion: after interruptions at steps 3 and 8 the weights are the same to the bit, and differ from a run
-    without the intervention."""
+    without the intervention. The count of clips goes on, too."""
     config = config.replace(attention=attention)
     changed = config.replace(**CASES[case])
     train(config, tmp_path / "without", RUNTIME)
@@ -58,6 +58,8 @@ def test_each_changes_the_run_and_resumes_exactly(
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
     assert any(name not in without or not torch.equal(value, without[name]) for name, value in whole.items())
     assert RunFolder.open(tmp_path / "whole").config == changed.identity(changed.build_task())
+    whole, parts = (list(RunFolder.open(tmp_path / run).metrics()) for run in ("whole", "parts"))
+    assert [record.get("clips") for record in whole] == [record.get("clips") for record in parts]
 
 
 def test_metrics_record_the_effect_of_interventions(config: TrainConfig, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.loop import train
 from attractor.train.stacked_loop import StackedRun, train_stack
-from attractor.train.telemetry import MOST_LOOKS, trajectories
+from attractor.train.telemetry import MOST_LOOKS, over_training, trajectories
 
 SMALL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64, pool_factor=3)
 LENGTH = 26  # the tokens form nine blocks, of which eight are read
@@ -285,3 +285,13 @@ def test_tensorboard_shows_the_vitals(fast_slow: TrainConfig, tmp_path: Path) ->
             assert at_step[f"slow_memory/{call}"] == pytest.approx(memory)
         for number, trace in enumerate(look["residual"]):
             assert at_step[f"residual/{number}"] == pytest.approx(max(trace))
+
+
+def test_a_number_that_was_not_finite_is_null_in_the_summary() -> None:
+    """Criterion: metrics hold null for it, and the run still ends with a summary."""
+    assert summary_of_vitals([{"gate": None}, {"gate": 0.1}])["gate_largest"] is None
+    looks = [
+        {"max_logit": [[1.0, None]], "logit_change": [[0.5]]},
+        {"max_logit": [[2.0, 3.0]], "logit_change": [[0.7]]},
+    ]
+    assert over_training(looks) == {"max": None, "change": pytest.approx(0.6)}

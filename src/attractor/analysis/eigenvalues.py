@@ -29,6 +29,7 @@ from torch import Tensor
 from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
 from attractor.analysis.finite_time import start_frame
 from attractor.analysis.jacobian import Jacobian
+from attractor.analysis.lanczos import or_one
 from attractor.analysis.state import Step, require_at_most, require_count, warn_unconverged
 from attractor.analysis.tangent import Tangent
 from attractor.errors import unknown
@@ -132,7 +133,10 @@ def _krylov_schur(
     while True:
         for m in range(first, n_most):
             n_products += 1
-            column, length, v = _extended(j, basis[..., : m + 1], seed=n_products)
+            w = j.times(basis[..., m : m + 1])
+            if n_products == 1:  # numbers of the order of 1 neither overflow nor vanish when they are squared
+                unit = or_one(w.abs().amax(1, keepdim=True))
+            column, length, v = _extended(j, basis[..., : m + 1], w / unit, seed=n_products)
             h[:, : m + 1, m] = column
             if m + 1 < n_most:
                 h[:, m + 1, m] = length
@@ -144,7 +148,7 @@ def _krylov_schur(
         largest = theta.abs().amax(-1, keepdim=True)
         residual = residual / torch.where(largest == 0, 1.0, largest)
         if (residual <= tolerance).all() or n_products + n_most - n_kept > max_products:
-            return theta, residual, n_products
+            return theta * unit.view(-1, 1).double().cpu(), residual, n_products
         for sample in range(j.n_samples):
             t, q = _wanted_first(h[sample], n_kept, by)
             h[sample] = 0
@@ -155,12 +159,11 @@ def _krylov_schur(
         first = n_kept
 
 
-def _extended(j: Jacobian, basis: Float[Tensor, "B n m"], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _extended(j: Jacobian, basis: Float[Tensor, "B n m"], w: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Extend (1) by one column: return the new column of H, b, and the next vector.
 
     Where the space is invariant, the next vector is a new random one.
     """
-    w = j.times(basis[..., -1:])
     full_length = w.norm(dim=(1, 2))
     column = torch.zeros_like(basis[:, 0])
     for _ in range(2):

@@ -29,5 +29,5 @@ def normalised_entropy(
         allowed = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device)
     n_allowed = allowed.sum(-1).expand(entropy.shape)
     has_choice = n_allowed > 1
-    shares = torch.where(has_choice, entropy / n_allowed.clamp(min=2).log(), 0.0)
+    shares = torch.where(has_choice, entropy / n_allowed.clamp(min=2).to(entropy.dtype).log(), 0.0)
     return shares.sum(-1) / has_choice.sum(-1)  # (2)

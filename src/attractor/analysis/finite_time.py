@@ -116,7 +116,7 @@ def finite_time(
         bounds = torch.zeros_like(logs) if complete else _bounds(logs, all_sweeps, 2 * n_sweeps, start.dim)
         rounding = rounding + torch.finfo(x.dtype).eps * logs.abs() / n_steps
         error = (bounds / n_steps + rounding)[:, :k].masked_fill(logs[:, :k].isneginf(), 0.0).amax(-1)
-        if (error <= tolerance).all():
+        if complete or (error <= tolerance).all():  # further sweeps of a complete frame would leave its rounding
             break
     exponents, error = (start.result(values.to(x.dtype)) for values in (logs[:, :k] / n_steps, error))
     return FiniteTime(exponents, error, n_sweeps, tolerance)

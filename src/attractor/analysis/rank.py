@@ -26,7 +26,10 @@ class SpectralProfile(NamedTuple):
 
 def spectral_profile(weights: Float[Tensor, "*batch T S"]) -> SpectralProfile:
     """Return all three measures from one decomposition."""
-    sigma = torch.linalg.svdvals(weights.to(torch.promote_types(weights.dtype, torch.float32)))
+    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    finite = wide.isfinite().all(-1).all(-1)
+    sigma = torch.linalg.svdvals(torch.where(finite[..., None, None], wide, 0.0))
+    sigma = sigma.masked_fill(~finite.unsqueeze(-1), torch.nan)
     total = sigma.sum(-1)
     return SpectralProfile(
         total.square() / sigma.square().sum(-1),  # (1)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attractor.analysis.effort import USUAL, Effort, takes_effort
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
-from attractor.analysis.lanczos import extreme_eigenvalues, largest_singular_value
+from attractor.analysis.lanczos import extreme_eigenvalues, largest_singular_value, or_one
 from attractor.analysis.state import Step, require_count, warn_unconverged
 from attractor.analysis.tangent import Tangent
 
@@ -62,13 +62,10 @@ def symmetric_extremes(
     """Return the smallest and the largest eigenvalue of S; the tolerance is relative to the larger modulus."""
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
     tolerance, max_iterations = effort.limits(1e-4, 200)
-    extremes = extreme_eigenvalues(
-        lambda v: (j.times(v) + j.transposed_times(v)) / 2,
-        partial(j.random_columns, 1),
-        tolerance,
-        max_iterations,
-    )
-    _warn(extremes.error, tolerance, extremes.n_iterations)
+    part = _Part(j, 1)
+    extremes = extreme_eigenvalues(part, partial(j.random_columns, 1), tolerance, max_iterations)
+    error = extremes.error + part.rounding(torch.maximum(extremes.smallest.abs(), extremes.largest.abs()))
+    _warn(error, tolerance, extremes.n_iterations)
     return j.result(extremes.smallest), j.result(extremes.largest)
 
 
@@ -78,14 +75,9 @@ def antisymmetric_norm(
 ) -> Tensor:
     """Return the largest singular value of A, which is the largest modulus of its imaginary eigenvalues."""
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
-
-    def antisymmetric(v: Tensor) -> Tensor:
-        return (j.times(v) - j.transposed_times(v)) / 2
-
-    estimate = largest_singular_value(
-        antisymmetric, lambda v: -antisymmetric(v), partial(j.random_columns, 1), *effort.limits(1e-4, 200)
-    )
-    _warn(estimate.error, estimate.tolerance, estimate.n_iterations)
+    part = _Part(j, -1)
+    estimate = largest_singular_value(part, lambda v: -part(v), partial(j.random_columns, 1), *effort.limits(1e-4, 200))
+    _warn(estimate.error + part.rounding(estimate.norm), estimate.tolerance, estimate.n_iterations)
     return j.result(estimate.norm)
 
 
@@ -109,6 +101,8 @@ def oscillatory_share(
         probes = torch.randint(0, 2, (j.n_samples, j.dim, n_probes), generator=generator).to(x.dtype) * 2 - 1
     probes = probes.to(x.device)
     products, transposed = j.times(probes), j.transposed_times(probes)
+    unit = or_one(torch.maximum(products.abs(), transposed.abs()).amax((1, 2), keepdim=True))
+    products, transposed = products / unit, transposed / unit  # no square overflows or vanishes
     symmetric, antisymmetric = ((products + sign * transposed).div(2).square().sum(1) for sign in (1, -1))  # (4)
     total = symmetric + antisymmetric
     mean = total.mean(-1)
@@ -118,6 +112,26 @@ def oscillatory_share(
     residual = antisymmetric - share.unsqueeze(-1) * total
     error = torch.zeros_like(share) if exact else residual.std(-1) / positive / n_probes**0.5
     return OscillatoryShare(j.result(share), j.result(error))
+
+
+class _Part:
+    """v -> (J v + sign J'v) / 2, which notes how large the terms are: where they cancel, their rounding is left."""
+
+    def __init__(self, j: Jacobian, sign: int) -> None:
+        self._j, self._sign = j, sign
+        self._largest = torch.zeros(j.n_samples, dtype=j.x.dtype, device=j.x.device)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        pushed, pulled = self._j.times(v), self._j.transposed_times(v)
+        size = v.norm(dim=(1, 2))
+        growth = torch.where(size > 0, pushed.norm(dim=(1, 2)) / size, 0.0)
+        self._largest = torch.maximum(self._largest, growth)
+        return (pushed + self._sign * pulled) / 2
+
+    def rounding(self, size: Tensor) -> Tensor:
+        """Return the error of rounding relative to the size of the part; 0 for a part that is exactly 0."""
+        eps = torch.finfo(size.dtype).eps
+        return torch.where(size > 0, 8 * eps * self._largest / size, 0.0)
 
 
 def _warn(error: Tensor, tolerance: float, n_iterations: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from attractor.analysis.lanczos import or_one
 from attractor.analysis.state import require_count
 from attractor.errors import InputError
 
@@ -35,6 +36,7 @@ def sphere_tangent(n_channels: int | None = None, gain: Tensor | None = None) ->
             raise InputError(f"n_channels must divide the last dimension {x.shape[-1]}, got {width}; take a divisor")
         normal = x if gain is None else x / gain.detach().square()
         m, grouped = (z.unflatten(-1, (-1, width)) for z in (normal, v))
+        m = m / or_one(m.abs().amax(-1, keepdim=True))  # no square overflows or vanishes
         length = m.norm(dim=-1, keepdim=True)
         if not (length > 0).all():
             raise InputError(

@@ -109,8 +109,8 @@ class QKClip:
     """Clip after every step of the optimizer, or of the last of several in each round, until `remove()`.
 
     `last` holds the maxima of the last step by layer. `n_clipped` counts clipped heads over all steps. A checkpoint
-    needs no state of the clip, since observations last from one step to the next only. On several processes the maxima
-    are those of `process_group`: one group, several, or () for this process alone. Left out, it follows from a
+    needs no other state of the clip, since observations last from one step to the next only. On several processes the
+    maxima are those of `process_group`: one group, several, or () for this process alone. Left out, it follows from a
     DistributedDataParallel wrapper that is given as the model, or from the mesh of sharded weights.
     """
 
@@ -139,12 +139,17 @@ class QKClip:
         self._was_cut = False
         self._hooks = around_steps(self.optimizers, None, self._after)
         self.last: dict[str, HeadMaxima] = {}
+        self.count_from(0)
+
+    def count_from(self, n_before: int) -> None:
+        """Continue a count of clipped heads, as that of a run that is resumed."""
+        self._n_before = n_before
         self._n_clipped: Tensor | None = None
 
     @property
     def n_clipped(self) -> int:
         """How often a head was clipped, over all layers and steps."""
-        return 0 if self._n_clipped is None else int(self._n_clipped)
+        return self._n_before + (0 if self._n_clipped is None else int(self._n_clipped))
 
     @property
     def optimizer(self) -> Optimizer:

@@ -81,8 +81,8 @@ def _texts_in(path: Path, name: str) -> list[Document]:
     for block in checked_blocks(path):
         content.write(block)
         _check_fits(content.tell(), path)
-    text = content.getvalue()
-    if not plain_name(name).endswith(".txt"):
+    text = content.getvalue().removeprefix(codecs.BOM_UTF8)
+    if not plain_name(name).lower().endswith(".txt"):
         return [(name, text)]
     parts = SEPARATOR_LINE.split(text)
     return [(name, text)] if len(parts) == 1 else [(f"{name}#{i}", part) for i, part in enumerate(parts)]

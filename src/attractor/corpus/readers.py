@@ -1,5 +1,6 @@
 """Read files of many documents record by record, with the memory of a few records whatever the size of the file."""
 
+import codecs
 import csv
 import io
 import json
@@ -72,7 +73,7 @@ def read_text(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[
                 block = opened.file.read(READ_SIZE)
                 pending += block
                 ended = not block
-            begin = 0
+            begin = len(codecs.BOM_UTF8) if not start and pending.startswith(codecs.BOM_UTF8) else 0
             while len(pending) - begin > LONGEST_TEXT + MARGIN or (ended and begin < len(pending)):
                 separator = _separator(pending, begin)
                 if separator and separator.start() - begin <= LONGEST_TEXT:
@@ -177,11 +178,22 @@ def table_lines(path: Path) -> Iterator[tuple[int, float, Any]]:
             else:
                 if cells is None:
                     return
+                if not n_columns and not _is_text("".join(cells)):
+                    raise InputError(
+                        f"table must be UTF-8 text, but the columns' names in '{path}' are not; convert it, as by: "
+                        "iconv -f utf-16 -t utf-8 FILE > NEW (or -f latin-1)"
+                    )
                 n_columns = n_columns or len(cells)
-                if len(cells) not in (0, n_columns):
+                if n_columns and any("\0" in cell for cell in cells):
+                    cells = FlawError("no text but binary data, with a NUL character")
+                if isinstance(cells, list) and len(cells) not in (0, n_columns):
                     cells = FlawError(f"{len(cells)} fields where the header has {n_columns}")
             if cells:
                 yield line, opened.read, cells
+
+
+def _is_text(name: str) -> bool:
+    return "\0" not in name and not any("\udc80" <= char <= "\udcff" for char in name)
 
 
 def _bounded(lines: io.TextIOWrapper, path: Path) -> Iterator[str]:
@@ -330,6 +342,8 @@ def has_known_suffix(name: str) -> bool:
 
 
 def check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
+    if twice := [column for column in wanted if columns.count(column) > 1]:
+        raise InputError(f"columns must have different names, and '{path}' has two of '{twice[0]}'; rename one")
     missing = [column for column in wanted if column not in columns]
     if missing:
         raise InputError(

@@ -6,6 +6,7 @@ by many threads.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -56,6 +57,7 @@ class Source(Protocol):
         """Return the text of the record, or raise a FlawError."""
 
 
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 CONVERT = "convert the file, as by: iconv -f latin-1 -t utf-8 FILE > NEW"
 
 
@@ -81,6 +83,10 @@ def parse_line(raw: bytes, columns: Sequence[str]) -> str:
         raise FlawError(f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise FlawError("not a JSON object")
+    for column in columns:
+        # JSON may escape half of a pair, which is no character. The file itself is UTF-8.
+        if isinstance(text := row.get(column), str) and (half := HALF_A_PAIR.search(text)):
+            raise FlawError(f"half a surrogate pair at character {half.start()} of column '{column}'")
     return parse_row(row, columns)
 
 

@@ -5,6 +5,7 @@ the start of a line if one is near. So the passages are spread over the text and
 """
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -15,9 +16,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attractor.corpus.columns import columns_from
-from attractor.corpus.compression import is_compressed
+from attractor.corpus.compression import is_compressed, plain_name
 from attractor.corpus.data_paths import locate
-from attractor.corpus.documents import CORPORA
+from attractor.corpus.documents import CORPORA, SEPARATOR_LINE
 from attractor.corpus.in_memory import checked_blocks
 from attractor.corpus.readers import TEXT, format_of
 from attractor.corpus.shards import is_prepared
@@ -28,6 +29,7 @@ LONGEST = 2**26  # characters of a text that are read; a passage has a few hundr
 LONGEST_TOKEN = 16  # characters per token, at most on average
 NEAR = 400  # characters in which the start of a line is searched
 BETWEEN = "\n\n"  # separates documents
+SEPARATOR = re.compile(SEPARATOR_LINE.pattern.decode(), re.MULTILINE)
 
 
 def text_of(name: str, column: str | None = None) -> str:
@@ -37,7 +39,8 @@ def text_of(name: str, column: str | None = None) -> str:
         if path.is_file() and format_of(path.name) in (None, TEXT) and not is_compressed(path.name):
             if column is not None:
                 raise InputError(f"column must be left out with plain text, got '{column}' for '{name}'; leave it out")
-            return _beginning_of(path)
+            text = _beginning_of(path)
+            return SEPARATOR.sub(BETWEEN, text) if plain_name(path.name).lower().endswith(".txt") else text
         if is_prepared(path):
             raise InputError(
                 f"on must be text, but '{name}' is a corpus of one tokenizer's tokens; give the text that it is made of"
@@ -81,7 +84,7 @@ def _beginning_of(path: Path) -> str:
         if content.tell() >= 4 * LONGEST:  # a character has at most four bytes
             break
     content.seek(0)
-    return io.TextIOWrapper(content, encoding="utf-8", errors="ignore").read(LONGEST)
+    return io.TextIOWrapper(content, encoding="utf-8", errors="ignore", newline="").read(LONGEST)
 
 
 def _line_near(stretch: str, at: int) -> int:

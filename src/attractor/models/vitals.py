@@ -167,8 +167,9 @@ def summary_of_vitals(records: Sequence[Mapping[str, Any]]) -> Record:
     looks = [record for record in records if "gate" in record]
     if not looks:
         return {}
-    last = looks[-1]
-    summary = {"gate": last["gate"], "gate_largest": max(abs(look["gate"]) for look in looks)}
+    last, gates = looks[-1], [look["gate"] for look in looks]
+    # Null stands for a number that was not finite.
+    summary = {"gate": last["gate"], "gate_largest": None if None in gates else max(map(abs, gates))}
     summary |= {name: last[name] for name in ("fast_change", "slow_change", "slow_memory_by_head") if name in last}
     means = {"slow_memory": last.get("slow_memory"), "residual": [trace[-1] for trace in last.get("residual", [])]}
     summary |= {name: fmean(values) for name, values in means.items() if values and None not in values}

@@ -7,8 +7,9 @@ at the last measurement. A chart appears if some run has its numbers.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain, count
 from math import isfinite
 from operator import attrgetter
 
@@ -84,14 +85,14 @@ INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; 
 @lru_cache(maxsize=1)
 def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
     """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
-    return (
-        *_losses(judged),
-        *_layered(judged),
-        *_traced(judged),
-        *_by_head(judged),
-        *_of_blocks(judged),
-        *_of_dynamics(judged),
-    )
+    makers = (_losses, _layered, _traced, _by_head, _of_blocks, _of_dynamics)
+    made: dict[str, Chart] = {}
+    for chart in (chart for make in makers for chart in make(judged)):
+        # Two titles may differ in signs or letters that names do not have.
+        names = chain([chart.name], (f"{chart.name}-{n}" for n in count(2)))
+        name = next(name for name in names if name not in made)
+        made[name] = replace(chart, name=name)
+    return tuple(made.values())
 
 
 def slug(name: str) -> str:

@@ -53,7 +53,7 @@ REASONS: dict[ComparisonOutcome, str] = {
     "one seed": "one seed: no interval",
     "not judged": "not judged: not sensitive",
     "no pairs": "no seed in common with the baseline",
-    "not finite": "not finite: a run diverged",
+    "not finite": "not finite: a run diverged, or a ratio has a value of 0",
 }
 
 
@@ -540,7 +540,11 @@ def bounds(interval: Interval, unit: str) -> str:
 
 def with_sign(value: float, interval: Interval, unit: str) -> str:
     """Write a place of an interval with its sign and the interval's digits; a factor has no sign."""
-    return f"{value:{'' if unit == 'x' else '+'},.{interval.decimals}f}"
+    sign = "" if unit == "x" else "+"
+    size = max(abs(end) for end in (interval.mean, interval.low, interval.high) if end is not None)
+    if 0 < size < 1e-5 or abs(value) >= 1e9:  # no digit would be seen, or too many
+        return f"{value:{sign}.2g}"
+    return f"{value:{sign},.{interval.decimals}f}"
 
 
 def shown_p(p: float | None) -> str:

@@ -129,7 +129,10 @@ class Quantity:
         """Return a difference of compared numbers in the quantity's unit."""
         if not self.as_ratio:
             return difference
-        return 100 * math.expm1(difference) if self.unit == "%" else math.exp(difference)
+        try:
+            return 100 * math.expm1(difference) if self.unit == "%" else math.exp(difference)
+        except OverflowError:
+            return math.inf
 
     def as_compared(self, difference: float) -> float:
         """Return the difference of compared numbers that `in_unit` shows as this one."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attractor.errors import require
-from attractor.statistics.intervals import Interval, Values, as_array, require_confidence
+from attractor.statistics.intervals import ROUNDING, Interval, Values, as_array, require_confidence
 
 FEWEST = 5  # four values have 35 distinct samples: the ends of a 95% interval would be their extremes
 
@@ -45,7 +45,9 @@ def bootstrap_interval(values: Values, level: float = 0.95, n_samples: int = 10_
     from scipy.special import ndtr, ndtri
 
     means = np.random.default_rng(seed).choice(array, (n_samples, n)).mean(1)
-    bias = ndtri(((means < mean).mean() + (means <= mean).mean()) / 2)
+    # Sums in another order differ by rounding, which must not break a tie.
+    ties = ROUNDING * np.abs(array).max()
+    bias = ndtri(((means < mean - ties).mean() + (means <= mean + ties).mean()) / 2)
     deviations = array - mean
     acceleration = (deviations**3).sum() / (6 * (deviations**2).sum() ** 1.5)
     shifted = bias + ndtri(np.array([(1 - level) / 2, (1 + level) / 2]))

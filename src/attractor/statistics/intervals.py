@@ -10,6 +10,7 @@ as its interval. For a mean, e = s / √n and d = n - 1.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -154,7 +155,14 @@ def seed_differences(of: Mapping[int, float], against: Mapping[int, float]) -> d
     seeds = sorted(of.keys() & against.keys())
     if not seeds:
         raise InputError(f"a paired difference needs common seeds: {sorted(of)} and {sorted(against)} share none")
-    return {seed: of[seed] - against[seed] for seed in seeds}
+    return {seed: _difference(float(of[seed]), float(against[seed])) for seed in seeds}
+
+
+def _difference(of: float, against: float) -> float:
+    """Subtract as written: 2.0501 - 2.0500 is 0.0001, as 2.0500 - 2.0499 is, without the rounding of the operands."""
+    if not math.isfinite(of) or not math.isfinite(against):
+        return of - against
+    return float(Decimal(repr(of)) - Decimal(repr(against)))
 
 
 def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:

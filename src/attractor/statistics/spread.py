@@ -77,7 +77,7 @@ def brown_forsythe(of: Values, against: Values) -> SpreadTest:
     middle = np.concatenate(distances).mean()
     between = sum(len(group) * (group.mean() - middle) ** 2 for group in distances)
     within = sum(((group - group.mean()) ** 2).sum() for group in distances)
-    if within <= (ROUNDING * middle) ** 2:
+    if within <= (ROUNDING * max(np.abs(group).max() for group in groups)) ** 2:
         return SpreadTest(None, freedom, None)
     statistic = float(between * freedom[1] / within)
     return SpreadTest(statistic, freedom, float(fdtrc(*freedom, statistic)))

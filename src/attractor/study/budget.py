@@ -18,6 +18,7 @@ from attractor.train.config import TrainConfig
 from attractor.train.parts import training_flops_per_token, without_data
 
 TOLERANCE = 0.001  # the largest relative difference between two counts of parameters
+ROUNDING = 0.05  # the largest share of a budget that rounding to whole steps may change
 
 
 def balanced(
@@ -43,7 +44,15 @@ def balanced(
         cost = {row: seconds_per_step(row) for row in configs}  # (2)
     else:
         return dict(configs)
-    return {row: with_steps(config, reference.n_steps * cost[baseline] / cost[row]) for row, config in configs.items()}
+    steps = {row: reference.n_steps * cost[baseline] / cost[row] for row in configs}
+    for row, wanted in steps.items():
+        apart = max(1, round(wanted)) / wanted - 1
+        if abs(apart) > ROUNDING:
+            raise InputError(
+                f"n_steps must let '{row}' meet the budget '{budget}' within {ROUNDING:.0%}, and a whole number of "
+                f"steps near {wanted:.3g} is {apart:+.0%} off; give the baseline more than n_steps={reference.n_steps}"
+            )
+    return {row: with_steps(config, steps[row]) for row, config in configs.items()}
 
 
 def with_steps(config: TrainConfig, n_steps: float) -> TrainConfig:
@@ -83,6 +92,12 @@ def match_parameters(model: ModelConfig, target: int, field: str = "d_ff", toler
     def count(n: int) -> int:
         return n_parameters(model.replace(**{field: n * step}))
 
+    if n_parameters(model) == target:
+        return model
+    if count(1) == count(2):
+        other = "d_ff" if field == "d_model" else "d_model"
+        rule = f"{other} for a model of family '{model.family}', whose parameters do not depend on {field}"
+        require(False, "resize", rule, field)
     low, high = 1, 1
     while count(high) < target:
         low, high = high, 2 * high

@@ -75,13 +75,20 @@ class Job:
             return f"signal {STOPPED_BY[exit_code]} stopped it; {self.standing}"
         if exit_code is not None and exit_code < 0:
             return f"signal {-exit_code} ended its process; {self.standing}"
-        written = self.path / FAILURE
-        return written.read_text(errors="replace") if written.exists() else "its process ended without a word"
+        for written in (self.path / FAILURE, failure_beside(self.path)):
+            if written.exists():
+                return written.read_text(errors="replace")
+        return "its process ended without a word"
 
     def notes(self) -> list[str]:
         """Return what the run noted for a person to read."""
         written = self.path / NOTES
         return written.read_text(errors="replace").splitlines() if written.exists() else []
+
+
+def failure_beside(run: Path) -> Path:
+    """Return the file for the reason of a failure before the run had a folder."""
+    return run.with_name(f".{run.name}.{FAILURE}")
 
 
 class Notes(Display):
@@ -91,8 +98,9 @@ class Notes(Display):
         self.path = path
 
     def start(self) -> None:
-        for written in (FAILURE, NOTES):
-            (self.path.parent / written).unlink(missing_ok=True)
+        run = self.path.parent
+        for written in (run / FAILURE, run / NOTES, failure_beside(run)):
+            written.unlink(missing_ok=True)
 
     def note(self, text: str) -> None:
         with self.path.open("a") as file:
@@ -299,9 +307,11 @@ def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) 
     if reason is not None:
         failures = dict.fromkeys((job.name for job in batch), reason)
     for job in batch:
-        if job.name in failures and job.path.is_dir():
+        if job.name in failures:
             try:
-                write_text(job.path / FAILURE, failures[job.name] + "\n")
+                job.path.parent.mkdir(parents=True, exist_ok=True)
+                place = job.path / FAILURE if job.path.is_dir() else failure_beside(job.path)
+                write_text(place, failures[job.name] + "\n")
             except OSError:  # the reason of the failure may be that nothing can be written there
                 print(f"{job.name}: {failures[job.name]}", file=sys.stderr)
     return exit_code, dict(failures)

@@ -43,7 +43,7 @@ from attractor.study.recorded_runs import take_over
 from attractor.study.stacked import MAX_STACK, prefer_stacked, serves
 from attractor.study.study import Study, require_seeds
 from attractor.study.watch import LiveView
-from attractor.train.calibrate import calibrate
+from attractor.train.calibrate import CalibrationError, calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
 from attractor.train.fit import Room, refuse_side_by_side
@@ -91,7 +91,7 @@ class Conduct:
 def share_of(part: str) -> tuple[int, int]:
     """Parse a share: `2/3`, the second of three, becomes the index 1 and the number 3."""
     index, _, number = part.partition("/")
-    good = index.isdigit() and number.isdigit() and 1 <= int(index) <= int(number)
+    good = index.isdecimal() and number.isdecimal() and 1 <= int(index) <= int(number)
     require(good, "part", "a share as 2/3", part)
     return int(index) - 1, int(number)
 
@@ -194,7 +194,13 @@ def speeds(folder: Path, configs: Mapping[str, TrainConfig], part: str, runtime:
                     "plan other runs; run 'attractor study plan' once, and copy its speeds.json into the study's "
                     f"folder on every machine, here '{folder}'"
                 )
-            known[name] = calibrate(configs[row], runtime).step_seconds
+            try:
+                known[name] = calibrate(configs[row], runtime).step_seconds
+            except CalibrationError as failed:
+                raise InputError(
+                    f"row '{row}' must be timed for budget 'wall', and its first steps failed: {failed}; mend the row, "
+                    "or choose another budget"
+                ) from failed
             folder.mkdir(parents=True, exist_ok=True)
             write_json(path, sealed(known))
         return float(known[name])
@@ -247,9 +253,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         seeds = conduct.seeds or study.on(conduct.scale).seeds
         dict(study.configs(conduct.scale, seeds[0]))  # refuses missing data
         rows = study.pretrained.rows.only(study.rows.labels)
-        before = plan_study(
-            replace(study.pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime
-        )
+        before = plan_study(replace(study.pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime)
         print_line(console, f"first, the runs from which this study starts: those of {study.pretrained.name}")
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)

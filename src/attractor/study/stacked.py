@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import METRICS, RunFolder
 from attractor.study import launch as one_by_one
 from attractor.study.launch import IN_USE, NOTES, Job, Notes, ProcessPool, WatchJobs, carry_out
 from attractor.train import checkpoint
@@ -62,8 +62,10 @@ def groups(jobs: Sequence[Job], max_stack: int = MAX_STACK) -> list[list[Job]]:
 
 
 def _step_of(job: Job) -> int | Path:
-    """Return the step of the newest checkpoint, or the path of a run whose checkpoints are all damaged."""
+    """Return the step of the newest checkpoint, or the path of a run whose metrics or checkpoints are all damaged."""
     try:
+        if (job.path / "config.json").exists():
+            RunFolder.open(job.path).refuse_altered(METRICS)
         newest = checkpoint.newest_intact(job.path / "checkpoints", lambda damage: None)
     except InputError:  # the ordinary loop reports the damage
         return job.path

@@ -68,6 +68,7 @@ class TrainState:
     good_step: int | None = None  # step of the last good checkpoint
     rollbacks: list[list[int]] = field(default_factory=list)  # each: step gone back to, first data skipped, first kept
     computed_on: str | None = None  # `hardware.arithmetic` of the last steps; older checkpoints hold none
+    recorded_step: int | None = None  # step of the last record in the metrics; older checkpoints hold none
 
     @property
     def usual_loss(self) -> float | None:

@@ -248,6 +248,7 @@ def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
     return TASKS[kind].from_dict(values)
 
 
+LONGEST_TIMEOUT = 10_000_000  # seconds, which are four months
 MAX_THREADS = 1024  # torch crashes if the system cannot start as many threads as torch asks for
 
 
@@ -281,7 +282,8 @@ class Runtime(PrintsChanges):
         for name in ("telemetry_every", "threads"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1, or None", value)
-        require(self.collective_timeout > 0, "collective_timeout", "above 0", self.collective_timeout)
+        fits = 0 < self.collective_timeout <= LONGEST_TIMEOUT
+        require(fits, "collective_timeout", f"above 0 and at most {LONGEST_TIMEOUT:,}", self.collective_timeout)
         minutes = self.save_every_minutes
         require(minutes is None or minutes > 0, "save_every_minutes", "positive or None", minutes)
         if self.tensorboard and find_spec("tensorboard") is None:

@@ -19,6 +19,7 @@ from attractor.train.fit import auto_batch
 from attractor.train.memory import ProcessLayout
 from attractor.train.saved_tokenizer import TOKENIZER_FILE, saved_tokenizer
 
+MOST_STEPS = 10**12
 AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches that fit
 SEE = "'attractor list' shows all"
 
@@ -74,7 +75,9 @@ class RunRequest:
                 why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
                 raise InputError(f"epochs must be left out {why}, got {self.epochs:g}; give n_steps alone")
             require(0 < self.epochs < math.inf, "epochs", "positive and finite", self.epochs)
-            n_steps = max(1, round(self.epochs * task.n_tokens * model.steps_of_batch / config.tokens_per_step))
+            wanted = self.epochs * task.n_tokens * model.steps_of_batch / config.tokens_per_step
+            require(wanted < MOST_STEPS, "epochs", f"so many that fewer than {MOST_STEPS:,} steps result", self.epochs)
+            n_steps = max(1, round(wanted))
         # A run of another length keeps its share of warm-up.
         warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
         # The vocabulary of the model that the run starts from may be larger than the task's.

@@ -148,13 +148,16 @@ class Interventions:
 
     def state_dict(self) -> dict[str, Any]:
         regularizer = {} if self.penalty is None else {"regularizer": self.penalty.regularizer.state_dict()}
-        return regularizer | ({} if self.rates is None else {"rates": self.rates.state_dict()})
+        clip = {} if self.clip is None else {"clips": self.clip.n_clipped}
+        return regularizer | clip | ({} if self.rates is None else {"rates": self.rates.state_dict()})
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         if self.penalty is not None:
             self.penalty.regularizer.load_state_dict(stored["regularizer"])
         if self.rates is not None:
             self.rates.load_state_dict(stored["rates"])
+        if self.clip is not None:
+            self.clip.count_from(stored.get("clips", 0))  # older checkpoints hold none
 
 
 def regularizer_weight(config: Config) -> float:

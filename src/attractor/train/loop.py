@@ -114,6 +114,8 @@ class Run(Learner):
         self.display.begin(self.facts(), self.state.step, self.config.n_steps)
         self.model.train()
         self.roll_back()  # a run that an earlier session left diverged
+        if self.divergence is not None and self.state.step >= self.config.n_steps:
+            raise RunStopped(self.why_stopped)  # no step is left in which it could recover
         with self.compiling:
             while self.state.step < self.config.n_steps:
                 with self.batches_ahead():

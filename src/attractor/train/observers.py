@@ -34,6 +34,7 @@ class MetricsLog:
         """Record numbers of the step at which the run stands, or of one `ahead` of it, and return the record."""
         state = self.learner.state
         record = {"step": state.step + ahead, "tokens": state.tokens, **numbers}
+        state.recorded_step = state.step if not ahead else state.recorded_step
         if self.learner.world.is_first:
             self.folder.append(record)
             if self.learner.runtime.tensorboard:
@@ -272,7 +273,8 @@ class Checkpoints:
         checkpoint.mark_best(self.folder.checkpoints, state)
         self.folder.keep_until(state.step)
         last = max((record["step"] for record in self.folder.metrics()), default=0)
-        if state.step - last >= self.learner.runtime.log_every:
+        expected = state.step - self.learner.runtime.log_every + 1
+        if last < (expected if state.recorded_step is None else state.recorded_step):
             self.telemetry.log.display.note(
                 f"metrics end at step {last:,}, before the checkpoint of step {state.step:,} from which this run "
                 "continues: lines between the two were lost"

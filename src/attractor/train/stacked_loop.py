@@ -94,6 +94,9 @@ class StackedRun(Run):
     def join(self, training: "StackedTraining", row: int) -> None:
         self.training, self.row, self.memory = training, row, training.memory
         write_json(self.folder.path / "environment.json", self.folder.environment | {"stacked": len(training.runs)})
+        self.folder.seal()
+        if self.divergence is not None and self.state.step >= self.config.n_steps:
+            self.stopped = self.why_stopped  # no step is left in which it could recover
 
     def account_for(self, rate: float, numbers: Mapping[str, float]) -> None:
         super().account_for(rate, numbers)
@@ -160,7 +163,7 @@ class StackedTraining:
             self.take_step()
             interrupted, at_end = stop.signal_number, self.step == config.n_steps
             intervals = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every)
-            is_time = self.runs[0].checkpoints.is_time
+            is_time = any(run.checkpoints.is_time for run in self.alive)
             if not (at_end or interrupted or is_time or any(n is not None and self.step % n == 0 for n in intervals)):
                 continue
             self.read_steps()

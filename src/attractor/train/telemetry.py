@@ -40,12 +40,15 @@ def probe_tokens(task: Task) -> Tensor:
     return torch.from_numpy(tokens[:, :PROBE_LENGTH])
 
 
-def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the largest logit of the probe over layers, heads and looks, and after two looks the mean change."""
+def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the largest logit of the probe over layers, heads and looks, and after two looks the mean change.
+
+    A number that is not finite is stored as null, and then the largest and the mean are null, too."""
     looks = [record for record in records if "max_logit" in record]
     largest = list(_flat([look["max_logit"] for look in looks]))
     changes = list(_flat([look.get("logit_change", []) for look in looks]))
-    return ({"max": max(largest)} if largest else {}) | ({"change": fmean(changes)} if changes else {})
+    over_looks = (("max", max, largest), ("change", fmean, changes))
+    return {name: None if None in numbers else over(numbers) for name, over, numbers in over_looks if numbers}
 
 
 def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
