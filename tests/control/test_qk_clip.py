@@ -18,6 +18,7 @@ from attractor.control.optimizer_hooks import attach
 from attractor.control.qk_clip import QKClip, clipped_rows
 from attractor.control.views import QueryKeyHeads
 from attractor.errors import InputError
+from attractor.models import TransformerConfig
 
 Loss = Callable[[int], Tensor]  # maps a seed to the loss of that batch
 
@@ -461,3 +462,35 @@ def test_every_view_without_an_obstacle_can_be_clipped() -> None:
                     QKClip(model, still(model))
             else:
                 QKClip(model, still(model)).remove()
+
+
+def test_weights_that_are_frozen_later_are_refused_and_not_scaled() -> None:
+    model = TransformerConfig(vocab_size=31, d_model=16, n_heads=2, n_layers=1, d_ff=16, max_seq_len=8).build(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    QKClip(model, optimizer, threshold=1e-3)
+    query = model.layers[0].attention.project.query.weight
+    before = query.detach().clone()
+    model.layers[0].attention.project.requires_grad_(False)
+    text = torch.arange(8)[None]
+    model.loss(text, text)[0].backward()
+    with pytest.raises(InputError, match=r"^model must train all weights that QKClip may scale, but .* are frozen"):
+        optimizer.step()
+    assert torch.equal(query, before)
+
+
+def test_in_half_precision_no_head_is_clipped_for_the_rounding_of_its_weights() -> None:
+    """Criterion: without learning, the logits stay at the threshold up to rounding, and the count does not grow."""
+    model = TransformerConfig(vocab_size=31, d_model=16, n_heads=2, n_layers=1, d_ff=16, max_seq_len=8).build(0)
+    with torch.no_grad():
+        for part in ("query", "key"):
+            getattr(model.layers[0].attention.project, part).weight.mul_(40)
+    model.bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    clip, counts = QKClip(model, optimizer, threshold=1.0), []
+    for _ in range(5):
+        text = torch.arange(8)[None]
+        model.loss(text, text)[0].backward()
+        optimizer.step()
+        counts.append(clip.n_clipped)
+    assert counts[0] > 0
+    assert counts[2:] == counts[1:2] * 3

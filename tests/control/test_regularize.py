@@ -24,7 +24,7 @@ from attractor.control.regularize import (
     squared_norms,
 )
 from attractor.errors import InputError
-from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, PreNormItrSAConfig
+from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, PreNormItrSAConfig, TransformerConfig
 from attractor.models.energy import MultiHeadEnergy, SingleHeadEnergy, symmetric
 from tiers import tiered
 
@@ -348,3 +348,28 @@ def test_orthogonal_values_need_a_square_matrix() -> None:
     stored = ItrSAConfig(d_model=16, n_heads=4, orthogonal_values=True)
     assert ItrSAConfig.from_dict({key: x for key, x in stored.to_dict().items() if key != "family"}) == stored
     assert "orthogonal_values" not in ItrSAConfig().to_dict()
+
+
+def test_a_spectral_penalty_recovers_from_weights_that_are_not_finite() -> None:
+    """Criterion: after the weights are restored, the penalty is that of a new regularizer; its state follows a change
+    of dtype."""
+    model = TransformerConfig(vocab_size=31, d_model=16, n_heads=2, n_layers=1, d_ff=16, max_seq_len=8).build(0)
+    penalty = REGULARIZERS["spectral"](model)
+    before = penalty().item()
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        model.layers[0].attention.project.query.weight.fill_(torch.nan)
+    penalty()
+    model.load_state_dict(good)
+    assert penalty().item() == pytest.approx(before, rel=1e-4)
+    assert REGULARIZERS["spectral"](model.double())().item() == pytest.approx(penalty().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["spectral", "energy-multi"])
+def test_matrices_that_something_changes_before_they_act_are_refused(name: str) -> None:
+    model = TransformerConfig(vocab_size=31, d_model=16, n_heads=2, n_layers=1, d_ff=16, max_seq_len=8).build(0)
+    torch.nn.utils.parametrizations.weight_norm(model.layers[0].attention.project.value)
+    with pytest.raises(
+        InputError, match=r"^regularizer must be None where an adapter or a parametrization changes a m"
+    ):
+        REGULARIZERS[name](model)

@@ -527,3 +527,9 @@ def test_invalid_fields_are_refused_in_one_line(fields: dict[str, Any], message:
     with pytest.raises(InputError, match=message) as error:
         Solver(**fields)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0, 100.0])
+def test_growth_in_fp16_does_not_overflow(factor: float) -> None:
+    z = torch.randn(1, 512, 256, generator=torch.Generator().manual_seed(0)).half()
+    torch.testing.assert_close(growth_rate(lambda z: factor * z, z).float(), torch.tensor([factor]), rtol=0.01, atol=0)

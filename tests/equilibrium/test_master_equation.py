@@ -562,3 +562,10 @@ def test_zeros_that_a_sparse_generator_stores_change_no_step() -> None:
     at = torch.tensor([[0, 1], [0, 1]])
     stored = torch.sparse_coo_tensor(at, torch.zeros(2), (2, 2), check_invariants=True).coalesce()
     assert largest_step(stored) == largest_step(dense) == math.inf
+
+
+def test_a_sum_that_is_just_not_one_is_shown_and_an_empty_batch_passes() -> None:
+    generator = torch.zeros(4, 4, dtype=torch.float64)
+    with pytest.raises(InputError, match=r"^x0 must sum to 1, got 1\.00000[0-9]+; divide"):
+        euler(generator, torch.full((4,), 0.2500001, dtype=torch.float64), 0.1, 3)
+    assert euler(generator, torch.zeros(0, 4, dtype=torch.float64), 0.1, 3).shape[-2:] == (0, 4)

@@ -254,3 +254,22 @@ def test_models_without_the_required_fields_are_refused() -> None:
         AttractorForSequenceClassification.of(plain().build(0))
     with pytest.raises(InputError, match=r"attention_mask must be B S with 0 at padding.*got \(2, 4\)"):
         AttractorForCausalLM.of(built("standard"))(tokens(), attention_mask=torch.ones(2, 4))
+
+
+def test_a_mask_decides_on_packed_rows_whatever_it_holds() -> None:
+    """Criterion: with a mask of ones, positions that begin anew change rotations alone, as they do compiled and beside
+    a row with padding."""
+    model = AttractorForCausalLM.of(TransformerConfig(**SMALL, positions="rope").build(0)).eval()
+    tokens, again = torch.arange(8)[None] + 3, torch.arange(4).repeat(2)[None]
+    with torch.no_grad():
+        alone = model(tokens, attention_mask=torch.ones_like(tokens), position_ids=again).logits
+        padded = torch.tensor([[1] * 8, [0] + [1] * 7])
+        beside = model(tokens.repeat(2, 1), attention_mask=padded, position_ids=again.repeat(2, 1)).logits[:1]
+    torch.testing.assert_close(alone, beside)
+
+
+def test_a_cache_of_another_attractor_model_is_named() -> None:
+    small, large = (AttractorForCausalLM.of(TransformerConfig(**SMALL | {"n_layers": n}).build(0)) for n in (1, 2))
+    tokens = torch.arange(4)[None]
+    with pytest.raises(InputError, match=r"^past_key_values must be a cache of this model, got one of another model"):
+        small(tokens, past_key_values=large(tokens, use_cache=True).past_key_values, use_cache=True)

@@ -83,6 +83,7 @@ def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:
     _refuse_wrapped(model)
     views = _views(model)
     refuse_unknown(model, views)
+    _refuse_adapted(model, views)
     for view in views:
         require_rows(view)
     return _without_wrappers(model, views)
@@ -112,10 +113,22 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
     for name, _ in model.named_parameters():
         if ADAPTED.search(name):
-            raise InputError(
-                f"query and key weights must act alone, but an adapter (LoRA) adds to '{name}', so its rows do not say "
-                "how logits change: adapt other layers (target_modules), or train all weights"
-            )
+            raise _adapted(name)
+
+
+def _refuse_adapted(model: nn.Module, views: list[QueryKeyHeads]) -> None:
+    """Refuse an adapter of any matrix that makes queries and keys, whatever its name."""
+    scored = {id(part.weight) for view in views for part in view.parts().values()}
+    for name, weight in model.named_parameters():
+        if name.endswith(".base_layer.weight") and id(weight) in scored:
+            raise _adapted(name)
+
+
+def _adapted(name: str) -> InputError:
+    return InputError(
+        f"query and key weights must act alone, but an adapter (LoRA) adds to '{name}', so its rows do not say how "
+        "logits change: adapt other layers (target_modules), or train all weights"
+    )
 
 
 def _without_wrappers(model: nn.Module, views: list[QueryKeyHeads]) -> list[QueryKeyHeads]:

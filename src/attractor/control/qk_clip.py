@@ -166,7 +166,8 @@ class QKClip:
         detach(self.optimizers, NAME)
 
     def _after(self, number: int) -> None:
-        # A GradScaler that skips a step does not call this hook. The maxima go on to count, as no weight has changed.
+        # A GradScaler that skips a step does not call this hook, unless the optimizer is fused. The maxima go on to
+        # count, as no weight has changed.
         is_complete, was_cut = self._rounds.end(number)
         if not (is_complete or was_cut):
             return
@@ -186,8 +187,14 @@ class QKClip:
             )
         self.last = self.maxima.read()
         self.maxima.reset()
+        trained = parameters_of(self.optimizers)
+        for view in self.views:  # weights may have been frozen since
+            _refuse_untrained(view, self._clipped[view.name], trained)
         for name, of_layer in self.last.items():
-            over = of_layer.logits > self.threshold
+            rounding = torch.finfo(
+                self._clipped[name][0].rows.weight.dtype
+            ).eps  # a smaller change would be rounded off
+            over = of_layer.logits > self.threshold * (1 + rounding)
             gamma = torch.where(over, self.threshold / of_layer.logits, 1.0)  # (1)
             for part in self._clipped[name]:
                 part.apply(gamma)

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from attractor.attention import Attention
 from attractor.attention.project.decayed import DecayLogits
@@ -79,11 +80,17 @@ def iterated(matrices: Float[Tensor, "n M N"], vectors: Float[Tensor, "n N 2"]) 
     scaled = matrices * (2 * edge.rsqrt())  # so that its square is 4 W'W / edge
     before, moved = vectors, torch.baddbmm(vectors, scaled.mT, scaled @ vectors, beta=-1, alpha=0.5)
     for _ in range(DEGREE - 1):
+        # The recurrence is linear in both. After a jump of the weights, T may be larger than fp32 holds.
+        size = moved.abs().amax(1, keepdim=True).clamp(min=1)
+        before, moved = before / size, moved / size
         before, moved = moved, torch.baddbmm(torch.add(before, moved, alpha=2), scaled.mT, scaled @ moved, beta=-1)
     first, second = _unit(moved[..., 0], vectors[..., 0]), moved[..., 1]
     for _ in range(2):  # where the vectors are almost parallel, one pass leaves a rounding error
         second = _unit(second - (second * first).sum(-1, keepdim=True) * first, vectors[..., 1])
-    return turned(matrices, torch.stack([first, second], dim=-1))
+    found = turned(matrices, torch.stack([first, second], dim=-1))
+    return torch.where(
+        found.isfinite().flatten(1).all(1).view(-1, 1, 1), found, vectors
+    )  # weights may be NaN for a step
 
 
 def turned(matrices: Float[Tensor, "n M N"], vectors: Float[Tensor, "n N 2"]) -> Float[Tensor, "n N 2"]:
@@ -128,6 +135,13 @@ class Regularizer(ABC):
                     f"regularizer must be another one or None where {where}, as in '{name}', got '{self.name}'; "
                     f"{next_step}"
                 )
+            for part in (*layer.project.children(), cast(nn.Module, layer.output.out)):
+                if hasattr(part, "base_layer") or is_parametrized(part):
+                    raise InputError(
+                        f"regularizer must be None where an adapter or a parametrization changes a matrix, as in "
+                        f"'{name}', got '{self.name}', which reads matrices as they are stored; merge it, or train "
+                        "without a regularizer"
+                    )
         self.layers = {name: self.weights(layer) for name, layer in attention.items()}  # the arguments of `of`
 
     @abstractmethod
@@ -190,7 +204,7 @@ class Spectral(Regularizer):
             with torch.no_grad():
                 if names[0] not in kept:
                     kept.update(zip(names, singular_vectors(stacked), strict=True))
-                vectors = iterated(stacked, torch.stack([kept[name] for name in names]))
+                vectors = iterated(stacked, torch.stack([kept[name].to(stacked) for name in names]))
                 kept.update(zip(names, vectors, strict=True))
             yield squared_norms(stacked, vectors)
 

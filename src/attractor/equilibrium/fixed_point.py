@@ -271,12 +271,14 @@ def growth_rate(
     """
     pull = _pullback(f, z)
     v = _signs(z, generator)
+    v = v / v[0].numel() ** 0.5  # so that no number overflows in half precision
+    wide = torch.promote_types(v.dtype, torch.float32)
     logs = []
     for _ in range(n_iterations):
-        v = pull(v)
+        v = pull(v).to(wide)
         size = torch.linalg.vector_norm(v.flatten(1), dim=1)
         logs.append(size.log())
-        v = v / size.clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+        v = (v / size.clamp(min=torch.finfo(wide).tiny).view(-1, *[1] * (v.ndim - 1))).to(z.dtype)
     return torch.stack(logs[n_iterations // 2 :]).mean(0).exp()
 
 

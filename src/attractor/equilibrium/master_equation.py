@@ -13,6 +13,7 @@ FastSlow, equation 26, theorem 28 and remark 30, whose S is -D: Gao, Attention i
 arXiv 2606.16730.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from numbers import Integral
@@ -133,7 +134,7 @@ def flow(
         raise not_installed("torchdiffeq", "ode") from error
     _checked_one(generator)
     times = times.to(device=generator.device, dtype=generator.dtype)
-    if not len(times) or times[0] < 0 or (times.diff() <= 0).any():
+    if not len(times) or not times[0] >= 0 or not (times.diff() > 0).all():
         rule = "times must be at least one and increase from 0 on"
         raise InputError(f"{rule}, got {times.tolist()}; sort them and leave out repeated ones")
     x = _as_columns(x0, generator)
@@ -231,9 +232,13 @@ def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
     if not (x0 >= 0).all():
         raise InputError(f"x0 must be at least 0 everywhere, got {float(x0.min()):g}; give probabilities")
     sums = x0.sum(-1)
+    if not sums.numel():
+        return x0.to(generator).reshape(-1, n).T
     worst = (sums - 1).abs().argmax()
-    if (sums.flatten()[worst] - 1).abs() > torch.finfo(x0.dtype).eps ** 0.5:
-        raise InputError(f"x0 must sum to 1, got {float(sums.flatten()[worst]):g}; divide by x0.sum(-1, keepdim=True)")
+    total, eps = float(sums.detach().flatten()[worst]), torch.finfo(x0.dtype).eps
+    if abs(total - 1) > eps**0.5:
+        digits = int(-math.log10(eps))
+        raise InputError(f"x0 must sum to 1, got {total:.{digits}g}; divide by x0.sum(-1, keepdim=True)")
     return x0.to(generator).reshape(-1, n).T
 
 

@@ -87,7 +87,8 @@ LOCAL_OR_GLOBAL = Need(
     "full_attention or sliding_attention, once for each layer",
     lambda stored: (
         {*(stored.get("layer_types") or ())} <= {GLOBAL, LOCAL}
-        and len(stored.get("layer_types") or range(number(stored, "num_hidden_layers"))) == stored["num_hidden_layers"]
+        and len(stored.get("layer_types") or range(number(stored, "num_hidden_layers")))
+        == number(stored, "num_hidden_layers")
     ),
     "other kinds of layers",
 )

@@ -11,6 +11,7 @@ from attractor.hf.read_config import (
     multiplied,
     normed,
     normed_after,
+    number,
     olmo3,
     paired,
     parallel,
@@ -394,7 +395,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             Need(
                 "first_k_dense_replace",
                 "at least num_hidden_layers",
-                lambda stored: stored["first_k_dense_replace"] >= stored["num_hidden_layers"],
+                lambda stored: (
+                    isinstance(stored["first_k_dense_replace"], int)
+                    and stored["first_k_dense_replace"] >= number(stored, "num_hidden_layers")
+                ),
                 "mixtures of experts (MoE)",
             ),
             Need("q_lora_rank", "a number", lambda stored: bool(stored["q_lora_rank"]), "MLA with direct queries"),

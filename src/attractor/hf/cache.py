@@ -20,6 +20,7 @@ class AttractorCache(HuggingFaceCache):
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(layers=[])  # keys and values are held by the model's own cache instead
         self.held: ModelCache = model.new_cache()
+        self.config = model.config
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.held.length

@@ -121,7 +121,7 @@ def tokenizer_facts(folder: Path, definition: bytes, described: Mapping[str, Any
         templates = {path.stem: path for path in sorted(source.glob("additional_chat_templates/*.jinja"))}
         if (source / "chat_template.jinja").is_file():
             templates["default"] = source / "chat_template.jinja"
-        texts = [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in templates.items()]
+        texts = [{"name": name, "template": template_in(path)} for name, path in templates.items()]
     if "added_tokens_decoder" not in named:  # otherwise the older file does not count
         named |= older
     if texts:  # they count before a template in tokenizer_config.json
@@ -135,6 +135,15 @@ def tokenizer_facts(folder: Path, definition: bytes, described: Mapping[str, Any
         "generation_config": read_object(generation) if generation.is_file() else {},
         "config": {name: described[name] for name in IDS if described.get(name) is not None},
     }
+
+
+def template_in(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"'{path.name}' must be text in UTF-8, and byte {error.start} is not; fetch it again"
+        ) from error
 
 
 def save_as_transformers_reads(folder: Path, place: Path) -> str | None:

@@ -134,14 +134,18 @@ class AttractorPreTrainedModel(PreTrainedModel):
             raise InputError(f"one of input_ids and inputs_embeds must be given, got {given}; give the tokens alone")
         tokens = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
         real = real_positions(tokens, attention_mask, 0 if cache is None else cache.get_seq_length())
+        if real is None and attention_mask is not None and position_ids is not None and cache is None:
+            # Positions that begin anew split a row into documents only without a mask, whatever the mask holds.
+            real = attention_mask.bool() if bool((position_ids.diff() != 1).any()) else None
         return *self.model.hidden(tokens, None if cache is None else cache.held, real, position_ids), real
 
     def _cache(self, given: Any, use_cache: bool | None) -> AttractorCache | None:
-        if isinstance(given, AttractorCache):
+        if isinstance(given, AttractorCache) and given.config == self.model.config:
             return given
         if given is not None:
+            kind = "one of another model" if isinstance(given, AttractorCache) else type(given).__name__
             raise InputError(
-                f"past_key_values must be a cache of this model, got {type(given).__name__}, which the model would not "
+                f"past_key_values must be a cache of this model, got {kind}, which the model would not "
                 "fill; give AttractorCache(model.model), or leave it out and go on with what the model returns"
             )
         return AttractorCache(self.model) if use_cache else None

@@ -4,6 +4,7 @@ The functions read config.json over the defaults of its architecture, under the 
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def number(stored: Described, name: str, default: int | None = None) -> int:
 def real(stored: Described, name: str, default: float | None = None) -> float:
     """Return a positive number. The default replaces null and 0."""
     value = stored.get(name) if default is None else stored.get(name) or default
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         raise InputError(f"{name} must be a number above 0 in config.json, got {value!r}; restore the file")
     return float(value)
 
@@ -81,6 +82,10 @@ def refuse_other_than_lists(stored: Described, *names: str) -> None:
     for name in names:
         if not isinstance(stored.get(name) or [], list | tuple):
             raise InputError(f"{name} must be a list in config.json, got {stored[name]!r}; restore the file")
+        if any(isinstance(item, Mapping | list) for item in stored.get(name) or []):
+            raise InputError(
+                f"{name} must be a list of single values in config.json, got {stored[name]!r}; restore the file"
+            )
 
 
 def rotation(stored: Described) -> dict[str, Any]:
@@ -109,6 +114,7 @@ def scaling(stored: Described) -> str | None:
         return None
     longest = stored["max_position_embeddings"]
     length = stored.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
+    length = number({"original_max_position_embeddings": length}, "original_max_position_embeddings")
     factor, size = rope.get("factor"), rope.get("attention_factor")
     parts: list[Any] = [kind, factor]
     if kind == "dynamic":
@@ -170,7 +176,7 @@ def last_with_window(stored: Described) -> dict[str, Any]:
     """Translate Qwen's fields, by which the last layers have a window."""
     if not stored.get("use_sliding_window"):
         return shape(stored)
-    first = number(stored, "max_window_layers") if stored["max_window_layers"] else 0
+    first = number(stored, "max_window_layers") if stored.get("max_window_layers") else 0
     layers = range(number(stored, "num_hidden_layers"))
     return shape(stored) | windows(
         stored, stored.get("layer_types") or [LOCAL if layer >= first else GLOBAL for layer in layers]

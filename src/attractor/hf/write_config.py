@@ -158,7 +158,7 @@ def described_latent(config: TransformerConfig) -> dict[str, Any]:
     stored.pop("head_dim", None)  # its meaning has changed over time
     rope, width = stored["rope_parameters"], layer.layout.free + layer.layout.rotary
     ratio = layer.scale * width**0.5
-    if rope["rope_type"] == "yarn" and ratio > 1:
+    if rope["rope_type"] == "yarn" and rope["factor"] > 1 and ratio > 1:
         rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
     return stored
 

@@ -84,7 +84,7 @@ def _beginning_of(path: Path) -> str:
         if content.tell() >= 4 * LONGEST:  # a character has at most four bytes
             break
     content.seek(0)
-    return io.TextIOWrapper(content, encoding="utf-8", errors="ignore", newline="").read(LONGEST)
+    return io.TextIOWrapper(content, encoding="utf-8-sig", errors="ignore", newline="").read(LONGEST)
 
 
 def _line_near(stretch: str, at: int) -> int:
