@@ -87,9 +87,9 @@ def iterated(matrices: Float[Tensor, "n M N"], vectors: Float[Tensor, "n N 2"]) 
     first, second = _unit(moved[..., 0], vectors[..., 0]), moved[..., 1]
     for _ in range(2):  # where the vectors are almost parallel, one pass leaves a rounding error
         second = _unit(second - (second * first).sum(-1, keepdim=True) * first, vectors[..., 1])
-    found = turned(matrices, torch.stack([first, second], dim=-1))
+    following = turned(matrices, torch.stack([first, second], dim=-1))
     return torch.where(
-        found.isfinite().flatten(1).all(1).view(-1, 1, 1), found, vectors
+        following.isfinite().flatten(1).all(1).view(-1, 1, 1), found, vectors
     )  # weights may be NaN for a step
 
 
