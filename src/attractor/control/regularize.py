@@ -88,9 +88,8 @@ def iterated(matrices: Float[Tensor, "n M N"], vectors: Float[Tensor, "n N 2"]) 
     for _ in range(2):  # where the vectors are almost parallel, one pass leaves a rounding error
         second = _unit(second - (second * first).sum(-1, keepdim=True) * first, vectors[..., 1])
     following = turned(matrices, torch.stack([first, second], dim=-1))
-    return torch.where(
-        following.isfinite().flatten(1).all(1).view(-1, 1, 1), found, vectors
-    )  # weights may be NaN for a step
+    is_finite = following.isfinite().flatten(1).all(1)  # not where weights are NaN for a step
+    return torch.where(is_finite.view(-1, 1, 1), following, vectors)
 
 
 def turned(matrices: Float[Tensor, "n M N"], vectors: Float[Tensor, "n N 2"]) -> Float[Tensor, "n N 2"]:
