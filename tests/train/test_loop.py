@@ -186,6 +186,17 @@ def test_a_run_whose_metrics_end_before_its_checkpoint_reports_it(config: TrainC
     assert "metrics end at step 0, before the checkpoint of step 12" in "".join(listening.notes)
 
 
+def test_a_run_that_was_logged_more_rarely_before_has_lost_no_lines(
+    config: TrainConfig, tmp_path: Path, interrupt_during: Callable
+) -> None:
+    listening = Listening()
+    interrupt_during([7])
+    with pytest.raises(RunInterrupted):
+        train(config, tmp_path, Runtime(device="cpu", log_every=1000, telemetry_every=None))
+    train(config, tmp_path, Runtime(device="cpu", log_every=2, telemetry_every=None), listening)
+    assert not [note for note in listening.notes if "lost" in note]
+
+
 def test_a_crash_before_the_summary_loses_only_the_summary(
     config: TrainConfig, runtime: Runtime, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ attention logits", 2025, section 4 compares the two. (4) is an addition of this 
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -187,13 +187,11 @@ class QKClip:
             )
         self.last = self.maxima.read()
         self.maxima.reset()
-        trained = parameters_of(self.optimizers)
         for view in self.views:  # weights may have been frozen since
-            _refuse_untrained(view, self._clipped[view.name], trained)
+            _refuse_frozen(view, self._clipped[view.name])
         for name, of_layer in self.last.items():
-            rounding = torch.finfo(
-                self._clipped[name][0].rows.weight.dtype
-            ).eps  # a smaller change would be rounded off
+            # A smaller change would be rounded off.
+            rounding = torch.finfo(self._clipped[name][0].rows.weight.dtype).eps
             over = of_layer.logits > self.threshold * (1 + rounding)
             gamma = torch.where(over, self.threshold / of_layer.logits, 1.0)  # (1)
             for part in self._clipped[name]:
@@ -217,18 +215,22 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
     )
 
 
-def _refuse_untrained(view: QueryKeyHeads, clipped: Iterable[ClippedRows], trained: set[nn.Parameter]) -> None:
+def _refuse_frozen(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:
     for part in clipped:
         for parameter in (part.rows.weight, part.rows.bias):
-            if parameter is None:
-                continue
-            where = f"the {part.name} weights of '{view.name}'"
-            if not parameter.requires_grad:
+            if parameter is not None and not parameter.requires_grad:
                 raise InputError(
-                    f"model must train all weights that QKClip may scale, but {where} are frozen: "
-                    "set requires_grad, or train without QKClip"
+                    f"model must train all weights that QKClip may scale, but the {part.name} weights of '{view.name}' "
+                    "are frozen: set requires_grad, or train without QKClip"
                 )
-            if parameter not in trained:
+
+
+def _refuse_untrained(view: QueryKeyHeads, clipped: Sequence[ClippedRows], trained: set[nn.Parameter]) -> None:
+    _refuse_frozen(view, clipped)
+    for part in clipped:
+        for parameter in (part.rows.weight, part.rows.bias):
+            if parameter is not None and parameter not in trained:
+                where = f"the {part.name} weights of '{view.name}'"
                 raise InputError(
                     f"optimizer must hold all weights that QKClip may scale, but not {where}: give it all parameters "
                     "of the model, after sharding or converting it, or give the list of all optimizers"

@@ -68,7 +68,7 @@ class TrainState:
     good_step: int | None = None  # step of the last good checkpoint
     rollbacks: list[list[int]] = field(default_factory=list)  # each: step gone back to, first data skipped, first kept
     computed_on: str | None = None  # `hardware.arithmetic` of the last steps; older checkpoints hold none
-    recorded_step: int | None = None  # step of the last record in the metrics; older checkpoints hold none
+    recorded_step: int | None = 0  # step of the last record in the metrics; None in older checkpoints, which hold none
 
     @property
     def usual_loss(self) -> float | None:
@@ -382,7 +382,11 @@ def read_checkpoint(
         tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}
-    return weights, tensors, TrainState(**{key: value for key, value in stored.items() if key in known})
+    return (
+        weights,
+        tensors,
+        TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known})),
+    )
 
 
 def write_tensors(path: Path, tensors: dict[str, Any]) -> None:
