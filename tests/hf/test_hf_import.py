@@ -1,22 +1,25 @@
 """An imported Hugging Face model computes the same logits; a model that would not is refused in one line."""
 
 import json
+import math
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from foreign import FAST, LONG, MODELS, VOCAB_SIZE, saved, sentence_pieces, tokens
 from safetensors.torch import load_file, save_file
 
 from attractor.attention.position import Rope, Scaling
 from attractor.corpus.tokenizer import ByteTokenizer, restore
 from attractor.errors import InputError
-from attractor.hf.architectures import ARCHITECTURES
+from attractor.hf.architectures import ARCHITECTURES, architecture
 from attractor.hf.import_models import import_model
 from attractor.hf.import_runs import TOKENIZER, import_run, missing_tokenizer_message
 from attractor.hf.safetensors import INDEX, SINGLE, StoredWeights
@@ -452,3 +455,17 @@ def test_the_page_shows_the_table() -> None:
         (row,) = re.findall(rf"^\| `{known.model_type}` \|.*$", page, re.MULTILINE)
         needs = ", ".join(f"`{need.field}`" for need in known.needs)
         assert row == f"| `{known.model_type}` | {known.models} | {known.becomes} | {needs} |"
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mistral", "deepseek_v3", "gemma3_text"])
+def test_a_damaged_field_of_config_json_is_refused_in_one_line(name: str) -> None:
+    """Criterion: whatever stands in one field, or if it is missing, only an InputError leaves the translation."""
+    sizes = dict.fromkeys(("hidden_size", "vocab_size", "intermediate_size"), 64)
+    counts = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2}
+    stored = transformers.AutoConfig.for_model(name, **sizes, **counts).to_dict()
+    for field in (*stored, "use_sliding_window"):
+        for value in (None, "x", -1, [], {}, math.inf, True, [{}], 10**400):
+            with suppress(InputError):
+                architecture(name).config(stored | {field: value})
+        with suppress(InputError):
+            architecture(name).config({key: value for key, value in stored.items() if key != field})

@@ -11,6 +11,7 @@ from typing import Any
 from attractor.attention import AttentionConfig
 from attractor.attention.project.latent import Latent
 from attractor.errors import InputError
+from attractor.models.config import LARGEST
 from attractor.models.transformer import layer_indices
 
 Described = Mapping[str, Any]  # a config.json, over the defaults of its architecture
@@ -59,6 +60,8 @@ def number(stored: Described, name: str, default: int | None = None) -> int:
     value = stored.get(name) if default is None else stored.get(name) or default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1 in config.json, got {value!r}; restore the file")
+    if value > LARGEST:
+        raise InputError(f"{name} must be at most {LARGEST:,} in config.json, got more; restore the file")
     return value
 
 
