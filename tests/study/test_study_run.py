@@ -238,6 +238,17 @@ def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
         assert stored.cell(cell.row).outcomes[0].training == record.cell(cell.row).outcomes[0].training != ()
 
 
+def test_a_record_is_the_same_before_and_after_it_was_stored_with_five_digits_in_its_series(corpus, tmp_path):
+    record, _, _ = carried_out(study(corpus, "standard", seeds=(0,)), tmp_path)
+    assert StudyRecord.from_dict(json.loads(record.to_text())) == record
+    (run,) = record.cell("standard").outcomes
+    logged = [r["valid_loss"] for r in RunFolder.open(tmp_path / "runs" / run.key).metrics() if "valid_loss" in r]
+    for (_, kept), loss in zip(run.curve, logged, strict=True):
+        assert kept == pytest.approx(loss, rel=5e-5)
+        assert len(f"{kept!r}".replace(".", "").lstrip("0")) <= 5
+    assert run.summary["valid_loss"] == logged[-1]  # alone it keeps all its digits
+
+
 def test_a_record_keeps_the_maps_of_one_seed_of_a_row(corpus, tmp_path):
     probed = study(corpus, "standard", seeds=(0, 1), probes=("attention maps",))
     record, _, _ = carried_out(probed, tmp_path)

@@ -381,9 +381,9 @@ def outcome(seed: int, run: RunFolder) -> Outcome:
     records = run.metrics()
     curve = {r["tokens"]: r["valid_loss"] for r in records if r.get("valid_loss") is not None}
     summary = with_bytes_per_token(run.summary() or {}, run.config)
-    curve_by_tokens = tuple(sorted(curve.items()))
     probes = read_sealed(run.path / PROBES_FILE) or {}
-    return Outcome(seed, run.path.name, summary, probes, curve_by_tokens, training_curve(records, curve))
+    measured = (summary, probes, tuple(sorted(curve.items())), training_curve(records, curve))
+    return Outcome(seed, run.path.name, *map(with_short_series, measured))
 
 
 def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[int]) -> tuple[tuple[int, float], ...]:
@@ -413,6 +413,18 @@ def thinned(heatmaps: Mapping[str, Any]) -> dict[str, Any]:
         for layer in heatmaps["maps"]
     ]
     return kept
+
+
+def with_short_series(value: Any, within_list: bool = False) -> Any:
+    """Round the numbers in lists to five digits, more than a chart shows. Numbers that stand alone keep all theirs.
+
+    A run is rounded when it is read, so that a record is the same before and after it was stored.
+    """
+    if isinstance(value, Mapping):
+        return {name: with_short_series(item, within_list) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_short_series(item, within_list=True) for item in value)
+    return float(f"{value:.5g}") if within_list and isinstance(value, float) else value
 
 
 def _without_last_zeros(numbers: list[int]) -> list[int]:
