@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attractor.attention import PRESETS, Attention, build
 from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.score import softmax
 from attractor.attention.score.differential import FORMS, Differential
 from attractor.attention.score.softmax import (
     Softmax,
@@ -78,8 +79,13 @@ def through_output(layer: Attention, context: Tensor) -> Tensor:
 
 @every_mask
 @pytest.mark.parametrize(("key_heads", "k_width", "v_width"), [(4, 6, 6), (2, 6, 6), (1, 6, 6), (4, 4, 7), (2, 7, 3)])
-def test_fused_attention_equals_the_definition(mask: Mask, key_heads: int, k_width: int, v_width: int) -> None:
-    """Criterion: output and all three gradients agree within 1e-12 in fp64, for grouped keys and unequal widths."""
+@pytest.mark.parametrize("short", [softmax.SHORT, 0], ids=["short", "long"])
+def test_fused_attention_equals_the_definition(
+    mask: Mask, key_heads: int, k_width: int, v_width: int, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: output and all three gradients agree within 1e-12 in fp64, for grouped keys and unequal widths, padded
+    and not padded."""
+    monkeypatch.setattr(softmax, "SHORT", short)
     q, k, v = tensors((2, H, T, k_width), (2, key_heads, T, k_width), (2, key_heads, T, v_width))
     fused = attend(q, k, v, mask, 0.4)
     plain = weigh(attention_weights(attention_logits(q, k, 0.4), mask), v)
