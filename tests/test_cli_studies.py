@@ -96,6 +96,7 @@ def test_studies_are_listed_with_their_questions(attractor):
         (("study", "run", "tried.py", "--launcher", "slurm"), "unknown launcher 'slurm'"),
         (("study", "run", "tried.py", "--part", "3/2"), "part must be a share as 2/3"),
         (("study", "run", "tried.py", "--rows", "gate"), "unknown row 'gate'"),
+        (("study", "run", "tried.py", "--columns", "0.1"), "unknown column '0.1'"),
         (("study", "run", "tried.py", "--parallel", "tp"), "unknown parallel 'tp'"),
         (("study", "run", "tried.py", "--from-record", "absent.json"), "must hold a study's record: No such file"),
         (("study", "run", "tried.py", "--from-record", "tried.py"), "must hold a study's record, and is damaged"),

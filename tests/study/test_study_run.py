@@ -144,6 +144,19 @@ def test_rows_are_carried_out_alone_and_the_others_later(corpus, tmp_path):
     assert both.finished == 2
 
 
+def test_cells_are_carried_out_by_their_rows_and_columns(corpus, tmp_path):
+    grid = study(corpus, seeds=(0,), columns=axis("lr", 1e-3, 2e-3))
+    first, _, said = carried_out(grid, tmp_path, rows=("gated",), columns=("0.002",))
+    assert "1 of 4 runs" in said
+    assert [(cell.row, cell.column) for cell in first.cells if cell.outcomes] == [("gated", "0.002")]
+    column, _, said = carried_out(grid, tmp_path, columns=("0.002",))
+    assert "1 of 2 runs were finished before" in said
+    assert {(cell.row, cell.column) for cell in column.cells if cell.outcomes} == {
+        ("standard", "0.002"),
+        ("gated", "0.002"),
+    }
+
+
 def test_a_record_of_other_runs_is_refused(corpus, tmp_path):
     first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
     with pytest.raises(InputError, match=r"none of its 2 runs has the configuration and the data of a planned one"):
@@ -293,8 +306,9 @@ def test_times_are_taken_in_one_place(corpus, tmp_path):
     timed = study(corpus, seeds=(0,), kind="timing", quantities=(Quantity("speed", "tokens_per_second"),))
     with pytest.raises(InputError, match=r"part must be 1/1 in a study of times, and is 1/2"):
         carried_out(timed, tmp_path, part="1/2")
-    with pytest.raises(InputError, match=r"rows cannot be chosen in a study of times"):
-        carried_out(timed, tmp_path, rows=("gated",))
+    for axis_of in ({"rows": ("gated",)}, {"columns": ("",)}):
+        with pytest.raises(InputError, match=rf"{next(iter(axis_of))} cannot be chosen in a study of times"):
+            carried_out(timed, tmp_path, **axis_of)
     _, _, said = carried_out(timed, tmp_path)
     assert "2 cases in turns, on cpu" in said
     assert "2 of 2 runs were finished before" in carried_out(timed, tmp_path)[2]

@@ -64,6 +64,7 @@ class StudyRunArguments(StudyPlanArguments):
     rows: Annotated[
         tuple[str, ...] | None, arg(help="rows whose runs are carried out, each in quotes; by default all")
     ] = None
+    columns: Annotated[tuple[str, ...] | None, arg(help="columns whose runs are carried out; by default all")] = None
     part: Annotated[str, arg(help="share of the runs that this machine carries out, as 2/3")] = "1/1"
     gpus_per_run: Annotated[
         float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
@@ -109,6 +110,7 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         workers=args.workers,
         seeds=args.seeds,
         rows=args.rows,
+        columns=args.columns,
         part=args.part,
         command=command,
         from_record=None if args.from_record is None else read_record(args.from_record),

@@ -71,6 +71,7 @@ class Conduct:
     workers: int | None = None
     seeds: tuple[int, ...] | None = None  # replace the seeds of the scale
     rows: tuple[str, ...] | None = None  # carry out the runs of these rows alone
+    columns: tuple[str, ...] | None = None  # carry out the runs of these columns alone
     part: str = "1/1"  # the share of the runs that this machine carries out
     command: str = ""
     from_record: StudyRecord | None = None  # a stored record of the study, whose runs are not run again
@@ -105,11 +106,17 @@ class Planned:
     jobs: tuple[Job, ...]  # without repetition, although several cells may share a run
     keys: Keys
 
-    def chosen(self, rows: Sequence[str] | None, part: str) -> tuple[Job, ...]:
-        """Return the runs of these rows, or of all of them, and of these a share."""
-        index, number = share_of(part)
-        of_rows = {key for (row, _), runs in self.keys.items() if rows is None or row in rows for key in runs.values()}
-        return tuple(job for job in self.jobs if job.path.name in of_rows)[index::number]
+    def chosen(self, conduct: Conduct) -> tuple[Job, ...]:
+        """Return the runs of the chosen rows and columns, and of these a share."""
+        index, number = share_of(conduct.part)
+        rows, columns = conduct.rows or self.design.rows, conduct.columns or self.design.columns
+        chosen = {
+            key
+            for (row, column), runs in self.keys.items()
+            if row in rows and column in columns
+            for key in runs.values()
+        }
+        return tuple(job for job in self.jobs if job.path.name in chosen)[index::number]
 
 
 def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
@@ -238,16 +245,20 @@ def write_plan(planned: Planned) -> list[str]:
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
     resolve_device(runtime.device)
-    of_study = study.design(conduct.scale, (), conduct.command).rows
-    for row in conduct.rows or ():
-        if row not in of_study:
-            raise unknown("row", row, of_study)
+    design = study.design(conduct.scale, (), conduct.command)
+    for what, names, known in (("row", conduct.rows, design.rows), ("column", conduct.columns, design.columns)):
+        for name in names or ():
+            if name not in known:
+                raise unknown(what, name, known)
     if study.kind == "timing" and conduct.part != "1/1":
         raise InputError(
             f"part must be 1/1 in a study of times, and is {conduct.part}: times of two machines cannot be compared"
         )
-    if study.kind == "timing" and conduct.rows is not None:
-        raise InputError("rows cannot be chosen in a study of times, because all rows are timed in turns; leave it out")
+    for what, names in (("rows", conduct.rows), ("columns", conduct.columns)):
+        if study.kind == "timing" and names is not None:
+            raise InputError(
+                f"{what} cannot be chosen in a study of times, because all cells are timed in turns; leave it out"
+            )
     refuse_foreign_folder(conduct.folder_of(study))
     if study.pretrained is not None:
         seeds = conduct.seeds or study.on(conduct.scale).seeds
@@ -258,7 +269,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         refuse_oversized(before.jobs, conduct, runtime)
         carry_out(before.jobs, "training", conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
-    jobs = planned.chosen(conduct.rows, conduct.part)
+    jobs = planned.chosen(conduct)
     if study.kind == "training":
         refuse_oversized(jobs, conduct, runtime)
     for line in write_plan(planned):
