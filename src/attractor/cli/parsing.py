@@ -50,7 +50,7 @@ def is_rule(line: str) -> bool:
 
 
 def _in_one_line(message: str, name: str) -> str:
-    """Return the text in tyro's box up to the first rule, in the words of this command line where it is a known one."""
+    """Return the text in tyro's box up to the first rule. Put a known complaint in the words of this command line."""
     options = {f"--{option.name}".replace("_", "-"): option for option in tables().options_of(name)}
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))

@@ -229,7 +229,7 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
 
 
 def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) -> list[str]:
-    """Say which studies around a folder have runs whose checkpoints can be removed, and what these could serve for."""
+    """Return a line for each study near the folder whose runs lose checkpoints, with what it can no longer do."""
     from attractor.runs.study_record import STUDY_FILE, study_runs
 
     pruned = {path.resolve() for path in removable}

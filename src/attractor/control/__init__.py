@@ -6,8 +6,8 @@
     LogitProbe(model, forward)                record the logits of one fixed batch during training
     REGULARIZERS["spectral"](model)           compute a penalty on attention's weights, to be added to a loss
 
-All but the last use `query_key_heads(model)`, which says which rows of which parameter belong to a head. A module that
-computes its logits itself calls `observe(self, q, k)`, so that they can be clipped.
+All but the last must know which rows of which parameter belong to a head; `query_key_heads(model)` returns them. A
+module that computes its logits itself calls `observe(self, q, k)`, so that they can be clipped.
 """
 
 from attractor.control.heads import query_key_heads

@@ -134,8 +134,8 @@ def _adapted(name: str) -> InputError:
 def _without_wrappers(model: nn.Module, views: list[QueryKeyHeads]) -> list[QueryKeyHeads]:
     """Rename the views to what they are called in the model without wrappers.
 
-    Torch's wrappers name their content after themselves. Those of DistributedDataParallel and its kind have a single
-    child, called `module`."""
+    torch.compile and checkpoint_wrapper store their content under a name in `WRAPPED`. DistributedDataParallel and
+    similar wrappers have a single child, called `module`."""
     wrappers = {f"{name}.module".lstrip(".") for name, part in model.named_modules() if [*part._modules] == ["module"]}
 
     def renamed(name: str) -> str:

@@ -17,8 +17,8 @@ from attractor.control.views import Rows
 
 @dataclass(frozen=True)
 class HeadBlock:
-    """Rows `rows` of every head in `heads`. The first head begins at local row `start`, the next `stride` rows
-    later."""
+    """Rows `rows` of every head in `heads`. Those of the first head begin at local row `start`, those of the next head
+    `stride` rows later."""
 
     heads: slice
     rows: slice

@@ -2,7 +2,7 @@
 
     max_logit      the largest logit of every head                                                          (1)
     logit_change   the mean of |L - L'| over all pairs that may attend, L' the logits of the previous look  (2)
-    Q_norm, Q_rate for every part Q of the query and key weights (`heads.py`), head by head: its Frobenius norm and,
+    P_norm, P_rate for every part P of the query and key weights (`views.py`), head by head: its Frobenius norm and,
                    where rates are controlled, the rate of the last step relative to the base rate          (3)
 
 Logits are scaled, and taken before any soft-cap. A look is a separate forward pass in evaluation mode without

@@ -6,7 +6,7 @@
 
 Matrix norms are Frobenius norms, and penalties are summed over layers. Vectors are rows: q = x W_Q + b_Q and
 out = c W_O + b_O, so W is the transpose of what `nn.Linear` stores. (1) takes every linear map from x to queries, keys
-and values (with MLA and a shared latent also those into the latent), and the output's; but no couplings, gates and
+and values (with MLA and a shared latent also those into the latent), and that of the output, but no couplings, gates or
 decays. In (3) head h has its V columns of W_V and its V rows of W_O.
 
 sigma is the largest singular value, computed from two right vectors V = [v1 v2] that are kept between calls:
@@ -19,8 +19,8 @@ T keeps components below the second singular value within 1 and amplifies the ot
 follows moving weights, and singular values that are close or change places. The first call starts from the exact
 singular vectors. (6) is never above sigma^2. v1 counts as a constant in it, since |W v|^2 is stationary there.
 
-Limits: (1) is 0 for orthogonal matrices and biases of 0. (2) is 0 where the layer, without a mask and a rotation,
-descends the energy of a single head if W_Q W_K' is symmetric. (3) is 0 where every head writes in the directions that
+Limits: (1) is 0 for orthogonal matrices and biases of 0. Where (2) is 0 and W_Q W_K' is symmetric, the layer, without a
+mask and a rotation, descends the energy of a single head. (3) is 0 where every head writes in the directions that
 it reads. Models that have an energy by construction are `ItrSAConfig(energy="single")` and `"multi"`.
 
 Tomihari and Karakida, "Recurrent Self-Attention Dynamics: An Energy-Agnostic Perspective from Jacobians", 2025,
@@ -114,10 +114,10 @@ def _unit(x: Tensor, before: Tensor) -> Tensor:
 
 
 class Regularizer(ABC):
-    """Calling it returns the penalty for the model's present weights, differentiable in them."""
+    """Calling a regularizer returns the penalty for the model's present weights, differentiable in them."""
 
     name: ClassVar[str]
-    usual_weight: ClassVar[float]  # Jacobians' choice
+    usual_weight: ClassVar[float]  # as published
     matrices: ClassVar[tuple[str, ...]] = ()  # names among `linear_maps`
 
     def __init__(self, model: nn.Module) -> None:

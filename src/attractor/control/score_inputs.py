@@ -187,7 +187,7 @@ class ScoreObserver:
     def __init__(self, attention: nn.Module, callback: ScoreCallback) -> None:
         part = _scoring_part(attention)
         module = attention if part is None else part[0]
-        self._module = ref(module)  # the callbacks lead here, and must not keep the model alive
+        self._module = ref(module)  # callbacks may hold this observer, which must not keep the model alive
         self.callback = callback
         callbacks = _CALLBACKS.setdefault(module, [])
         callbacks.append(callback)

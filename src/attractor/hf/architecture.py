@@ -102,7 +102,7 @@ WHOLE_HEADS = Need(
 
 @dataclass(frozen=True)
 class Names:
-    """The names of a model's parts in its files, without `.weight` and `.bias`; those of attractor are the fields."""
+    """The names of a model's parts in its files, without `.weight` and `.bias`; the fields have attractor's names."""
 
     base: str = "model."  # precedes the names of all parts but the readout; absent in models without a readout
     embedding: str = "embed_tokens"
@@ -170,7 +170,7 @@ class Architecture:
         return TransformerConfig(**self.translate(described) | {"mlp": self.activations[described["hidden_act"]]})
 
     def exported(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the content of config.json for a model of attractor, or refuse one that this architecture is not."""
+        """Return the content of config.json for a model of attractor; refuse a model that it cannot describe."""
         if not isinstance(config, TransformerConfig):
             raise self.refusal("family", TransformerConfig.family, config.family)
         act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
@@ -231,7 +231,7 @@ class Architecture:
 
 
 def settings(config: TransformerConfig) -> dict[str, Any]:
-    """Return what the model computes, with all defaults resolved. Models that compute the same have equal settings."""
+    """Return all settings that affect the computation, defaults resolved: equal where models compute the same."""
     layer, mechanism = first_layer(config), config.attention_config
     stages = {name: getattr(mechanism, name) for name in STAGES}
     by_stage = [{f.name: getattr(stage, f.name) for f in fields(stage)} for stage in stages.values()]

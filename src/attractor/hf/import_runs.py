@@ -2,7 +2,7 @@
 
 The run's config.json names the model and, in place of a corpus, its origin. tokenizer.json is the model's tokenizer.
 tokenizer_settings.json holds what else its folder says about texts and chats (corpus/tokenizer_settings.py). The only
-checkpoint holds the weights as they were stored, and summary.json describes them. No path in it is absolute.
+checkpoint holds the imported weights, and summary.json describes them. No file of the run holds an absolute path.
 """
 
 import json

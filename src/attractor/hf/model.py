@@ -31,8 +31,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from attractor.taps import capture
 
-# Arguments that repeat what the model knows: bounds of packed sequences, beside their positions, and (before
-# transformers 5.4) positions in the cache.
+# Arguments with the bounds of packed sequences. They repeat what `position_ids` say, which must be given as well.
 PACKED_ROWS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 
@@ -348,7 +347,9 @@ class AttractorForSequenceClassification(AttractorPreTrainedModel):
 
 
 def refuse_unknown(repetitions: Mapping[str, Any], position_ids: Tensor | None) -> None:
-    """Refuse arguments that a model does not have, and the bounds of packed sequences without their positions."""
+    """Refuse arguments that a model does not have, and the bounds of packed sequences without their positions.
+
+    `cache_position` is ignored: transformers before 5.4 gives it, and the cache knows its length."""
     for name, value in repetitions.items():
         if name in PACKED_ROWS:
             require(position_ids is not None, name, "given together with position_ids", value)

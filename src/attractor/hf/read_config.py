@@ -145,7 +145,7 @@ def yarn_size(factor: float, rope: Mapping[str, Any]) -> float:
 
 
 def growth(factor: float, weight: float) -> float:
-    """Return by how much YaRN enlarges logits, as the square root of their factor."""
+    """Return the factor by which YaRN enlarges rotated queries and keys; logits grow by its square."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

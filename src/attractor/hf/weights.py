@@ -1,4 +1,4 @@
-"""Give an attention layer the weights of a public model, so that it computes what that model's computes, and back.
+"""Translate the attention weights of public models to attractor's layers, which then compute the same, and back.
 
 A layout lists ties. A tie says which stored tensors hold the numbers of which parameters, and in which order of rows:
 
@@ -7,8 +7,8 @@ A layout lists ties. A tie says which stored tensors hold the numbers of which p
     fused        matrices that hold several of attractor's are split
     transposed   GPT-2 stores a matrix as inputs x outputs
 
-Each is a permutation or a split, so one tie serves both directions, and gradients translate the same way (the tests use
-that).
+Each of these is a permutation or a split. So one tie serves both directions, and gradients translate in the same way,
+which the tests use.
 
 The authors of differential attention (github.com/microsoft/unilm) have classes that pair queries and keys differently
 once r = H / n_kv_heads > 1 heads share a key head. Query sub-heads 2i and 2i + 1 form head i in all of them.

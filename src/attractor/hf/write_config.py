@@ -150,7 +150,7 @@ def described_pairs(config: TransformerConfig) -> dict[str, Any]:
 
 
 def described_latent(config: TransformerConfig) -> dict[str, Any]:
-    """Return the widths of MLA; those of other attention do not matter, since `attention` differs first."""
+    """Return the fields of MLA. Other attention gets arbitrary widths, since its field `attention` is refused first."""
     layer, stored = first_layer(config), described_shape(config)
     sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
     stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}

@@ -36,7 +36,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class TrainedText:
-    """The text that a run was trained on. Its fingerprint tells it from another place or under another name."""
+    """The text that a run was trained on. Its fingerprint identifies it in another place or under another name."""
 
     task: Text
     fingerprint: Any = None
