@@ -77,7 +77,10 @@ class RunStopped(RuntimeError):  # noqa: N818
 
 
 class RankLostError(RunStopped):
-    """Another process of the run failed, is gone or is stuck. Of those that notice it, one `speaks`: it prints this."""
+    """Another process of the run failed, is gone or is stuck.
+
+    Of the processes that notice it, the one that `speaks` prints the message.
+    """
 
     def __init__(self, message: str, speaks: bool) -> None:
         super().__init__(message)

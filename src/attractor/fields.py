@@ -33,7 +33,7 @@ TYPES = {  # annotations, the values they accept, and the rule that an error sta
 
 
 def require_types(config: Any) -> None:
-    """Refuse values of another type than that of their field, where this is one of `TYPES`, or one of these or None.
+    """Refuse values of another type than that of their field, if that type is in `TYPES`, alone or with None.
 
     In Python a bool is a number, too, but a field of numbers that holds one is most likely a mistake."""
     for f in fields(config):

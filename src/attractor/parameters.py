@@ -1,6 +1,6 @@
 """Parameter groups of any model: weight decay acts on matrices, and on nothing else.
 
-Zero means something else for a vector or scalar. Decay would pull the coupling's log step size tau towards 0, which is
+For a vector or scalar, zero is no neutral value. Decay would pull the coupling's log step size tau towards 0, which is
 a step size of 1; the weight of a norm towards 0, where the norm outputs 0; and a gate towards its middle.
 """
 

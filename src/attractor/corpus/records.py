@@ -84,7 +84,7 @@ def parse_line(raw: bytes, columns: Sequence[str]) -> str:
     if not isinstance(row, dict):
         raise FlawError("not a JSON object")
     for column in columns:
-        # JSON may escape half of a pair, which is no character. The file itself is UTF-8.
+        # JSON may escape half of a surrogate pair, which is no character, even though the file itself is UTF-8.
         if isinstance(text := row.get(column), str) and (half := HALF_A_PAIR.search(text)):
             raise FlawError(f"half a surrogate pair at character {half.start()} of column '{column}'")
     return parse_row(row, columns)

@@ -44,7 +44,7 @@ class SignOfLife:
 
 
 def waiting(doing: str) -> SignOfLife:
-    """Say what is going on if it takes long; on stderr, so that a command's output stays its own."""
+    """Say on stderr what is going on if it takes long, so that the line is no part of a command's output."""
     return SignOfLife(
         lambda line: print(line, file=sys.stderr, flush=True), lambda seconds: f"{doing}: {in_time(seconds)} so far"
     )

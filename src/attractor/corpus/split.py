@@ -18,7 +18,7 @@ class Split:
 
     boundary: float
     single: bool = False
-    # Of a single text that is read in parts: the share to hold out of the part with each place.
+    # For a single text that is read in parts: the place of each part, and the share of the part that is held out.
     shares: Mapping[float, float] = field(default_factory=dict)
 
     def sides(self, text: bytes) -> list[tuple[bool, bytes]]:

@@ -115,7 +115,7 @@ def type_token_ratios(words: np.ndarray) -> dict[int, float]:
 def topical_dispersion(words: np.ndarray) -> ValueWithError:
     """Return (3) with the jackknife error over single documents, at fixed document frequencies.
 
-    A document that has only words of all documents has no topic and is left out.
+    A document has no topic and is left out if each of its words occurs in every document.
     """
     document = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
     shape = (len(words), int(words.max()) + 1)

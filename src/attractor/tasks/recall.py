@@ -13,8 +13,8 @@ With n pairs in T tokens of a vocabulary V (symbols 0 .. V - 1):
 (4) labels: the value, `delay` tokens behind its key's query; -100, which is not scored, elsewhere
 (5) distance: no query stands on the first `least_gap` tokens behind the pairs, so that an answer takes a longer memory
 
-Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927, with a = 0.01,
-which is `gap="power"`; there fillers may be keys, and symbol 0 is no key. Example i depends on (seed, i) alone.
+`gap="power"` with a = 0.01 is the task of Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language
+Models", arXiv 2312.04927, where fillers may be keys, and symbol 0 is no key. Example i depends on (seed, i) alone.
 """
 
 import hashlib

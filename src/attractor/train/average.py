@@ -1,10 +1,10 @@
 """Keep an exponential moving average of the weights, which a run may validate and store in place of the weights.
 
-    e <- d e + (1 - d) w  after step n every,   d = min(decay, (1 + n) / (10 + n)),   n = 0, 1, ..          (1)
+    e <- d e + (1 - d) w  after step n * every,   d = min(decay, (1 + n) / (10 + n)),   n = 0, 1, ..        (1)
 
-Before the first step e is w. The smaller d of the first steps lets go of the start, which a short run would otherwise
-carry to its end. The average reaches back about every / (1 - decay) steps. A step that is skipped, because it was not
-finite, changes nothing.
+Before the first step e is w. In the first steps d is smaller, so the average forgets the initial weights, which a short
+run would otherwise carry to its end. The average reaches back about every / (1 - decay) steps. A step that is skipped,
+because it was not finite, changes nothing.
 """
 
 from collections.abc import Iterator

@@ -41,11 +41,12 @@ from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
 from attractor.train.shards import read_shards
 
-FORMAT, SHARDED = 2, 3  # later formats must seal their manifest alike, or a flipped byte could pass for one
+# Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.
+FORMAT, SHARDED = 2, 3
 MANIFEST = "manifest.json"
 BEST = "best.json"
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
-HIDDEN = (WRITING, REMOVING, REPLACED)  # beginnings of the names of what is no checkpoint yet, or no more
+HIDDEN = (WRITING, REMOVING, REPLACED)  # prefixes of folders that are no checkpoint yet, or no longer
 WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
@@ -244,7 +245,10 @@ def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
 
 
 def replace_checkpoint(complete: Path, target: Path) -> None:
-    """Give a complete checkpoint its final name, and only then remove one that had it: resumed runs repeat steps."""
+    """Give a complete checkpoint its final name, and only then remove an earlier checkpoint of this name.
+
+    A resumed run repeats steps, so there may be one.
+    """
     replaced = target.with_name(f"{REPLACED}{target.name}")
     if target.exists():
         target.rename(replaced)
@@ -254,7 +258,7 @@ def replace_checkpoint(complete: Path, target: Path) -> None:
 
 
 def restore_replaced(folder: Path) -> None:
-    """Give a checkpoint its name back that was set aside for one that never came."""
+    """Give its name back to a checkpoint that was set aside for a new one, if the new one was never completed."""
     for path in folder.glob(f"{REPLACED}*"):
         target = folder / path.name.removeprefix(REPLACED)
         if not target.exists():

@@ -256,15 +256,15 @@ MAX_THREADS = 1024  # torch crashes if the system cannot start as many threads a
 class Runtime(PrintsChanges):
     """Where and how a run is carried out.
 
-    Nothing here changes what the run computes, except that a run may be rolled back (`on_divergence`). Its state, its
-    metrics and its summary then say so.
+    Nothing here changes what the run computes beyond rounding, except that a run may be rolled back (`on_divergence`).
+    Its state, its metrics and its summary then say so.
     """
 
     device: str = "auto"  # a device by torch's name; auto: cuda if there is a GPU, else cpu
     threads: int | None = None  # CPU threads; None: torch's choice
     log_every: int = 10  # steps between records of the loss
     save_every: int = 500  # steps between checkpoints; the end and Ctrl-C write one, too
-    keep: int = 2  # newest checkpoints that are kept, beside the best
+    keep: int = 2  # newest checkpoints that are kept, beside the best and the last good one
     telemetry_every: int | None = 50  # steps between measurements on the probe; None: no measurements
     tensorboard: bool = False  # write TensorBoard's files, too
     parallel: str = "ddp"  # each of several processes holds the whole model; or fsdp: a part of every tensor

@@ -281,7 +281,7 @@ def is_of_connection(error: RuntimeError) -> bool:
 
 
 def _leave() -> None:
-    """Leave the process group. Its threads would abort the process if anything held them when Python ends."""
+    """Leave the process group. Its threads would abort the process if anything held the group when Python ends."""
     gc.collect()
     dist.destroy_process_group()
 
@@ -303,7 +303,7 @@ def n_scored(batch: Batch) -> int:
 
 
 def with_scored_targets(batch: Batch) -> Batch:
-    """Return a batch with a mean loss: one without scored targets gets any targets, since its weight is 0."""
+    """Return a batch whose mean loss is defined: without scored targets, it gets arbitrary ones, as its weight is 0."""
     return batch if n_scored(batch) else batch._replace(targets=np.zeros_like(batch.targets))
 
 
@@ -340,7 +340,7 @@ def accumulating(loss: LossFunction, more: bool) -> AbstractContextManager[None]
 
 @contextmanager
 def unsharded(model: LanguageModel) -> Iterator[None]:
-    """Gather the parameters outside layers inside the `with`, to call a model other than by its loss."""
+    """Gather the parameters outside layers while the block runs, so that the model can be called without its loss."""
     sharded = cast(Any, model)
     if not hasattr(sharded, "unshard"):
         yield

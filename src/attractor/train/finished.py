@@ -45,7 +45,7 @@ def finished_run(path: Path, device: torch.device, which: str = CHECKPOINTS[0]) 
 
 
 def _warn_of_other_code(path: Path, config: TrainConfig, trained: dict[str, Any]) -> None:
-    """Warn of a mechanism of one's own whose file is not the one that the run was trained with."""
+    """Warn if the file of a mechanism that is defined outside attractor has changed since the run was trained."""
     for kind, checksum in formulas_of(config).items():
         if kind not in FORMULAS and trained.get(kind) != checksum:
             warnings.warn(

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 NEVER = 2**31 - 1
-ALONE = 2**30  # bytes of a block that still comes from the system, and goes back to it, alone
-USUAL_ALONE = 2**25  # where glibc itself arrives once it has met large blocks; it trims at twice that
+ALONE = 2**30  # a block of at least so many bytes is still mapped by itself, and goes back to the system when freed
+USUAL_ALONE = 2**25  # the largest value to which glibc itself raises this threshold; it then trims at twice the value
 
 
 @contextmanager

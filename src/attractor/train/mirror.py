@@ -81,7 +81,7 @@ class Mirror:
     def _update_run(self, run: Path, place: str) -> None:
         checkpoints = list_checkpoints(run / "checkpoints")  # before the metrics, so that these reach at least as far
         names = [path.name for path in run.iterdir() if SMALL_FILE.fullmatch(path.name) and path.is_file()]
-        if SUMMARY not in names and SEAL in names:  # it changes with the metrics, which are copied at another moment
+        if SUMMARY not in names and SEAL in names:  # metrics are copied at another moment, so the seal would not match
             names.remove(SEAL)
         versions = {run / name: _version(run / name) for name in (*names, f"checkpoints/{BEST}")}
         versions |= {path / MANIFEST: _version(path / MANIFEST) for path in checkpoints}

@@ -8,7 +8,8 @@
     iterated   the first iteration of a recurrent model is counted, and the second one for each of the others    (4)
 
 FLOPs are those of matrix products: two for a multiplication and an addition. Padding counts, where a fused kernel takes
-one width for queries and values. By convention, what activation checkpointing recomputes does not count.
+one width for queries and values, even if a CPU trains without it. By convention, what activation checkpointing
+recomputes does not count.
 """
 
 import re

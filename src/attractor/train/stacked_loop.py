@@ -196,7 +196,7 @@ class StackedTraining:
         self.unread = []
 
     def evaluations(self, part: str) -> list[Evaluation]:
-        """Return the evaluation of every run on the same batches, computed at once, and once a step."""
+        """Return the evaluation of every run on the same batches. All are computed at once, and only once at a step."""
         if part not in self.evaluated:
             task, config = self.runs[0].task, self.config
             batches = task.valid_batches(config.micro_batch_size, config.eval_batches, part)

@@ -3,7 +3,7 @@
     probe: the first sequence of the validation set, up to 128 tokens (`control/probe.py`, `models/vitals.py`)
     spike: loss > median + max(10 MAD, 0.1) of the last 50 losses,   MAD = median |loss - median|           (1)
 
-Both sides of (1) are robust: a spike hardly changes them, and a lasting jump counts as spikes for 25 steps alone.
+The bound in (1) is robust: a spike hardly changes it, and a lasting jump counts as spikes for 25 steps alone.
 Without the floor of 0.1, a loss that falls to 0 would be all spikes, since few batches then hold what is left of it.
 """
 

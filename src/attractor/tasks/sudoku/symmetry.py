@@ -15,8 +15,8 @@ the two rows. Let sigma be a fixed permutation of a type, and C its centraliser.
 
 The canonical grid is the least of the grids that (3) gives. A symmetry only permutes the pairs and relabellings that
 are tried, so equivalent grids have the same canonical grid, which is equivalent to them: the form is exact. A puzzle
-also has the places of its givens. Of all ways to its canonical grid, which are among those tried, the canonical puzzle
-takes one that puts the givens into the least places.
+also has the places of its givens. All symmetries that lead to its canonical grid are among those tried; the canonical
+puzzle takes one of them that puts the givens into the least places.
 """
 
 from functools import cache
