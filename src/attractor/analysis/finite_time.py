@@ -7,7 +7,7 @@ matrices. QR along so few steps would give the average growth of a random frame 
 
 The method is subspace iteration on P'P with p > k directions, which start at random. A sweep applies the T Jacobians
 forwards (P) and then their transposes backwards (P'), with a QR decomposition after each one (`frames.py`). Let s_i be
-the values of half sweep h alone, and M_i those of the product of all h half sweeps on the random frame Q:
+the singular values of half sweep h alone, and M_i those of the product of all h half sweeps on the random frame Q:
 
     s_i  <=  sigma_i  <=  s_i sqrt(1 + c_l^2 (sigma_(l+1) / sigma_i)^(2 h - 2))    for each l from i to p - 1  (2)
     sigma_i^h  <=  c_i M_i                                                                                  (3)
@@ -17,9 +17,9 @@ c_l is the inverse of the smallest singular value of V_l'Q, where V_l are the l 
 frame it is almost never large, which is (4). No direction of the l leading ones can then be missing from the frame, and
 (2) and (3) follow from the powers of P'P. The stated error of exponent i is the best of these bounds. (3) needs no gap
 and shrinks as 1 / (h T). (2) takes its sigma_(l+1) from the bound of exponent l + 1, and its sigma_i from below; it
-shrinks exponentially where values of the frame lie apart. Both hold with a failure of at most 1e-6 in each call; the
-error of rounding in each step, relative to its slower directions, is added. Sweeps end when the stated errors are
-within the tolerance. Long products have wide gaps, so few sweeps are enough.
+shrinks exponentially where values of the frame lie apart. In each call they hold except with a probability of at most
+1e-6. The rounding error of each step, relative to its slower directions, is added. Sweeps end when the stated errors
+are within the tolerance. Long products have wide gaps, so few sweeps are enough.
 
 The steps may be different maps, such as the layers of a model. A sequence of maps is applied once, in order, and T is
 its length.

@@ -10,8 +10,8 @@ blocks to such vectors: W U = U W', where U repeats a block's value at each of i
 
 The defect (2) is 0 exactly where W is lumpable, and 1 where the rows of each block go to different blocks. It is at
 most 1: the variance within a block is half the mean squared distance of two rows drawn with repetition, and two
-distributions are at most sqrt(2) apart. So it is at most 1 - 1 / P for P rows, and at most 1 - 1 / n on the simplex of
-n blocks. The defect is measured in mass, so a nearly uniform map has a small one whatever its details.
+distributions are at most sqrt(2) apart. So the variance is at most 1 - 1 / P for P rows, and at most 1 - 1 / n on the
+simplex of n blocks. The defect is measured in mass, so a nearly uniform map has a small one whatever its details.
 
 Causal maps may be lumpable too. But the rows of a block see 1, 2, ..., P of its positions, so a row that spreads its
 attention gives its own block more mass than the row before. The defect is therefore also split:

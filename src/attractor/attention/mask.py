@@ -17,8 +17,8 @@ class Mask:
 
     `causal` is the square lower triangle, which fused kernels apply without a tensor. `window` is the number of keys
     that a query sees: its own position and those just before it (`score/window.py`). Any other rule is the tensor
-    `allowed` (True = may attend, broadcastable to B H T S). Only one of the three is set. A query that may attend to
-    nothing gets a zero context.
+    `allowed` (True = may attend, broadcastable to B H T S). At most one of the three is set; if none is,
+    everything is allowed. A query that may attend to nothing gets a zero context.
     """
 
     allowed: Tensor | None = None

@@ -11,8 +11,8 @@ Models that were extended to longer sequences rotate more slowly. Their frequenc
     dynamic:F:LENGTH                theta grows to theta (F T / LENGTH - F + 1)^(w / (w - 2)) in a sequence of
                                     T > LENGTH positions                                                    (3)
     llama3:F:LOW:HIGH:LENGTH        f (s + (1 - s) / F),   s = (LENGTH f / 2 pi - LOW) / (HIGH - LOW) in [0, 1]  (4)
-    yarn:F:LENGTH:FAST:SLOW:SIZE    f (s + (1 - s) / F),   s = (high - j) / (high - low) in [0, 1], where
-                                    frequency number low makes FAST turns in LENGTH positions, and high SLOW  (5)
+    yarn:F:LENGTH:FAST:SLOW:SIZE    f (s + (1 - s) / F),   s = (high - j) / (high - low) in [0, 1]; in LENGTH
+                                    positions, frequency number low makes FAST turns, and number high SLOW  (5)
     longrope:LENGTH:SIZE:S,..:L,..  f_j / S_j, and f_j / L_j in a sequence of more than LENGTH positions    (6)
 
 Under (4), frequencies of more than HIGH turns in LENGTH positions are unchanged. Under (5), low is rounded down and

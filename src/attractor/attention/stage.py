@@ -123,9 +123,10 @@ class Coupling(Stage):
 class Scoring(Stage):
     """Stage 3, score. The module maps (q', k', v) to a context for each head.
 
-    Its `forward(q, k, v, mask, x)` receives q B H T K, k B J S K and v B J S V, where H is a multiple of J, a `Mask`,
-    and the layer's input x, and returns B H T V. `mask.spelled_out(T, S, device)` is True where a query may attend, or
-    None if it may attend to everything.
+    Its `forward(q, k, v, mask, x)` receives q B H T K, k B J S K and v B J S V, where H is a multiple of J. It also
+    receives a `Mask` and the layer's input x, and returns B H T V. If a head has two maps, q has 2 H heads; under
+    `halves` k has 2 J. `mask.spelled_out(T, S, device)` is True where a query may attend, or None if it may attend to
+    everything.
     """
 
     stage = "score"

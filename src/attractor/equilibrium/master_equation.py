@@ -295,7 +295,7 @@ def _null_vector_by_elimination(a: Tensor, root: Tensor) -> Tensor:
 
 
 def _null_vector_by_lu(entries: Tensor, root: int) -> Tensor:
-    """Solve the other equations with p_root = 1. They need no pivots, since the diagonal dominates each column."""
+    """Solve the equations of all other states with p_root = 1, without pivots: the diagonal dominates each column."""
     at, rates = entries.indices().cpu().numpy(), entries.values().double().cpu().numpy()
     a = scipy.sparse.csc_array((rates, (at[0], at[1])), shape=tuple(entries.shape))
     others = np.delete(np.arange(a.shape[0]), root)

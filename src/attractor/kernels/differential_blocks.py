@@ -5,9 +5,10 @@
 The maps of a block of queries are computed, subtracted, and multiplied by V once. The backward pass recomputes them, so
 nothing of size T x T is saved:
 
-    gA = gC V',   gV = A' gC,   gS_i = A_i (gA - rowsum(A_i gA)),   gS_2 and what follows times -lambda     (2)
+    gA = gC V',   gV = A' gC,   gS_i = A_i (gA - rowsum(A_i gA)),   A = A_1 - lambda A_2                    (2)
 
-A block's maps fit the processor's cache, and have no keys after its last query. Shapes are those of `differential.py`.
+The gradients of Q_2 and K_2 have the further factor -lambda. A block's maps fit the processor's cache, and have no keys
+after its last query. Shapes are those of `differential.py`.
 """
 
 import torch

@@ -244,7 +244,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
 
     @property
     def shares_of_training(self) -> tuple[float, float]:
-        """The shares of an evaluation that a training step computes forwards and differentiates."""
+        """The share of a full forward pass that a training step computes, and the share that it differentiates."""
         return 1.0, 1.0
 
     @property
@@ -259,7 +259,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
 
     @staticmethod
     def gates_of_coupling(mechanism: AttentionConfig, modules: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the gates that `zero_start` puts before the coupling of these attention modules."""
+        """Return the names of the gates that `zero_start` adds to the coupling of these attention modules."""
         gated = isinstance(mechanism.couple, Dynamics) and mechanism.couple.zero_start
         return tuple(f"{module}.couple.gate" for module in modules) if gated else ()
 

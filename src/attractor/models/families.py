@@ -62,8 +62,8 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "1b-2m": _qwen(vocab_size=4_096, d_model=128, n_heads=4, n_layers=6, max_seq_len=256),
     # FastSlow (arXiv 2606.16730), table 2: 779,777 parameters, and its dense baselines of 1,025,408 and 585,504.
     "fast-slow": FastSlowConfig(),
-    # Ours: the widths of `small` and `medium` for tokens of BPE, and a model of bytes. The fast path has a window and
-    # leaves the range to the slow path, so sequences may be long.
+    # Ours: the widths of `small` and `medium` for tokens of BPE, and a model of bytes. The fast path has a window, and
+    # the slow path reaches further back, so sequences may be long.
     "fast-slow-small": _fast_slow(d_model=512, n_heads=8, n_pre=2, n_slow=4, n_post=2, vocab_size=50_257),
     "fast-slow-medium": _fast_slow(d_model=768, n_heads=12, n_pre=3, n_slow=6, n_post=3, vocab_size=50_257),
     "fast-slow-long": _fast_slow(d_model=256, n_heads=4, n_pre=2, n_slow=2, n_post=1, vocab_size=320, pool_factor=8),

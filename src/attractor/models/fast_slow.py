@@ -1,4 +1,4 @@
-"""FastSlow: a fast path with an update for each token, and a slow path with an update in P tokens that is fed back.
+"""FastSlow: a fast path updates at each token, and a slow path, which feeds back into it, once every P tokens.
 
     x <- Pre(x),  then n_rounds times, with the same weights:                                               (1)
     y <- Slow(pool(x));   u = x + tanh(gamma) Norm(phi(up(y)));   x <- relax(Post, u)                       (2)
@@ -8,7 +8,8 @@ biases, so that 0, which the first block reads, stays 0. Norm and phi act on eac
 up(Norm(phi(y))). gamma starts at 0: the coupled model starts as the one without coupling, and its slow path gets no
 gradient until the gate has moved. `relax` is a single pass of Post, or a method that comes closer to its equilibrium
 (`equilibrium/fixed_point.py`). Under "forced", the injection enters at every evaluation: x <- Post(x) + injection, from
-x instead of u. FastSlow: arXiv 2606.16730.
+x instead of u.
+FastSlow: Gao, Attention is just another name for coupling?, 2026, arXiv 2606.16730.
 """
 
 import math
@@ -71,7 +72,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
     stream_mixing: str = later("static")  # or "dynamic": the weights that mix streams depend on the input
     unit_slow_state: bool = False  # the output of the slow path lies on the unit sphere (M2)
-    unit_pooled_state: bool = later(False)  # the pooled tokens, its input, lie on the unit sphere
+    unit_pooled_state: bool = later(False)  # the pooled tokens, the slow path's input, lie on the sphere
     slow_input: str = later("text")  # or "constant", a control whose slow path receives no information
 
     def __post_init__(self) -> None:

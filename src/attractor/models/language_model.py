@@ -2,7 +2,8 @@
 
     h = s E[tokens] (+ P[positions]);   h <- core(h);   logits = E (s' norm(h))
 
-A family defines the core: `through` maps the embedded tokens to the hidden states before the last norm.
+s is `embedding_scale`, and s' is `logit_scale`. Unless embeddings are tied, the readout has a matrix of its own instead
+of E. A family defines the core: `through` maps the embedded tokens to the hidden states before the last norm.
 """
 
 from abc import ABC, abstractmethod

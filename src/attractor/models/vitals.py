@@ -4,9 +4,9 @@
     change          |block(x) - x| / |x|, mean over tokens: how much a block changes its input              (2)
     entropy         of attention's rows in nats, mean over all rows but the first, whose entropy is 0       (3)
     slow memory     P (1 + mean distance); where the state decays by a, P / (1 - a). In tokens              (4)
-    by head         P m, m the effective memory of a head (`analysis/memory.py`); of a map, 1 + mean distance (4')
+    by head         P m, where m is a head's effective memory (`analysis/memory.py`), or 1 + mean distance (4')
     residual        |F(z) - z| / |z|, mean over tokens, for each round and each evaluation of F             (5)
-    contraction     the growth rate of z -> F(z) - z at u, under "forced" of F, the largest of all rounds   (6)
+    contraction     the growth rate at u of z -> F(z) - z, or under "forced" of F; the largest of all rounds  (6)
     unsolved        share of tokens, over all rounds, whose residual is above the solver's tolerance        (7)
 
 F is Post; in (5) and (7), under "deq" and "forced", it is the map that the method iterates. (7) is measured unless

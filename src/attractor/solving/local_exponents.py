@@ -2,8 +2,9 @@
 
     v_0 random,   v_(t+1) = J_t v_t,   g_t = log |v_(t+1)| / |v_t|,   (1 / t) sum g                         (1)
 
-g is the log growth of the distance of two orbits in the limit of a small distance, for one random direction. So it lies
-below the largest finite-time exponent, which takes the best of all directions (`analysis.finite_time_exponents`).
+g is the log growth of the distance of two orbits in the limit of a small distance, for one random direction. Its mean
+over t iterations is at most the largest exponent of t steps, which takes the best of all directions
+(`analysis.finite_time_exponents`); a single g may be larger.
 """
 
 from itertools import pairwise

@@ -7,9 +7,9 @@ z is the logarithm of a length: at constant z, a head holds 1 / (1 - a) = 1 + ex
 Training starts at w = 0 and b = log(initial_memory - 1), where every head holds `initial_memory` positions.
 
 There is one state for each key head, so the queries of a group share its decay. The decay is passed on as the last
-coordinate of the value, which is cached unchanged, whereas a key may still be normalised and rotated; the score removes
-it again. It is passed as log a, which keeps its precision in bf16: bf16 has no a between 1 - 1/256 and 1, but any log a
-to 0.4%.
+coordinate of the value, because values are cached unchanged, whereas keys may still be normalised and rotated. The
+score splits it off again. It is passed as log a, which keeps its precision in bf16: bf16 has no a between 1 - 1/256
+and 1, but any log a to 0.4%.
 
 Mamba-2 has one decay per head: Dao and Gu, Transformers are SSMs, 2024, arXiv 2405.21060. Gated linear attention has
 one for each coordinate of the key, with a 16th root that keeps it close to 1: Yang et al., 2024, arXiv 2312.06635.

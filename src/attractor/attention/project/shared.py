@@ -3,9 +3,9 @@
     Z = LayerNorm(W_z x + b_z),   width `latent`, 4 D by default                                            (1)
     q, r, h = linear(Z),   each of head width latent / H                                                    (2)
 
-The paper's r and h are the keys and values. Its layers have biases, with which a layer of its baseline has the
-published size. PsiQRH, "Latent projection and normalization" and "Derived projections": Phase-Activated Attention with
-Latent Coupling, research proposal.
+The paper's r and h are the keys and values. The linear maps have biases: with them, a layer of the paper's baseline
+has the published size. PsiQRH, "Latent projection and normalization" and "Derived projections": Phase-Activated
+Attention with Latent Coupling, research proposal.
 """
 
 from dataclasses import dataclass
