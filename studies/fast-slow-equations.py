@@ -1,8 +1,9 @@
 """Is the equilibrium of a generator its stationary distribution? (FastSlow, theorem 28, remarks 30 and 31)
 
-Generators of 12 states are drawn with the seeds of the runs of table 2's coupled model, whose weights do not matter
-for them (`study/equations.py`). The trained weights of these runs show what remark 30 expects of a block: the column
-sums of its Jacobian, and how far it is from a contraction and its attention from lumpable (`study/timescales.py`).
+Generators of 4, 12 and 32 states are drawn with the seeds of the runs of table 2's coupled model, whose weights play
+no part in this (`study/equations.py`). The trained weights of these runs show what remark 30 expects of a block: the
+column sums of its Jacobian, and how far it is from a contraction and its attention from lumpable
+(`study/timescales.py`).
 """
 
 from attractor.study import Axis, Quantity, Study

@@ -1,9 +1,8 @@
 """Do models that learn from sparse boards solve harder ones, and what do votes add?
 
 The paper trains on 31 to 42 givens and judges on 24 to 30 (Jacobians, section 6, as AKOrN); the scale desk judges on 28
-to 30. Recurrent relational
-networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 givens. Boards of 17 givens are read from
-the file `sudoku17.csv`, and digits of their solutions are added.
+to 30. Recurrent relational networks (Palm, Paquet and Winther, 2018, arXiv:1711.08028) train on 17 to 34 givens. Boards
+of 17 givens are read from the file `sudoku17.csv`, and digits of their solutions are added.
 """
 
 from dataclasses import replace

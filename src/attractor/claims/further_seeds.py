@@ -50,7 +50,7 @@ def further_seeds(differences: Values, margin: float | None, level: float) -> Fu
 def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
     """Return the command for `n_seeds` seeds, the known ones and those that follow, of the whole study.
 
-    So the further seeds of a pilot are not those of the study that the pilot is for.
+    New seeds follow the largest known one. So a pilot, whose seeds begin at 100, never gets the seeds of its study.
     """
     first = max(known, default=-1) + 1
     seeds = [*sorted(known), *range(first, first + n_seeds - len(known))]

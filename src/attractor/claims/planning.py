@@ -1,4 +1,4 @@
-"""Tell before the runs whether a scale and its seeds could decide a claim, by trying the claim's rule on drawn studies.
+"""Tell before the runs whether a scale and its seeds could decide a claim: try its rule on simulated studies.
 
 Losses are drawn with the published effects, and without them, at the noise that stored runs of the study have:
 
@@ -6,8 +6,8 @@ Losses are drawn with the published effects, and without them, at the noise that
 
 The noise of a row is the residual of its losses after the means of the row and of the seed are subtracted.
 
-A setting can decide a claim where the rule says *holds* of at least 80% of the drawn studies in which the claim is
-true. The levels are the least-squares solution of all differences of a column:
+A setting can decide a claim where the rule says *holds* of at least 80% of the simulated studies in which the claim
+is true. The levels are the least-squares solution of all differences of a column:
 
                         as claimed               otherwise
     A below B           the published effect     none                                                       (2)
@@ -40,12 +40,12 @@ FEWEST_SEEDS = 3  # that estimate a row's noise
 SEEDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BASELINE, CONTROL = "baseline of drawn runs", "control of drawn runs"
 SHARED_SPREAD = 0.01  # standard deviation of shared(seed) in (1), which cancels in paired differences
-WORSE = 10.0  # the control's level, so that every drawn study is sensitive
+WORSE = 10.0  # the control's level, so that every simulated study is sensitive
 
 
 @dataclass(frozen=True)
 class Chances:
-    """How often a rule ends in each verdict, over drawn studies."""
+    """How often a rule ends in each verdict, over simulated studies."""
 
     claimed: Counter[str]  # of studies in which the claim is true
     otherwise: Counter[str]  # of studies in which it is not
@@ -106,13 +106,13 @@ def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord
 
 
 def chances(rule: Rule, n_seeds: int, spreads: Spreads | float, n_studies: int = N_STUDIES) -> Chances:
-    """Try the rule on drawn studies. A row without a known spread gets the largest spread of the other rows."""
+    """Try the rule on simulated studies. A row without a known spread gets the largest spread of the other rows."""
     verdicts = (islice(_verdicts(rule, n_seeds, spreads, claimed), n_studies) for claimed in (True, False))
     return Chances(*map(Counter, verdicts))
 
 
 def can_decide(rule: Rule, n_seeds: int, spreads: Spreads | float) -> bool:
-    """Return whether `chances` decides. Studies are drawn only until no further one can change the answer."""
+    """Return whether `chances` decides. Studies are simulated only until no further one can change the answer."""
     needed = math.ceil(POWER * N_STUDIES)
     held = 0
     for drawn, verdict in enumerate(_verdicts(rule, n_seeds, spreads, claimed=True), start=1):
@@ -177,7 +177,7 @@ def _controls(rule: Rule) -> Iterator[Control]:
 
 
 def _verdicts(rule: Rule, n_seeds: int, spreads: Spreads | float, claimed: bool) -> Iterator[str]:
-    """Yield the rule's verdict on one drawn study after the other, without an end."""
+    """Yield the rule's verdict on one simulated study after the other, without an end."""
     levels = _levels(rule, claimed)
     sds = spreads if isinstance(spreads, Mapping) else {}
     largest = max(sds.values()) if isinstance(spreads, Mapping) else spreads

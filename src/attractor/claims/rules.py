@@ -1,21 +1,23 @@
 """The rules that judge claims. The ledger marks the rules that were written after the runs that they judge.
 
 All differences are paired by seed. The margin m is the smallest effect that would matter, named beforehand. Where any
-single comparison would decide a rule, Holm's correction covers all its comparisons.
+single comparison would decide a rule, Holm's correction covers all comparisons of the rule.
 
     Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
     Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05) and the premises
-                 hold, without which "no difference" says nothing; fails where the 95% interval lies outside
+                 hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
     Steadier     holds where the 95% interval of a ratio of standard deviations lies below 1 and the test of Brown and
                  Forsythe, which needs no normal distribution, agrees; fails where the interval lies above 1, or
                  where it excludes even a quarter of the published reduction (on the logarithmic scale)
-    Costs        holds where the cost is at most the published cost plus m; fails where it is higher
+    Costs        holds where the 95% interval of the cost lies at or below the published cost plus m; fails where it
+                 lies above
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
     Stays        holds where every seed stays at or below the level, else fails
     OfTheBest    is Stays for the row that is best by another quantity, and holds only where good rows are shown to
                  lie lower than bad ones (Welch's test over rows); says nothing where no row is good, or none is bad
-    Sensitive    judges by another rule where a second quantity shows that the setting can tell; elsewhere "cannot tell"
+    Sensitive    judges by another rule where a second quantity shows that the setting can tell rows apart; elsewhere
+                 the verdict is unclear ("cannot tell")
     AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes
                  how a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
     WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could

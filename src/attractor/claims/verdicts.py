@@ -24,7 +24,7 @@ from attractor.statistics.intervals import Interval
 
 REVISION = 2  # raise this number when code changes a verdict without changing a rule's fields
 
-P_VALUE = "p"  # the weakness of a test
+P_VALUE = "p"  # the kind of weakness of a statement that a test shows
 Status = Literal["holds", "fails", "unclear", "not run"]
 
 
@@ -39,8 +39,8 @@ class Statement:
     interval: Interval | None = None
     unit: str = ""
     n: int = 0
-    # What brings a part that holds close to not holding, and a number that is larger where it comes closer. Only parts
-    # with the same first entry can be compared.
+    # How close a statement that holds is to not holding: the kind of measure, and a number that grows as it comes
+    # closer. Only numbers of one kind can be compared.
     weakness: tuple[str, float] | None = None
     to_show: int | None = None  # pairs that would show the effect in question with a power of 80%
     to_exclude: int | None = None  # pairs that would show, if there is no effect, that it lies within the margin
@@ -109,7 +109,7 @@ class AllOf(Rule):
         return ". And: ".join(rule.words for rule in self.rules)
 
     def parts(self, record: StudyRecord) -> list[Statement]:
-        """Return the parts of all rules. Where two quantities have one statement, it is said of which it is."""
+        """Return the parts of all rules. Equal statements about different quantities get the quantities' names."""
         parts = [part for rule in self.rules for part in rule.parts(record)]
         quantities: dict[str, set[str]] = {}
         for part in parts:

@@ -112,7 +112,7 @@ DIP = {"coupled-hamiltonian": 2.5, "standard": 1.95, "gqa": 1.65}  # figure 3: e
 
 COUPLED = ("coupled-euler", "coupled-hamiltonian")
 LEAPFROG = ("coupled-hamiltonian",)
-# The effect whose presence makes "no difference" say something.
+# The premise of equalities: unless this effect is shown, "no difference" says nothing.
 COUPLING = by_perplexity(SMALL, LEAPFROG, ("standard",))
 MARGIN = SHARE * abs(COUPLING[0].effect)
 SPEED_RATIO, MEMORY_RATIO = (

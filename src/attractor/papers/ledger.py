@@ -35,7 +35,7 @@ class Entry:
     rule_is_younger: bool = False  # than the runs that it judges
 
 
-RuleDates = Mapping[str, Mapping[str, str]]  # by claim: {"rule": hash, "since": day}
+RuleDates = Mapping[str, Mapping[str, str]]  # by claim: {"rule": hash, "since": time}
 
 
 def ledger(

@@ -99,7 +99,7 @@ class JudgedDifference:
 
     @property
     def shown(self) -> Interval | None:
-        """The interval in the unit of the quantity: of a ratio, the test itself is one of logarithms."""
+        """The interval in the unit of the quantity. Ratios are tested as logarithms, and shown as ratios."""
         return None if self.interval is None else self.measure.shown(self.interval)
 
     @property
@@ -123,7 +123,7 @@ class JudgedDifference:
 
 @dataclass(frozen=True)
 class VerdictPart:
-    """The verdict on one cell. Its kind is an outcome, or 'sensitive', 'insensitive' or 'doubt'."""
+    """The verdict on one cell. Its kind is an outcome, 'sensitive', 'insensitive', 'doubt', 'rates' or 'next'."""
 
     kind: str
     place: str
@@ -137,7 +137,7 @@ class VerdictPart:
 
 @dataclass(frozen=True)
 class VerdictLine:
-    """A line of the verdict, about a row or about the control, which has no subject."""
+    """A line of the verdict. Its subject is a row or "What next"; lines about the control and about rates have none."""
 
     subject: str
     parts: tuple[VerdictPart, ...]
@@ -258,8 +258,9 @@ class JudgedStudy:
     def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
         """Return the best row by column and quantity, if the test shows it to be better than the second best.
 
-        Paired by seed, and adjusted by Holm's method over the columns of the table. The control does not compete. Rows
-        are ranked by all their seeds, so the common seeds may contradict the ranking; then there is no leader.
+        The test is paired by seed, and adjusted by Holm's method over the columns of the table. The control does not
+        compete. Rows are ranked by all their seeds, so the common seeds may contradict the ranking; then there is no
+        leader.
         """
         p_values: dict[tuple[str, Quantity], float | None] = {}
         first: dict[tuple[str, Quantity], str] = {}

@@ -32,7 +32,7 @@ Version = tuple[int, int, int] | None
 class RunLine:
     """What the list says of one run."""
 
-    key: str  # its folder, from the folder that is watched
+    key: str  # the path of its folder within the folder that is watched
     label: str
     state: str
     begun: float = 0.0

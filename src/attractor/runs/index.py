@@ -46,7 +46,7 @@ IN_MEMORY = ":memory:"
 class IndexedRun:
     """A run as the index stores it."""
 
-    key: str  # the path of its folder, from the folder that was searched
+    key: str  # the path of its folder within the folder that was searched
     fields: dict[str, Any]  # by dotted name: the configuration, and `steps`, `loss`, `begun`, `state`, ...
     problem: str = ""  # the reason why a damaged run cannot be read
 

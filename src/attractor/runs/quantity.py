@@ -152,7 +152,7 @@ def _loss_per_byte(run: MeasuredRun) -> Number:
 
 
 def _loss_at_the_end(run: MeasuredRun) -> Number:
-    """Return the last validation loss per byte. A run that diverged counts as a guess, and none is worse than that."""
+    """Return the last validation loss per byte, and GUESS for a run that diverged or that ended above GUESS."""
     if "valid_loss" not in run.summary or (loss := _loss_per_byte(run)) is None:
         return None
     return min(loss, GUESS) if math.isfinite(loss) else GUESS

@@ -11,7 +11,7 @@ with one number c for all looks, such that
 
 where there is no difference. That probability depends on nothing unknown: t statistics of normal differences change
 with neither their mean (once the truth is subtracted) nor their spread, so the minimum in (2) has one distribution for
-given N, and c is its alpha quantile. It is read off simulated paths at an order statistic three binomial standard
+given N, and c is its alpha quantile. c is read off simulated paths at an order statistic three binomial standard
 deviations below the quantile, and never below c = alpha, which is Bonferroni's inequality and needs no simulation.
 By (2), for any true difference, the repeated confidence intervals
 

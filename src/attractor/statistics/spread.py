@@ -4,9 +4,10 @@ The ratio of two standard deviations s (n values) and r (m values), and F = s²/
 
     F ~ F(n - 1, m - 1) σ²/ρ²,   so   √(F / f(1 - α/2)) <= σ/ρ <= √(F / f(α/2))                              (1)
 
-if the values are normal; F is not robust against long tails, whatever n. Brown and Forsythe's test is: the ordinary
-test of means, done on |x - median| (2). Both tests need far more seeds than a difference of means. So every ratio comes
-with the range of ratios that would not be shown: a factor of 2 with 10 seeds against 10, of 6 with 3 against 3.
+if the values are normal; F is not robust against long tails, whatever n. Brown and Forsythe's test is robust: it is the
+ordinary test of means, done on |x - median| (2). Both tests need far more seeds than a difference of means. So every
+ratio comes with the range of ratios that would not be shown: a factor of 2 with 10 seeds against 10, of 6 with 3
+against 3.
 """
 
 import math

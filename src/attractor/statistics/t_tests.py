@@ -38,12 +38,12 @@ class Difference:
 
 
 def paired_t_test(differences: Values, level: float = 0.95) -> Difference:
-    """Student's test that the mean of `seed_differences` is zero."""
+    """Test whether the mean of `seed_differences` is zero, by Student's test."""
     return _tested(mean_estimate(differences), level)
 
 
 def welch(of: Values | Summary, against: Values | Summary, level: float = 0.95) -> Difference:
-    """Welch's test that two groups, which may differ in size and in spread, have one mean.
+    """Test whether two groups, which may differ in size and in spread, have one mean, by Welch's test.
 
     A group may be a published figure: `Summary(22.55, 0.04, 10)` is 22.55 ± 0.04 over 10 seeds.
     """

@@ -9,15 +9,16 @@ In (1) query and key matrices are larger by sqrt(D), as in a model whose rows ha
 deviation of about gain^2 at the start. Without the factor it is gain^2 / D, attention is a mean at any gain, and |J| is
 that of a mean. The entropy of attention stands beside every Jacobian: entropy / log T is 1 where attention is uniform.
 
-Of (1), from x = c and at gain 1, 2 and 4: |J| against the number of tokens T, with Norm x / |x| row by row ("unit") and
-without ("none"), as the geometric mean over x_0, x_4 and x_8; and the largest exponent of 16 steps against the number
-of heads, radial directions left out. Where all rows look at one token, |softmax matrix| = sqrt(T).
+Two measures are taken of (1), from x = c and at gain 1, 2 and 4. One is |J| against the number of tokens T, with Norm
+x / |x| row by row ("unit") and without ("none"), as the geometric mean over x_0, x_4 and x_8. The other is the largest
+exponent of 16 steps against the number of heads, radial directions left out. Where all rows attend to one token,
+|softmax matrix| = sqrt(T).
 
-Of (2), eigenvalues of the Jacobian. Before the norm they are 1 + i eta omega, none inside the circle. A norm divides by
-|x + eta A x| = sqrt(1 + eta^2 |A x|^2), |x| = 1, which is less than |1 + i eta omega| for those that turn faster than x
-does on average: they stay outside at first, and come inside when, after many steps, x turns with the fastest pair. This
-holds with one sphere for all of x. Models have a sphere for each row, that is for each token, and there some may stay
-outside.
+Of (2) the eigenvalues of the Jacobian are measured. Before the norm they are 1 + i eta omega, none inside the unit
+circle. A norm divides them by |x + eta A x| = sqrt(1 + eta^2 |A x|^2), where |x| = 1. This is less than
+|1 + i eta omega| for pairs of eigenvalues that rotate faster than x does on average. These stay outside at first, and
+come inside when, after many steps, x rotates with the fastest pair. This holds with one sphere for all of x. Models
+have a sphere for each row, that is for each token, and there some eigenvalues may stay outside.
 
 `probes.iteration_maps`, by the run's seed:
 

@@ -1,7 +1,7 @@
 """Shared settings of the studies of QuacK: methods in both kinds of attention, learning rates, and model sizes.
 
     paper, bench   1,040M and 101M parameters, learning rates 3e-4, 3e-3, 3e-2
-    desk           0.93M parameters, 500 steps of 16 x 128 bytes: about three minutes of one core
+    desk           0.89M parameters, 500 steps of 16 x 128 bytes: about three minutes of one core
     laptop         0.13M parameters, 500 steps of 8 x 128 bytes: about 20 seconds of one core
     smoke          the model of laptop on texts that come with Python, to check that everything works
 

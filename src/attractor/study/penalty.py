@@ -6,12 +6,12 @@ Both compare its gradient with that of the loss on one batch:
     ratio_to_all   |w dP/dW| / |dL/dtheta|   over all parameters of the model                               (2)
     reach          ratio * sum of the learning rates of all steps                                           (3)
 
-w is the penalty's weight, and L the loss. Adam divides a gradient by the usual size of the loss's on each weight, so
-(3) is how far a penalty of constant direction moves a weight during training. Where it is far below the size of
-weights, about 0.1, the loss alone puts them where they are, and the accuracy of the model says nothing about the
-penalty. A penalty may be near its minimum at a run's first weights and act on the weights that training would give: the
-spectral norms that `spectral` holds at 1 grow to 5 and more without it. So `penalty` measures the first step of a run,
-which needs its configuration alone, and `trained-penalty` the step after its last one, at its best weights.
+w is the penalty's weight, and L the loss. Adam divides the gradient of each weight by the usual size of the loss's
+gradient there, so (3) is how far a penalty of constant direction moves a weight during training. Where it is far below
+the size of weights, about 0.1, the loss alone puts them where they are, and the accuracy of the model says nothing
+about the penalty. A penalty may be near its minimum at a run's first weights and act on the weights that training would
+give: the spectral norms that `spectral` holds at 1 grow to 5 and more without it. So `penalty` measures the first step
+of a run, which needs its configuration alone, and `trained-penalty` the step after its last one, at its best weights.
 
 `probes.penalty` and `probes.trained_penalty` of runs with a penalty: `weight`, `gradient` (the numerator), `ratio`,
 `ratio_to_all`, `reach`.

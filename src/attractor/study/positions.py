@@ -4,8 +4,8 @@
     loss_k      mean validation loss of positions 8 * 2^k to 16 * 2^k - 1, for k = 1, 2, ...                (1)
     gain_k      loss_k minus the loss of the last octave, which is what context beyond octave k is worth    (2)
 
-A model that reads no further back than W tokens gains nothing beyond W. Both are kept by the first position of their
-octave.
+A model that reads no further back than W tokens gains nothing beyond W. `probes.positions` has `loss` and `gain` by the
+first position of the octave.
 """
 
 import math

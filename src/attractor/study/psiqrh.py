@@ -5,7 +5,7 @@ clipping.
 
 smoke   minutes on two cores; too small to support any claim
 laptop  the small language model of `scales`, with an MLP of width 64
-desk    1M parameters in four layers with two heads of 32, on 8.2M bytes, each row at its rate in `DESK_RATES`
+desk    1M parameters in four layers with two heads of 32, on 8.2M bytes, each row at its `DESK_RATES` or at 1e-3
 bench   the protocol's model, 5,000 of its 20,000 steps
 paper   the protocol as published, but for its "~7M parameters", which GPT-2's vocabulary rules out
 """

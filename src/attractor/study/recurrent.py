@@ -3,9 +3,9 @@
 smoke   4 x 4, width 32, 40 steps: too small to support any claim
 laptop  4 x 4 with 6 to 9 givens, 4 or 5 out of distribution, width 64, 800 steps of 64 boards (on 6 x 6 no board is
         solved after 1,000 steps, and steps take four times as long)
-desk    9 x 9 at width 128, 4,000 steps of 50 boards in random symmetric copies, each row at the rate of a pilot, with
-        the recursive model of the recipe `solver`: about 20 minutes of a core that computes in bf16 each, and 40 for
-        AKOrN; steps of the recursive model have two iterations instead of 16
+desk    9 x 9 at width 128, 4,000 steps of 50 boards in random symmetric copies, with learning rates by row
+        (`DESK_RATES`) and with the recursive model of the recipe `solver`, whose steps have two iterations instead of
+        16. A run takes about 20 minutes of a core that computes in bf16, and one of AKOrN 40
 bench   9 x 9 at the paper's width, a third of its steps
 paper   as published: 512 channels, 8 heads, 16 iterations, 100 epochs of 9,000 boards
 
@@ -20,11 +20,11 @@ authors have them, and E-multi has orthogonal values, as the paper parametrises 
 
 Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. A penalty that cannot move a
 weight by a tenth during training cannot act (the probes `penalty` and `trained-penalty`). On laptop boards, at the
-published weights, the gradient at the first step is 5e-6 to 1e-2 of the loss's on the same weights, except that of
-E-single, which is half of it, and the sum of all learning rates is about 0.8. On desk boards the gradient is 7e-6 to
-4e-3 of the loss's at the first step. At the weights of an ItrSA and an AKOrN that were trained there without a penalty
-it is 1e-2 and 2e-2 (spectral) and 3e-2 (E-multi). The sum of learning rates is 8 (ItrSA) and 16 (AKOrN), so weights a
-hundred times larger act there.
+published weights, a penalty's gradient at the first step is 5e-6 to 1e-2 of the loss's on the same weights, but for
+E-single, whose gradient is half of it. The sum of all learning rates is about 0.8. On desk boards a penalty's gradient
+is 7e-6 to 4e-3 of the loss's at the first step. At the weights of an ItrSA and an AKOrN that were trained there without
+a penalty it is 1e-2 and 2e-2 (spectral) and 3e-2 (E-multi). The sum of learning rates is 8 (ItrSA) and 16 (AKOrN), so
+weights a hundred times larger act there.
 """
 
 from dataclasses import replace

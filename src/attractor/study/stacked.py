@@ -2,7 +2,7 @@
 
 Jobs are grouped by everything but the seed, and by the step of their newest checkpoint. Each group is a fresh process
 (`train/stacked_loop.py`). The ordinary launcher carries out all other jobs, such as runs that were killed at different
-steps; its results are the same.
+steps. A run ends with the same results under both, up to rounding.
 """
 
 import sys
