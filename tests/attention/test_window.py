@@ -230,11 +230,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: build("decay", 16, 4, window=8), r"^window must be left out under score Decayed, got 8; only attention"),
     (
         lambda: layer_of("standard", window=4)(inputs(6), False),
-        r"^causal_mask must be True or a causal tensor under window=4, got False; a window has past positions alone",
+        r"^causal_mask must be True or a causal tensor under window=4, got False; a window holds only past positions",
     ),
     (
         lambda: layer_of("standard", window=4)(inputs(6), torch.ones(6, 6, dtype=torch.bool)),
-        r"^causal_mask must allow no later key under window=4, got one that does; a window has past positions alone",
+        r"^causal_mask must allow no later key under window=4, got one that does; a window holds only past positions",
     ),
     (
         lambda: layer_of("standard", window=4)(inputs(6), cache=Cache()),

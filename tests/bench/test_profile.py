@@ -178,7 +178,7 @@ def test_the_table_has_every_part_and_ends_with_the_step(tmp_path: Path) -> None
         ["rest", "0.500", "·", "0.500", "12.5%"],
         ["idle", "0.500", "12.5%"],
         ["step", "4.000", "100.0%"],
-        ["not", "watched", "3.700"],
+        ["without", "the", "profiler", "3.700"],
     ]
 
 

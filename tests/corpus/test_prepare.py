@@ -423,7 +423,7 @@ def test_another_corpus_is_never_overwritten(source: Path, tmp_path: Path) -> No
         with pytest.raises(InputError, match=message):
             prepare(Preparation(**{"source": str(source), "out": out, **change}))
     (source / "b.jsonl").write_text('{"text": "more"}\n')
-    with pytest.raises(InputError, match="holds one with another source"):
+    with pytest.raises(InputError, match="holds a corpus prepared with another source"):
         prepare(Preparation(str(source), out))
     assert content(out) == before
     with pytest.raises(InputError, match=r"out must be a new folder, but '.*' holds other files"):

@@ -397,5 +397,5 @@ def test_a_corpus_whose_files_were_all_listed_is_still_the_same(
     monkeypatch.setattr(sources, "MOST_LISTED", 10)
     assert prepare(Preparation(str(texts), tmp_path / "corpus", workers=1)).fingerprint == first.fingerprint
     (texts / "0.txt").write_text("another text\n")
-    with pytest.raises(InputError, match="holds one with another source"):
+    with pytest.raises(InputError, match="holds a corpus prepared with another source"):
         prepare(Preparation(str(texts), tmp_path / "corpus", workers=1))

@@ -97,8 +97,9 @@ def test_inputs_that_the_kernel_does_not_support_use_another_implementation_and_
         for _ in range(2):
             assert differential_attention(q, k, v, by, SCALE).shape == (2, 4, 11, 6)
     assert [record.getMessage() for record in caplog.records] == [
-        "the fused kernel for differential attention is not used, and the plain computation is: "
-        "it takes torch.bfloat16, torch.float16, torch.float32, one for all, not torch.float64"
+        "the fused kernel for differential attention is not used "
+        "(it takes torch.bfloat16, torch.float16, torch.float32, one for all, not torch.float64); "
+        "the plain computation runs instead"
     ]
 
 

@@ -71,9 +71,9 @@ def test_each_reason_of_each_kernel_is_logged_once(caplog: pytest.LogCaptureFixt
         for kernel, against in (("coupling", "width 1000"), ("coupling", "fp64"), ("phase activation", "fp64")):
             assert not use_kernel(kernel, on("cuda"), against)
     assert said(caplog) == [
-        "the fused kernel for coupling is not used, and the plain computation is: width 1000",
-        "the fused kernel for coupling is not used, and the plain computation is: fp64",
-        "the fused kernel for phase activation is not used, and the plain computation is: fp64",
+        "the fused kernel for coupling is not used (width 1000); the plain computation runs instead",
+        "the fused kernel for coupling is not used (fp64); the plain computation runs instead",
+        "the fused kernel for phase activation is not used (fp64); the plain computation runs instead",
     ]
 
 
@@ -111,7 +111,7 @@ def test_the_check_can_be_traced_by_the_compiler(caplog: pytest.LogCaptureFixtur
     compiled = torch.compile(activation, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     (line,) = [record.getMessage() for record in caplog.records if record.name == "attractor"]
-    assert line == "the fused kernel for coupling is not used, and the plain computation is: width 1000"
+    assert line == "the fused kernel for coupling is not used (width 1000); the plain computation runs instead"
 
 
 def test_a_machine_without_triton_logs_the_reason(

@@ -288,8 +288,8 @@ def test_seeds_are_planned_for_the_smallest_difference_that_matters_if_it_is_giv
     fine, coarse = (JudgedStudy(study(losses, margin=margin)).differences["near", "", FIRST] for margin in (0.01, 0.1))
     assert fine.further is not None
     assert fine.further.pairs is not None
-    assert f"{fine.further.pairs - 3} further seeds would show one of 0.01 nats" in fine.words
-    assert "these seeds would show one of 0.1 nats/byte with a chance of 80%" in coarse.words
+    assert f"{fine.further.pairs - 3} further seeds would show a difference of 0.01 nats" in fine.words
+    assert "these seeds would show a difference of 0.1 nats/byte with a chance of 80%" in coarse.words
 
 
 def test_many_rivals_need_more_seeds_since_their_tests_are_adjusted() -> None:

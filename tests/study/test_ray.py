@@ -175,7 +175,9 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     failures = launch(jobs, 1, slow, watch, Cluster(max_retries=0))
     assert watch.acted
     assert list(failures) == ["standard seed 0"]
-    assert failures["standard seed 0"].startswith("its worker ended 1 times before the run did (WorkerCrashedError)")
+    assert failures["standard seed 0"].startswith(
+        "its worker ended 1 times before the run was finished (WorkerCrashedError)"
+    )
     assert newest_intact(tmp_path / "run" / "checkpoints", print) is not None
     watch = Watch(at_step=65, act=kill)
     assert launch(jobs, 1, slow, watch) == {}

@@ -443,7 +443,7 @@ class PeekingCoupling(nn.Module):
         ({"precision": "fp16"}, "fp16"),
         ({"compile": True}, "compiled"),
         ({"activation_checkpointing": True}, "checkpointing"),
-        ({"d_ff": 10_000_000}, "parameters is not small"),
+        ({"d_ff": 10_000_000}, "parameters is too large to stack"),
         ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: "),
         ({"n_classes": 2}, None),
         ({"precision": "bf16"}, None),
@@ -494,7 +494,7 @@ def test_launch_stacks_the_runs_that_it_can_and_launches_the_others_separately(
     with pytest.raises(RunInterrupted, match=state):
         launch(jobs, 1, runtime, stop, say=said.append)
     assert said == [
-        "not stacked: standard seed 0: no other run is like it and stands at the same step",
+        "not stacked: standard seed 0: no other run has the same configuration and step",
         "not stacked: standard seeds 0 1: dropout draws random numbers, of which each run has its own",
     ]
     steps = {checkpoint.list_checkpoints(job.path / "checkpoints")[-1].name for job in pair}

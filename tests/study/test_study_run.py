@@ -85,7 +85,7 @@ def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
     more = study(corpus, seeds=(0, 1, 2))
     whole, failures, said = carried_out(more, tmp_path / "second", from_record=stored)
     assert not failures
-    assert "4 runs stand in the record and are not run again" in said
+    assert "4 runs are taken from the record and are not run again" in said
     assert "4 of 6 runs were finished before" in said
     for cell in first.cells:
         continued = whole.cell(cell.row)
@@ -102,7 +102,7 @@ def test_a_run_that_was_begun_here_goes_on_and_is_said_to(corpus, tmp_path):
     job = plan_study(again, Conduct(root=tmp_path / "second"), RUNTIME).jobs[0]
     RunFolder.create(job.path, identity_of(job.config, "training"))
     _, _, said = carried_out(again, tmp_path / "second", from_record=first)
-    assert "1 runs stand in the record and are not run again; 1 others of it were begun here and go on" in said
+    assert "1 runs are taken from the record and are not run again; 1 others of it were begun here and go on" in said
 
 
 def test_two_copies_may_take_over_one_record(corpus, tmp_path, monkeypatch):

@@ -102,7 +102,9 @@ def test_a_step_that_does_not_end_is_ended_with_a_note_of_the_last_checkpoint(
         run.kill()
     assert run.returncode == 128 + number
     (line,) = said.splitlines()
-    assert line.startswith(f"interrupted after step {steps_before}: what followed had not ended 1 s after the signal")
+    assert line.startswith(
+        f"interrupted after step {steps_before}: the next step, evaluation or save had not ended 1 s after the signal"
+    )
     assert saved in line
     assert line.endswith("Resume: attractor train --resume run")
 

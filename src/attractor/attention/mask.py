@@ -84,7 +84,7 @@ def resolve_mask(
     return Mask(allowed=lower_triangle(n_queries, n_held, device))
 
 
-NO_WINDOW = "a window has past positions alone, so leave window out to attend to later ones"
+NO_WINDOW = "a window holds only past positions; leave window out to attend to later ones"
 
 
 def _checked(mask: Tensor, batch: int, n_queries: int, n_keys: int) -> Tensor:

@@ -270,5 +270,5 @@ def profile_table(profile: Profile) -> Table:
         row("idle", profile.idle_seconds)
     table.add_section()
     row("step", whole)
-    table.add_row("  not watched", "", "", f"{1e3 * profile.unwatched_seconds:.3f}", "")
+    table.add_row("  without the profiler", "", "", f"{1e3 * profile.unwatched_seconds:.3f}", "")
     return table

@@ -83,7 +83,7 @@ def step_time(
     cases = {name: forward_and_backward(config, seq_len, device) for name, config in configs.items()}
     timing = alternate(cases, "dense", n_rounds, clock=clock)["coupled"]
     forecast = flops(COUPLED, seq_len) / flops(DENSE, seq_len)
-    return of_times(f"forward and backward at T={seq_len}, time of dense", timing, forecast)
+    return of_times(f"forward and backward at T={seq_len}, as a multiple of the dense model's time", timing, forecast)
 
 
 def slow_share(

@@ -25,7 +25,7 @@ class FurtherSeeds:
     margin: float | None
 
     def words(self, unit: str) -> str:
-        goal = "decide" if self.margin is None else f"show one of {self.margin:g}{' ' if unit else ''}{unit}"
+        goal = "decide" if self.margin is None else f"show a difference of {self.margin:g}{' ' if unit else ''}{unit}"
         if self.pairs is None:
             return f"more than {MOST} seeds would be needed to {goal}"
         further = self.pairs - self.known

@@ -254,7 +254,9 @@ class Steadier(Rule):
             for n in range(2, 10_000)
             if fdtr(n - 1, n - 1, fdtri(n - 1, n - 1, LEVEL / 2) / self.published**2) >= POWER
         )
-        return f"{n} seeds each would show the published ratio with a power of 80%, a ratio nearer to 1 takes more"
+        return (
+            f"{n} seeds each would show the published ratio with a power of 80%; a ratio nearer to 1 needs more seeds"
+        )
 
 
 @dataclass(frozen=True)

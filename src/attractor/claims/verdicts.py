@@ -92,7 +92,10 @@ class Rule(ABC):
         reason = "; ".join(filter(None, (_reason(status, part, deciding), further, *_asides(parts))))
         brief = f"{_stated(part)}: {re.split('[;:] ', part.reason)[0]}"
         if record.design.scale == "smoke" and status != "not run":
-            status, reason = "unclear", "smoke scale: these runs only show that all works; a larger scale would decide"
+            status, reason = (
+                "unclear",
+                "smoke scale: these runs only show that the code works; a larger scale would decide",
+            )
             brief = "runs of the scale smoke decide nothing"
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []

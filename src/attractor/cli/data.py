@@ -21,7 +21,7 @@ Columns = Annotated[
 
 @dataclass(frozen=True)
 class DataPrepareArguments:
-    """Turn text into a prepared corpus of tokens. Interrupted at any moment, the same command continues."""
+    """Turn text into a prepared corpus of tokens. If it is interrupted, the same command continues."""
 
     source: Annotated[
         Positional[str],

@@ -88,7 +88,7 @@ class ExportArguments:
     ] = HF
     out: Annotated[Path | None, arg(help="new or empty folder; by default the format's name in the run folder")] = None
     checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training")] = None
+    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default fp32")] = None
     max_shard_size: Annotated[str, arg(help="largest file of weights")] = "5GB"
     self_contained: Annotated[bool, arg(help="include the code, for machines on which attractor is not installed")] = (
         True

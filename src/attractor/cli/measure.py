@@ -92,7 +92,7 @@ def measure(args: MeasureArguments, console: Console) -> None:
     if not records:
         raise RunInterrupted("interrupted before the first passage was done; nothing is kept", signal.SIGINT)
     if not finished:
-        raise RunInterrupted("interrupted; shown is what was measured before", signal.SIGINT)
+        raise RunInterrupted("interrupted; the tables show what was measured until then", signal.SIGINT)
 
 
 def _measured(
@@ -125,7 +125,7 @@ def _records(
     if causal.max_length is not None and plan.length > causal.max_length:
         raise InputError(
             f"length must be at most {causal.max_length:,}, the number of positions of '{causal.name}', got "
-            f"{plan.length:,}; give a smaller one"
+            f"{plan.length:,}; give a smaller --length"
         )
     tokens = passages(text, causal.encode, plan.n_samples, plan.length, causal.start, plan.seed)
     name = causal.name if [model.resolve().name for model in args.models].count(causal.name) == 1 else str(path)

@@ -131,7 +131,9 @@ GROUPS: dict[str, PhraseGroup] = {
             "start": Phrase("run folder whose best weights this run starts from"),
             "device": Phrase("cpu, cuda or auto"),
             "workers": Phrase("runs at the same time", "one per core, one on a GPU"),
-            "margin": Phrase("smallest difference that matters to you", "not stated"),
+            "margin": Phrase(
+                "smallest difference in loss that matters to you, for text in nats per byte", "not stated"
+            ),
             "devices": Phrase("processes that torchrun would start"),
             "calibrate": Phrase("measure about two seconds, to estimate time and memory"),
             "json": Phrase("print one JSON object, for programs"),

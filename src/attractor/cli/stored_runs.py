@@ -61,7 +61,7 @@ class RunsCompareArguments:
 
 @dataclass(frozen=True)
 class RunsPruneArguments:
-    """Remove checkpoints that are not needed any more. It says what it would remove, and asks a person first."""
+    """Remove checkpoints that are not needed any more. It shows what it would remove, and asks first."""
 
     folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()

@@ -44,7 +44,7 @@ class StudyPlanArguments:
 
 @dataclass(frozen=True)
 class StudyRunArguments(StudyPlanArguments):
-    """Carry out the unfinished runs of a study, and write its report. Interrupted at any moment, the same command
+    """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command
     continues."""
 
     launcher: Annotated[str, arg(help="local, stacked, ray or torchrun; auto is the faster of local and stacked")] = (

@@ -232,6 +232,7 @@ def _refuse_untrained(view: QueryKeyHeads, clipped: Sequence[ClippedRows], train
             if parameter is not None and parameter not in trained:
                 where = f"the {part.name} weights of '{view.name}'"
                 raise InputError(
-                    f"optimizer must hold all weights that QKClip may scale, but not {where}: give it all parameters "
-                    "of the model, after sharding or converting it, or give the list of all optimizers"
+                    f"optimizer must hold all weights that QKClip may scale, but does not hold {where}: "
+                    "give it all parameters of the model, after sharding or converting it, or give the list of all "
+                    "optimizers"
                 )

@@ -32,8 +32,8 @@ def text_column(path: Path) -> str:
     if len(strings) == 1:
         return strings[0]
     raise InputError(
-        f"column must be named where none is called '{USUAL}' and not exactly one holds strings, and '{path}' has "
-        f"{', '.join(holds_text)}; give --column NAME"
+        f"column must be named, since none is called '{USUAL}' and there is not exactly one column of strings; "
+        f"'{path}' has {', '.join(holds_text)}; give --column NAME"
     )
 
 

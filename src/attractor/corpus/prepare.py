@@ -186,8 +186,8 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
         if there != here:
             values = "" if isinstance(here, dict) else f" ({there} there, {here} here)"
             raise InputError(
-                f"out must be a new folder or hold this corpus, but '{out}' holds one with another {key}{values}; "
-                "choose another folder, or remove that one"
+                f"out must be a new folder or hold this corpus, but '{out}' holds a corpus prepared with another "
+                f"{key}{values}; choose another folder, or remove that one"
             )
 
 

@@ -129,8 +129,8 @@ class PreparedCorpus:
         expected = manifest["tokenizer"]
         if hashlib.sha256(definition).hexdigest() != expected["sha256"]:
             raise InputError(
-                f"shards must be of the tokenizer beside them, but those in '{folder}' were written with another than "
-                f"its {TOKENIZER} ({expected['name']}); put that one back, or prepare the corpus again"
+                f"shards must be of the {TOKENIZER} beside them, but those in '{folder}' were written with another "
+                f"({expected['name']}); put that one back, or prepare the corpus again"
             )
         tokenizer = restore(definition, expected["name"])
         corpus = cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))

@@ -182,7 +182,7 @@ def introduction(facts: RunFacts) -> str:
 def mechanism(facts: RunFacts) -> str:
     if facts.exported.mechanism:
         return bullets(map(escaped, facts.exported.mechanism))
-    return "Softmax attention as usual." if facts.attention == "standard" else ""
+    return "The model uses standard softmax attention." if facts.attention == "standard" else ""
 
 
 def size(facts: RunFacts) -> dict[str, str]:
@@ -276,7 +276,7 @@ def limits(facts: RunFacts) -> list[str]:
     seq_len, longest = facts.config.get("seq_len"), facts.exported.max_length
     paragraphs = []
     if longest is not None:
-        paragraphs.append(f"Sequences of at most {longest:,} tokens: it has positions for no more.")
+        paragraphs.append(f"The model takes sequences of at most {longest:,} tokens, since it has no more positions.")
     if seq_len and facts.trained:
         paragraphs.append(f"It was trained on sequences of {seq_len:,} tokens, and measured on none that are longer.")
     if not facts.summary:

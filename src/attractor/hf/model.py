@@ -62,7 +62,7 @@ class AttractorPreTrainedModel(PreTrainedModel):
         if given != wanted:
             raise InputError(
                 f"n_classes must be {wanted} for {cls.__name__}.of, which does not change the model, got {given}; save "
-                "the model as it is, and load it by from_pretrained of the class that it shall have"
+                "the model as it is, and load it with from_pretrained of the wanted class"
             )
         wrapper.model = model
         wrapper.training = model.training

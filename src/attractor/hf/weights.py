@@ -88,8 +88,8 @@ class AbsentTie(Tie):
     def store(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         if not all(parameter.is_meta or bool((parameter == 1).all()) for parameter in parameters):
             raise InputError(
-                f"{self.parameters[0]} must be 1 to be exported, since the other architecture has no such weight, and "
-                "was trained; export to hf, which keeps it"
+                f"{self.parameters[0]} must be 1 to be exported, since the other architecture has no such weight, but "
+                "training has changed it; export with --to hf, which keeps it"
             )
         return []
 

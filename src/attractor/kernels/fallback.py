@@ -72,4 +72,4 @@ def _device_limit(dtype: torch.dtype, device: torch.device) -> str | None:
 
 @cache
 def _log(kernel: str, unsupported: str) -> None:
-    log.warning("the fused kernel for %s is not used, and the plain computation is: %s", kernel, unsupported)
+    log.warning("the fused kernel for %s is not used (%s); the plain computation runs instead", kernel, unsupported)

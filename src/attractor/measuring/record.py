@@ -31,9 +31,17 @@ OF_HEADS = (
     LayerMeasure(
         "entropy_after_first", "Entropy without row 0 (nats)", "Row 0 can only attend to itself, so its entropy is 0."
     ),
-    LayerMeasure("normalised_entropy", "Entropy / log n", "Of rows that may attend to n > 1 positions. 1 is uniform."),
+    LayerMeasure(
+        "normalised_entropy",
+        "Entropy / log n",
+        "The mean over rows that may attend to n > 1 positions; 1 is uniform attention.",
+    ),
     LayerMeasure("effective_rank", "Effective rank", "(sum of singular values)² / (sum of their squares), of a map."),
-    LayerMeasure("top_share", "Share of the largest singular value", "Of the sum of all: 1 is a map of rank one."),
+    LayerMeasure(
+        "top_share",
+        "Share of the largest singular value",
+        "As a share of the sum of all singular values; 1 is a map of rank one.",
+    ),
     LayerMeasure("sink_mass", "Attention on position 0", "The mean over later positions: the attention sink."),
     LayerMeasure("logit_mean", "Mean logit", "Scaled, before soft-cap and mask, where attention is allowed."),
     LayerMeasure("logit_std", "Deviation of logits", "Scaled, before soft-cap and mask, where attention is allowed."),
@@ -43,15 +51,19 @@ OF_HEADS = (
 )
 OF_LAYERS = (
     LayerMeasure(
-        "jacobian_norm", "Norm of the layer's Jacobian", "How much a small change of the state can grow in it."
+        "jacobian_norm", "Norm of the layer's Jacobian", "How much a small change of the state can grow in the layer."
     ),
 )
 OF_STREAM = (
     LayerMeasure(
-        "stream_norm", "Stream after position 0", "Length of its vectors, as it enters each layer and at the end."
+        "stream_norm",
+        "Stream after position 0",
+        "Mean length of the stream's vectors, at the input of each layer and at the end.",
     ),
     LayerMeasure(
-        "stream_norm_first", "Stream at position 0", "Length of its vector, which an attention sink makes large."
+        "stream_norm_first",
+        "Stream at position 0",
+        "Length of the stream's vector at position 0, which an attention sink makes large.",
     ),
 )
 MEASURES = OF_HEADS + OF_LAYERS + OF_STREAM

@@ -142,7 +142,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         for field in OF_TRANSFORMERS:
             default, value = getattr(ModelConfig, field), getattr(self, field)
             rule = f"{default!r} for a model of family '{self.family}'"
-            require(self.family == TRANSFORMER or value == default, field, rule, value, "it is a Transformer's")
+            require(
+                self.family == TRANSFORMER or value == default, field, rule, value, "only Transformers have this field"
+            )
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
         for field in ("n_classes", "head_dim"):
             if getattr(self, field) is not None:

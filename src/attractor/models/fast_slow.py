@@ -112,7 +112,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
             next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
             rule = f"{default} under equilibrium '{method}'"
             require(method in methods or value == default, field, rule, value, next_step)
-        why = "Post is what is iterated"
+        why = "these options apply to Post, which n_post=0 leaves out"
         require(self.n_post > 0 or method == "single", "equilibrium", "'single' with n_post=0", method, why)
         rule = "0 with n_post=0"
         require(self.n_post > 0 or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss, why)

@@ -109,7 +109,7 @@ def pad_left(
     """Return the prompts as one tensor, and a mask that is False at padding (None if there is no padding)."""
     given = [torch.as_tensor(row) for row in tokens]
     if any(row.is_floating_point() and row.numel() for row in given):
-        raise InputError("tokens must be integers, the ids of a vocabulary, got numbers with a point; give ids")
+        raise InputError("tokens must be integers, the ids of a vocabulary, got floating-point numbers; give ids")
     rows = [row.long() for row in given]
     if any(row.dim() != 1 for row in rows):
         raise InputError("tokens must be one prompt a row, B T or a list of prompts, got one prompt; give [tokens]")

@@ -79,7 +79,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
         if energy not in ENERGIES:
             raise unknown("energy", energy, ENERGIES)
         require(energy != "single" or self.n_heads == 1, "n_heads", "1 under energy='single'", self.n_heads)
-        self.require_plain_attention("energy", "its projections are the energy's own")
+        self.require_plain_attention("energy", "attention with an energy has projections of its own")
         for field, value in (("causal", False), ("head_dim", None)):
             given = getattr(self, field)
             require(given == value, field, f"{value!r} under energy, which is symmetric in the positions", given)

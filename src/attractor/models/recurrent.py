@@ -300,5 +300,11 @@ class RecurrentModel(LanguageModel):
 
 def counted(n_iterations: int) -> int:
     is_count = isinstance(n_iterations, Integral) and n_iterations >= 1
-    require(is_count, "n_iterations", "an integer of at least 1", n_iterations, "a state is read after an iteration")
+    require(
+        is_count,
+        "n_iterations",
+        "an integer of at least 1",
+        n_iterations,
+        "an answer is read after at least one iteration",
+    )
     return int(n_iterations)

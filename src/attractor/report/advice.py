@@ -140,7 +140,7 @@ class Advice:
             )
             if self.setting.vocab_size > LARGE_VOCABULARY:
                 ask += f", or the corpus in bytes in place of {self.setting.vocab_size:,} kinds of tokens"
-            reason = " for it costs least" if self._costs_least(baseline) else " the one that is known best"
+            reason = " for it costs least" if self._costs_least(baseline) else " the best-known mechanism"
             return [
                 f"answer: this pilot cannot tell; {ask}",
                 f"until then: '{baseline}',{reason}; nothing here speaks for or against the others",

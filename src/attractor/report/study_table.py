@@ -136,7 +136,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
     in_losses = f", in {judged.record.loss_unit} of validation loss where the quantity is a perplexity"
     caption = [
         f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
-        f"Intervals are {LEVEL:.0%} t intervals, each for itself; p is of Student's paired test, and the outcome "
+        f"Intervals are {LEVEL:.0%} t intervals, not adjusted for the number of tests; "
+        "p is of Student's paired test, and the outcome "
         f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
@@ -418,7 +419,8 @@ def _caption(
         )
     if judged.in_one_table and design.rows != (design.baseline,):
         yield (
-            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, each for itself"
+            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, "
+            "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
     costs = [measure.title for measure in family if not judged.is_tested(measure)]
@@ -431,7 +433,7 @@ def _caption(
         )
     if judged.sensitivity and family[0] == judged.headlines[0] and _has_gain(judged):
         of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""
-        yield f"Context gain: the loss at the first positions minus that at the last, in nats{of_baseline}."
+        yield f"Context gain: the loss at the first 16 positions minus that in the second half, in nats{of_baseline}."
     if any(measure.judges_quality for measure in family):
         blind = [column for column, of_column in judged.sensitivity.items() if of_column.sensitive is False]
         if blind:

@@ -44,4 +44,4 @@ def _frame(axes: "Axes", n_iterations: int) -> None:
     axes.axvline(n_iterations, color=GREY, linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("iterations; the line: as in training")
+    axes.set_xlabel("iterations (vertical line: number in training)")

@@ -37,7 +37,7 @@ class Question:
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1", value)
         for n in self.n_iterations:
-            require(n >= 1, "n_iterations", "at least 1", n, "a state is read after an iteration")
+            require(n >= 1, "n_iterations", "at least 1", n, "an answer is read after at least one iteration")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def _task(run: Finished, question: Question) -> Task:
         return run.config.build_task()
     length = run.config.task.seq_len
     if run.config.task.kind != "sudoku" or length is None:
-        raise InputError(f"puzzles must be left out with a run of task '{run.config.task.kind}'; it knows no boards")
+        raise InputError(
+            f"puzzles must be left out with a run of task '{run.config.task.kind}'; that task has no boards"
+        )
     puzzles = read(question.puzzles)
     size = puzzles.boards.shape[1]
     if size * size != length:

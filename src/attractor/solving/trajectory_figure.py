@@ -120,7 +120,7 @@ def _cells(axes: "Axes", trajectory: Trajectory) -> None:
 def _growth(axes: "Axes", exponents: np.ndarray) -> None:
     times = np.arange(1, len(exponents) + 1)
     framed(axes).plot(times, exponents, color=GREY, linewidth=1, label="of this iteration")
-    axes.plot(times, exponents.cumsum() / times, color=INK, label="of all up to here")
+    axes.plot(times, exponents.cumsum() / times, color=INK, label="mean up to this iteration")
     axes.axhline(0, color=GREY, linewidth=0.8, linestyle="dotted")
     axes.set_xlabel("iteration", fontsize=9)
     axes.set_ylabel("log growth of a nearby orbit", fontsize=9)

@@ -78,7 +78,7 @@ class Job:
         for written in (self.path / FAILURE, failure_beside(self.path)):
             if written.exists():
                 return written.read_text(errors="replace")
-        return "its process ended without a word"
+        return "its process ended without an error message"
 
     def notes(self) -> list[str]:
         """Return what the run noted for a person to read."""

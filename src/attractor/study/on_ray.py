@@ -340,8 +340,8 @@ class RayPool(Pool):
             if again:
                 n = self.attempts[job]
                 self.failures[job.name] = (
-                    f"its worker ended {n} times before the run did ({killed or 'asked to stop'}); what it saved is "
-                    "kept, the same command goes on from there"
+                    f"its worker ended {n} times before the run was finished ({killed or 'asked to stop'}); "
+                    "what it saved is kept, the same command goes on from there"
                 )
             elif outcome.failure is not None:
                 self.failures[job.name] = outcome.failure

@@ -279,7 +279,9 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
             conduct.from_record, planned.jobs, [identity_of(job.config, study.kind) for job in planned.jobs]
         )
         begun = f"; {n_begun} others of it were begun here and go on: remove their folders to take them over"
-        print_line(console, f"{n_recorded} runs stand in the record and are not run again{begun if n_begun else ''}")
+        print_line(
+            console, f"{n_recorded} runs are taken from the record and are not run again{begun if n_begun else ''}"
+        )
     of_all = "" if len(jobs) == len(planned.jobs) else f"{len(jobs)} of "
     print_line(console, f"{study.title}, scale {conduct.scale}: {of_all}{len(planned.jobs)} runs")
     failures = carry_out(jobs, study.kind, conduct, runtime, console)

@@ -32,9 +32,9 @@ def prefer_stacked(device: str) -> bool:
     """Say whether stacked seeds are faster than separate runs: on a GPU, where launching kernels takes most time."""
     # On two x86 cores (torch 2.13, processor seconds of one thread), four stacked seeds of the laptop recipe are 1.11
     # (standard) and 1.12 (coupled-euler) times as fast as separate ones, and 0.95 times at d_model=128, n_layers=4.
-    # That gain is less than the loss from threads in place of processes: on busy cores, two threads were 0.06 times as
-    # fast as two processes. On a GPU, work around the arithmetic bounds small models. Stacking five seeds reduces that
-    # work by a factor of 3.8 to 4.5 with a trace, and of 1.8 to 2.5 without.
+    # That gain is less than the loss from threads in place of processes. On a GPU, work around the arithmetic bounds
+    # small models. Stacking five seeds reduces that work by a factor of 3.8 to 4.5 with a trace, and of 1.8 to 2.5
+    # without.
     return resolve_device(device).type == "cuda"
 
 
@@ -145,7 +145,7 @@ def _plan(jobs: Sequence[Job], max_stack: int, say: Callable[[str], None]) -> tu
     stacks: list[list[Job]] = []
     single: list[Job] = []
     for group in groups(jobs, max_stack):
-        why_not = "no other run is like it and stands at the same step" if len(group) == 1 else None
+        why_not = "no other run has the same configuration and step" if len(group) == 1 else None
         why_not = why_not or stackable(group[0].config)
         if why_not is None:
             stacks.append(group)

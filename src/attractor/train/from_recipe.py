@@ -131,6 +131,6 @@ def _refuse_other_tokenizer(start: Path, corpus: str) -> None:
     stored, tokenizer = start / TOKENIZER_FILE, tokenizer_of(corpus)
     if kept.fingerprint != tokenizer.fingerprint:
         raise InputError(
-            f"corpus must be in the tokens of the run that is started from, got '{corpus}' in those of "
-            f"'{tokenizer.name}'; 'attractor data prepare {corpus} --tokenizer {stored} --out FOLDER' makes them"
+            f"corpus must have the tokenizer of the run given by start, but '{corpus}' has '{tokenizer.name}'; "
+            f"'attractor data prepare {corpus} --tokenizer {stored} --out FOLDER' makes them"
         )

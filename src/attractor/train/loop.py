@@ -266,8 +266,8 @@ class Run(Learner):
         saved = checkpoint.list_checkpoints(self.folder.checkpoints)
         what = f"the newest checkpoint is '{saved[-1].name}'" if saved else "there is no checkpoint yet"
         return (
-            f"interrupted after step {self.step}: what followed had not ended {GRACE_SECONDS:.0f} s after the signal, "
-            f"and {what}. {self.how_to_resume}"
+            f"interrupted after step {self.step}: the next step, evaluation or save had not ended "
+            f"{GRACE_SECONDS:.0f} s after the signal, and {what}. {self.how_to_resume}"
         )
 
     @property

@@ -109,8 +109,9 @@ class Mirror:
         newest, here = max(_complete(there), default=""), checkpoints[-1].name if checkpoints else ""
         if here < newest:
             raise InputError(
-                f"'{run}' must be as far as its copy, and has {here or 'no checkpoint'} where '{place}' has {newest}; "
-                "fetch that (attractor runs fetch), give another address, or let the run pass it"
+                f"'{run}' must have reached the step of its copy, but has {here or 'no checkpoint'} where "
+                f"'{place}' has {newest}; fetch that (attractor runs fetch), give another address, or let the run "
+                "pass it"
             )
 
     def _put_small(self, run: Path, place: str, names: list[str]) -> None:

@@ -59,7 +59,7 @@ def stackable(config: TrainConfig) -> str | None:
     parameters = list((built := without_data(model)).parameters())
     n_parameters = sum(parameter.numel() for parameter in parameters)
     if n_parameters > LARGEST:
-        return f"a model of {n_parameters:,} parameters is not small (at most {LARGEST:,} are)"
+        return f"a model of {n_parameters:,} parameters is too large to stack (at most {LARGEST:,})"
     if not all(parameter.requires_grad for parameter in parameters):
         return "the model has parameters that are not trained"
     if next(built.buffers(), None) is not None:
