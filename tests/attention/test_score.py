@@ -95,6 +95,16 @@ def test_fused_attention_equals_the_definition(
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["mla", "phase"])
+def test_a_program_for_many_lengths_is_not_restricted_to_short_ones(name: str) -> None:
+    layer = build(name, WIDTH, H).eval()
+    length = torch.export.Dim("length", min=2, max=4 * softmax.SHORT)
+    with torch.no_grad():
+        program = torch.export.export(layer, (some_x().float(),), dynamic_shapes=({1: length},), strict=False).module()
+        for x in (some_x(7).float(), some_x(softmax.SHORT + 7).float()):
+            torch.testing.assert_close(program(x)[0], layer(x)[0], rtol=0, atol=1e-5)
+
+
 def test_definition_is_the_formula() -> None:
     """Criterion: c_t = sum_s softmax_s(scale q_t . k_s) v_s, head by head; query head h reads key head h // 2."""
     q, k, v = tensors((2, H, T, 6), (2, 2, T, 6), (2, 2, T, 3))
