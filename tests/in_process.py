@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -24,17 +25,25 @@ def without_heartbeat(stderr: str) -> str:
     return "".join(line for line in stderr.splitlines(keepends=True) if ": at work for " not in line)
 
 
-Command = Callable[..., tuple[int | str | None, str, str]]  # maps arguments to exit code, output and errors
+class Said(NamedTuple):
+    """The exit code of a command, and what it wrote to standard output and standard error."""
+
+    code: int | str | None
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]  # takes the arguments of the command
 
 
 def command_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+    def run(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
         code: int | str | None = 0
         try:
             cli.main()
         except SystemExit as stopped:
             code = stopped.code
-        return code, *capsys.readouterr()
+        return Said(code, *capsys.readouterr())
 
     return run

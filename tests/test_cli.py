@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,16 +15,7 @@ from attractor import cli
 from attractor.cli import listing
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
-from in_process import SHORT, TINY
-
-
-class Said(NamedTuple):
-    code: int | str | None
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
+from in_process import SHORT, TINY, Command, Said, command_in_process
 
 
 @pytest.fixture
@@ -34,17 +23,7 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """Run the command as a shell would, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
-        code: int | str | None = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        return Said(code, *capsys.readouterr())
-
-    return run
+    return command_in_process(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attractor import cli
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
+from in_process import command_in_process
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=2, keep=3, telemetry_every=None)
 
@@ -33,17 +33,7 @@ def pool(tmp_path_factory):
 @pytest.fixture
 def attractor(monkeypatch, capsys, pool):
     monkeypatch.chdir(pool)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        return (code, *capsys.readouterr())
-
-    return run
+    return command_in_process(monkeypatch, capsys)
 
 
 def test_runs_are_listed_filtered_and_sorted(attractor):

@@ -2,16 +2,15 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attractor import cli
 from attractor.cli.evidence import folder_around, without_private_folders
 from attractor.errors import InputError
 from attractor.files import prepare_place, write_text
+from in_process import command_in_process
 from invented_records import record
 
 FILE = """
@@ -32,17 +31,7 @@ def attractor(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "squares.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(3000)))
     (tmp_path / "tried.py").write_text(FILE)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["attractor", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        return (code, *capsys.readouterr())
-
-    return run
+    return command_in_process(monkeypatch, capsys)
 
 
 def test_a_study_file_leads_to_a_report_a_record_and_verdicts(attractor):
