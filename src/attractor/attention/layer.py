@@ -69,6 +69,29 @@ def qk_norm(config: AttentionConfig, n_heads: int, width: int) -> nn.Module:
     return RMSNorm(width, eps=couple.qk_norm_eps)
 
 
+def refuse_unsuited_score(config: AttentionConfig, layout: HeadLayout) -> None:
+    """Refuse a score that cannot read what the projection gives."""
+    if isinstance(layout, DecayedLayout) != config.score.takes_decay:
+        right = "DecayedHeads" if config.score.takes_decay else "any other than DecayedHeads"
+        rule = f"{right} for score {type(config.score).__name__}"
+        require(False, "project", rule, config.project, "only score Decayed reads a decay, and it needs one")
+    if config.score.halves:
+        for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
+            require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
+
+
+def rotated_width(config: AttentionConfig, layout: HeadLayout, rotatable: int) -> int:
+    """Return how many of the coordinates that RoPE may rotate it does rotate."""
+    fraction = config.couple.rope_fraction
+    if layout.rotary or config.score.halves or config.couple.parts > 1:
+        rule = "1 under MLA, differential attention in halves and phase activation"
+        require(fraction == 1, "rope_fraction", rule, fraction)
+    width = int(rotatable * fraction)
+    rule = f"1, or at least {2 / max(rotatable, 1):.3g} to rotate a pair of the {rotatable} coordinates"
+    require(fraction == 1 or width >= 2, "rope_fraction", rule, fraction)
+    return width
+
+
 class Attention(nn.Module):
     def __init__(
         self,
@@ -91,25 +114,13 @@ class Attention(nn.Module):
         self.config = config
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)
-        layout = cast(HeadLayout, self.project.layout)
-        if isinstance(layout, DecayedLayout) != config.score.takes_decay:
-            right = "DecayedHeads" if config.score.takes_decay else "any other than DecayedHeads"
-            rule = f"{right} for score {type(config.score).__name__}"
-            require(False, "project", rule, config.project, "only score Decayed reads a decay, and it needs one")
-        if config.score.halves:
-            for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
-                require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
-        self.layout = layout
+        self.layout = layout = cast(HeadLayout, self.project.layout)
+        refuse_unsuited_score(config, layout)
         self.segments = [layout.free] * config.couple.parts + [layout.rotary] * bool(layout.rotary)
         maps = 2 if config.score.halves else 1
-        fraction, rotated_width = config.couple.rope_fraction, (layout.rotary or layout.free) // maps
-        if layout.rotary or maps == 2 or config.couple.parts > 1:
-            rule = "1 under MLA, differential attention in halves and phase activation"
-            require(fraction == 1, "rope_fraction", rule, fraction)
-        self.rope_width = int(rotated_width * fraction)
-        rule = f"1, or at least {2 / max(rotated_width, 1):.3g} to rotate a pair of the {rotated_width} coordinates"
-        require(fraction == 1 or self.rope_width >= 2, "rope_fraction", rule, fraction)
-        self.rotated_part = "trailing" if layout.rotary else "whole" if self.rope_width == rotated_width else "leading"
+        rotatable = (layout.rotary or layout.free) // maps
+        self.rope_width = rotated_width(config, layout, rotatable)
+        self.rotated_part = "trailing" if layout.rotary else "whole" if self.rope_width == rotatable else "leading"
         # The scale follows the width of the projected head. Phase activation doubles the scored width, not the scale.
         default_scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
         scale = cast(float | None, getattr(config.score, "attention_scale", None)) or default_scale
