@@ -245,29 +245,9 @@ def write_plan(planned: Planned) -> list[str]:
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
     resolve_device(runtime.device)
-    design = study.design(conduct.scale, (), conduct.command)
-    for what, names, known in (("row", conduct.rows, design.rows), ("column", conduct.columns, design.columns)):
-        for name in names or ():
-            if name not in known:
-                raise unknown(what, name, known)
-    if study.kind == "timing" and conduct.part != "1/1":
-        raise InputError(
-            f"part must be 1/1 in a study of times, and is {conduct.part}: times of two machines cannot be compared"
-        )
-    for what, names in (("rows", conduct.rows), ("columns", conduct.columns)):
-        if study.kind == "timing" and names is not None:
-            raise InputError(
-                f"{what} cannot be chosen in a study of times, because all cells are timed in turns; leave it out"
-            )
-    refuse_foreign_folder(conduct.folder_of(study))
+    refuse_unsuited(study, conduct)
     if study.pretrained is not None:
-        seeds = conduct.seeds or study.on(conduct.scale).seeds
-        dict(study.configs(conduct.scale, seeds[0]))  # refuses missing data
-        rows = study.pretrained.rows.only(study.rows.labels)
-        before = plan_study(replace(study.pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime)
-        print_line(console, f"first, the runs from which this study starts: those of {study.pretrained.name}")
-        refuse_oversized(before.jobs, conduct, runtime)
-        carry_out(before.jobs, "training", conduct, runtime, console)
+        pretrain(study, study.pretrained, conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
     jobs = planned.chosen(conduct)
     if study.kind == "training":
@@ -295,6 +275,37 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
             "no run finished, so there is nothing to report; mend what the lines above name, then repeat the command"
         )
     return StudyRecord.read(planned.folder), failures
+
+
+def refuse_unsuited(study: Study, conduct: Conduct) -> None:
+    """Refuse a choice of runs, or a folder, that the study cannot have."""
+    design = study.design(conduct.scale, (), conduct.command)
+    for what, names, known in (("row", conduct.rows, design.rows), ("column", conduct.columns, design.columns)):
+        for name in names or ():
+            if name not in known:
+                raise unknown(what, name, known)
+    if study.kind == "timing":
+        if conduct.part != "1/1":
+            raise InputError(
+                f"part must be 1/1 in a study of times, and is {conduct.part}: times of two machines cannot be compared"
+            )
+        for what in ("rows", "columns"):
+            if getattr(conduct, what) is not None:
+                raise InputError(
+                    f"{what} cannot be chosen in a study of times, because all cells are timed in turns; leave it out"
+                )
+    refuse_foreign_folder(conduct.folder_of(study))
+
+
+def pretrain(study: Study, pretrained: Study, conduct: Conduct, runtime: Runtime, console: Console) -> None:
+    """Carry out the runs of another study from which the runs of this one start."""
+    seeds = conduct.seeds or study.on(conduct.scale).seeds
+    dict(study.configs(conduct.scale, seeds[0]))  # refuses missing data
+    rows = pretrained.rows.only(study.rows.labels)
+    before = plan_study(replace(pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime)
+    print_line(console, f"first, the runs from which this study starts: those of {pretrained.name}")
+    refuse_oversized(before.jobs, conduct, runtime)
+    carry_out(before.jobs, "training", conduct, runtime, console)
 
 
 def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
