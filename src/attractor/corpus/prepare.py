@@ -394,7 +394,32 @@ def _finish(
             "drop_duplicates, and choose another folder"
         )
     on_progress(Progress("writing shards", 1.0, n_tokens, n_documents))
-    manifest: dict[str, Any] = {
+    manifest = _description(source, tokenizer, split, work, wanted, duplicates)
+    for name, side, keep in (("train", train, kept), ("valid", valid, np.ones(len(valid.documents), dtype=bool))):
+        lengths = side.documents["n_tokens"][keep].astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        manifest[name] = {
+            "documents": len(lengths),
+            "tokens": int(lengths.sum()),
+            "bytes_read": counts.n_bytes[name],
+            **write_side(wanted.out, name, side.tokens(keep), starts, wanted.shard_tokens),
+        }
+    manifest["plan"] = plan
+    write_text(wanted.out / TOKENIZER, tokenizer.definition.decode())
+    write_json(wanted.out / MANIFEST, manifest)
+
+
+def _description(
+    source: Source,
+    tokenizer: Tokenizer,
+    split: Split,
+    work: UnfinishedCorpus,
+    wanted: Preparation,
+    duplicates: Duplicates,
+) -> dict[str, Any]:
+    """Return what the manifest says of the corpus, apart from its shards."""
+    counts = work.counts
+    return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "source": source.identity,
@@ -421,18 +446,6 @@ def _finish(
         "malformed": {"count": counts.n_malformed, "samples": counts.malformed},
         "duplicates": _report(duplicates, source, work, wanted.drop_duplicates),
     }
-    for name, side, keep in (("train", train, kept), ("valid", valid, np.ones(len(valid.documents), dtype=bool))):
-        lengths = side.documents["n_tokens"][keep].astype(np.int64)
-        starts = np.cumsum(lengths) - lengths
-        manifest[name] = {
-            "documents": len(lengths),
-            "tokens": int(lengths.sum()),
-            "bytes_read": counts.n_bytes[name],
-            **write_side(wanted.out, name, side.tokens(keep), starts, wanted.shard_tokens),
-        }
-    manifest["plan"] = plan
-    write_text(wanted.out / TOKENIZER, tokenizer.definition.decode())
-    write_json(wanted.out / MANIFEST, manifest)
 
 
 def _report(duplicates: Duplicates, source: Source, work: UnfinishedCorpus, dropped: bool) -> dict[str, Any]:
