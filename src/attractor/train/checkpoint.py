@@ -127,7 +127,7 @@ def finish_writing(folder: Path, temporary: Path, state: TrainState, checkpoint_
     target = checkpoint_of(folder, state.step)
     follow_umask(*temporary.glob("*.safetensors"))
     write_json(temporary / "state.json", asdict(state))
-    files = sorted(path for path in temporary.iterdir())
+    files = sorted(temporary.iterdir())
     manifest = {
         "format": checkpoint_format,
         "config_hash": _hash_of_run(folder),
@@ -220,15 +220,13 @@ def good_and_its_best(good: Path) -> set[Path]:
     return {good} if best_step is None else {good, checkpoint_of(good.parent, best_step)}
 
 
-def last_good(folder: Path) -> Path | None:
-    """Return the last good checkpoint that the newest one names, if both are there."""
-    for path in reversed(list_checkpoints(folder)[-1:]):
-        try:
-            step = json.loads((path / "state.json").read_text()).get("good_step")
-        except (OSError, ValueError):
-            return None
-        return None if step is None or not checkpoint_of(folder, step).exists() else checkpoint_of(folder, step)
-    return None
+def last_good(newest: Path) -> Path | None:
+    """Return the last good checkpoint that the newest one names."""
+    try:
+        step = json.loads((newest / "state.json").read_text()).get("good_step")
+    except (OSError, ValueError):  # it is missing or damaged
+        return None
+    return None if step is None else checkpoint_of(newest.parent, step)
 
 
 def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
@@ -240,7 +238,7 @@ def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     checkpoints = list_checkpoints(run / "checkpoints")
     last = set(checkpoints[-1:])
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
-    to_resume = () if finished else (*last, last_good(run / "checkpoints"))
+    to_resume = () if finished else (*last, *map(last_good, last))
     return [path for path in checkpoints if path not in kept and path not in to_resume]
 
 
