@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from attractor.analysis.entropy import attention_entropy
 from attractor.analysis.memory import decay_length, effective_memory, mean_distance
 from attractor.attention import Rotation
-from attractor.equilibrium.fixed_point import Step, growth_rate
+from attractor.equilibrium.fixed_point import growth_rate
 from attractor.evaluating import evaluating
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
@@ -131,8 +131,8 @@ class Vitals:
         # The same signs at each evaluation, so that a difference between two evaluations comes from training alone.
         signs = torch.Generator().manual_seed(0)
         solver = self.model.solver
-        iterated = _once if solver.method == "forced" else _moved
-        growth = max(float(growth_rate(partial(iterated, step), u, generator=signs).max()) for step, u in posts)
+        iterated = [(f if solver.method == "forced" else partial(_moved, f), u) for f, u in posts]
+        growth = max(float(growth_rate(step, u, generator=signs).max()) for step, u in iterated)
         if solver.method == "single":
             return Convergence(solver.method, growth, solver.tolerance)
         with capture("token_residual") as seen, evaluating(self.model):
@@ -141,7 +141,7 @@ class Vitals:
         n_unsolved, largest = int((residuals > solver.tolerance).sum()), float(residuals.max())
         return Convergence(solver.method, growth, solver.tolerance, len(residuals), n_unsolved, largest)
 
-    def posts(self) -> list[tuple[Step, Tensor]]:
+    def posts(self) -> list[tuple[Callable[[Tensor], Tensor], Tensor]]:
         """Return F and u of each round."""
         model = self.model
         if not len(model.post):
@@ -154,12 +154,12 @@ class Vitals:
         finally:
             hook.remove()
 
-        def step(z: Tensor, evaluation: int, mask: bool | Tensor, rotation: Rotation | None) -> Tensor:
+        def post(z: Tensor, mask: bool | Tensor, rotation: Rotation | None) -> Tensor:
             with evaluating(model):
                 return model.stacked(model.post, z, mask, rotation, None)[0]
 
         starts = inputs[:: model.solver.n_evaluations]  # further evaluations of a round start from the first
-        return [(partial(step, mask=mask, rotation=rotation), u) for u, mask, rotation, _ in starts]
+        return [(partial(post, mask=mask, rotation=rotation), u) for u, mask, rotation, _ in starts]
 
 
 def summary_of_vitals(records: Sequence[Mapping[str, Any]]) -> Record:
@@ -196,12 +196,8 @@ def _measure_block(
     ]
 
 
-def _once(step: Step, z: Tensor) -> Tensor:
-    return step(z, 0)
-
-
-def _moved(step: Step, z: Tensor) -> Tensor:
-    return step(z, 0) - z
+def _moved(post: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    return post(z) - z
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

@@ -11,7 +11,6 @@ All but the column sums are measured on the first sequences of the validation se
 25 and 30; `models/vitals.py` defines each quantity exactly.
 """
 
-from collections.abc import Callable
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor
 
 from attractor.analysis.lumpability import Lumpability, lumpability_profile
-from attractor.equilibrium.fixed_point import Step
 from attractor.equilibrium.master_equation import column_sums
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
@@ -69,9 +67,5 @@ def jacobian(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
     posts = Vitals(model, partial(model.hidden, tokens)).posts()
     if not posts:
         return {}
-    sums = torch.stack([column_sums(_first(step), u) for step, u in posts])
+    sums = torch.stack([column_sums(post, u) for post, u in posts])
     return {"column_sums": {"lowest": float(sums.min()), "mean": float(sums.mean()), "largest": float(sums.max())}}
-
-
-def _first(step: Step) -> Callable[[Tensor], Tensor]:
-    return lambda z: step(z, 0)
