@@ -220,7 +220,7 @@ def test_the_control_never_leads_and_is_not_among_the_tests():
 def test_layers_have_measures_of_their_own_and_a_mean():
     probes = {"standard": {"entropy": [2.0, 3.0]}, "rival": {"entropy": [2.5, 3.5]}}
     judged = JudgedStudy(study({"standard": BASE, "rival": BASE}, quantities=(ENTROPY,), probes=probes, control=None))
-    mean, second = replace(ENTROPY, layer=MEAN), ENTROPY.of_layer(1)
+    mean, second = replace(ENTROPY, layer=MEAN), replace(ENTROPY, layer=1)
     assert judged.headlines == (mean,)
     assert judged.spread("standard", "", second).by_seed == pytest.approx({0: 3.0, 1: 3.0, 2: 3.0}, abs=0.07)
     assert judged.spread("rival", "", mean).mean == pytest.approx(judged.spread("standard", "", mean).mean + 0.5)

@@ -16,7 +16,7 @@ logarithms, which are shown as factors (unit "x") or per cent (unit "%").
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -114,9 +114,6 @@ class Quantity:
     def needs_context(self) -> bool:
         """Whether the quantity tells mechanisms apart only where the control shows that attention matters."""
         return self.path.startswith(IN_CONTEXT)
-
-    def of_layer(self, layer: int) -> "Quantity":
-        return replace(self, layer=layer)
 
     def shown(self, interval: Interval) -> Interval:
         """Return a difference in the quantity's unit: per cent, a factor, or unchanged."""
