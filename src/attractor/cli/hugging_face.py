@@ -56,21 +56,21 @@ def import_folder(args: ImportArguments, console: Console) -> None:
         say(console, missing_tokenizer_message(args.model))
     if (settings := saved_settings(run.path)) is not None:
         say(console, settings.describe())
-    print_result(console, run.summary() or {}, run.path, "CORPUS" if has_tokenizer else "PREPARED_CORPUS")
+    print_result(console, run, "CORPUS" if has_tokenizer else "PREPARED_CORPUS")
 
 
 def convert(args: ConvertArguments, console: Console) -> None:
     from attractor.hf.convert import convert_run
 
     out = args.out or Path("runs") / f"{args.model.resolve().name}-{args.attention}"
-    run = convert_run(args.model, args.attention, out, args.checkpoint, args.seed)
-    print_result(console, run.summary() or {}, run.path)
+    print_result(console, convert_run(args.model, args.attention, out, args.checkpoint, args.seed))
 
 
-def print_result(console: Console, summary: dict[str, Any], path: Path, corpus: str = "CORPUS") -> None:
+def print_result(console: Console, run: RunFolder, corpus: str = "CORPUS") -> None:
+    summary = run.summary() or {}
     say(console, f"{summary['label']} attention, {summary['n_parameters']:,} parameters")
-    say(console, f"train: attractor train --start {shlex.quote(str(path))} --corpus {corpus}")
-    say(console, str(path))
+    say(console, f"train: attractor train --start {shlex.quote(str(run.path))} --corpus {corpus}")
+    say(console, str(run.path))
 
 
 @dataclass(frozen=True)
