@@ -11,7 +11,6 @@ from attractor.kernels.precision import autocast
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 N_PROMPT = 16
 
 Loss = Callable[[Tensor], Tensor]

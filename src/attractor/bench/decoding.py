@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from attractor.bench.alternate import Timing, in_turns
-from attractor.bench.cases import PRECISIONS, decoding, model_and_loss, prompts
+from attractor.bench.cases import decoding, model_and_loss, prompts
 from attractor.bench.peers import PEERS
+from attractor.bench.roofline import DTYPES
 from attractor.bench.stopwatch import seconds_of
 from attractor.bench.subprocess_timing import NotMeasured, free_memory
 from attractor.bench.training import counted_parameters, groups
@@ -90,7 +91,7 @@ def _generation(
     name: str, setting: BenchSetting, n_tokens: int, batch_size: int, use_cache: bool = True
 ) -> Callable[[], object]:
     model, _ = model_and_loss(name, setting.shape, setting.device)
-    model.to(PRECISIONS[setting.precision] or torch.float32).eval()
+    model.to(DTYPES[setting.precision]).eval()
     if name in PEERS:
         prompt = prompts(setting.shape.vocab_size, batch_size, setting.device)
         return lambda: PEERS[name].generate(model, prompt, n_tokens)

@@ -80,7 +80,8 @@ class BenchArguments:
 
 def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     """Check the arguments, and return the request for this device."""
-    from attractor.bench.cases import PRECISIONS, our_config
+    from attractor.bench.cases import our_config
+    from attractor.bench.roofline import DTYPES
     from attractor.bench.run import Request
     from attractor.bench.shape import ON_CPU, ON_CUDA, shape_of_size
 
@@ -103,8 +104,8 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     }
     shape = replace(shape, **{field: value for field, value in given.items() if value is not None})
     for precision in args.precision:
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
+        if precision not in DTYPES:
+            raise unknown("precision", precision, DTYPES)
     lengths = tuple(dict.fromkeys(args.lengths or LENGTHS))  # each once
     require(args.rounds >= 0, "rounds", "at least 0", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)
