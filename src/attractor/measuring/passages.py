@@ -48,7 +48,7 @@ def text_of(name: str, column: str | None = None) -> str:
         name = str(path) if path.exists() else name
     source = open_source(name, columns_from(column))
     refuse_unused_options(source, columns_from(column))
-    texts = (text if isinstance(text, str) else text.decode(errors="replace") for _, text in documents(source))
+    texts = (text.decode(errors="replace") for _, text in documents(source))
     return "".join(_beginning(chain.from_iterable((text, BETWEEN) for text in texts)))
 
 

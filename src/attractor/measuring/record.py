@@ -111,9 +111,8 @@ def _by_sample(samples: Sequence[Sample]) -> dict[str, list[list[float | None]]]
         for name, layers in sample.heads.items():
             over = OVER_HEADS.get(name, _mean)
             rows.setdefault(name, []).append([over(heads) if heads else None for heads in layers])
-        for name, values in ({"jacobian_norm": sample.jacobian_norm} if sample.jacobian_norm else {}).items():
-            rows.setdefault(name, []).append([*values])
-        for name, values in sample.stream.items():
+        jacobian = {"jacobian_norm": sample.jacobian_norm} if sample.jacobian_norm else {}
+        for name, values in (jacobian | sample.stream).items():
             rows.setdefault(name, []).append([*values])
     return rows
 
