@@ -13,7 +13,8 @@ of generation are those of the origin if the run descends from an imported model
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,7 @@ def export_model(
         if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
             model = deepcopy(model).to(dtype)
         wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
-    place = folder.resolve()
-    remove_leftovers(place.parent)
-    unfinished = temporary_path(place)
-    unfinished.mkdir(parents=True)
-    try:
+    with complete_or_absent(folder.resolve()) as unfinished:
         with without_progress_bars():
             wrapped.save_pretrained(unfinished, max_shard_size=max_shard_size)
         if settings is not None:
@@ -101,12 +98,22 @@ def export_model(
         follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
         if card:
             (unfinished / "README.md").write_text(card, encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def complete_or_absent(place: Path) -> Iterator[Path]:
+    """Yield a folder under another name, which gets its own name where the block succeeds, and else is removed."""
+    remove_leftovers(place.parent)
+    unfinished = temporary_path(place)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
         if place.is_dir():  # it is empty, or would have been refused
             place.rmdir()
         unfinished.rename(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
 
 
 def as_hugging_face(
