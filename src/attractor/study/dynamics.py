@@ -245,7 +245,7 @@ def alignment(response: Step, x: Tensor, form: Tensor) -> tuple[Tensor, Tensor, 
     return inner(x, v.view_as(x)).abs() / square.sqrt(), form / (square * theta), residual / theta.abs()
 
 
-def leading_eigenvector(j: Jacobian, n_iterations: int = N_LANCZOS) -> tuple[Tensor, Tensor, Tensor]:
+def leading_eigenvector(j: Jacobian) -> tuple[Tensor, Tensor, Tensor]:
     """Return the leading eigenvector v of S (B n), its eigenvalue theta, and the residual |S v - theta v|.
 
     Power iteration starts at a random vector; the result is the best vector in the span of all iterates (Ritz).
@@ -253,7 +253,7 @@ def leading_eigenvector(j: Jacobian, n_iterations: int = N_LANCZOS) -> tuple[Ten
     v = j.random_columns(1, seed=0)
     v = v / v.norm(dim=1, keepdim=True)
     basis = images = v[..., :0]
-    for number in range(1, min(n_iterations, j.dim) + 1):
+    for number in range(1, min(N_LANCZOS, j.dim) + 1):
         image = (j.times(v) + j.transposed_times(v)) / 2
         basis, images = torch.cat([basis, v], -1), torch.cat([images, image], -1)
         # A trace of noise gives a next direction where S leads to no new one.
