@@ -4,11 +4,11 @@ The tests run in processes of their own: here kernels are interpreted, and the s
 signatures cannot be traced.
 """
 
-import os
 import subprocess
 import sys
 
 import pytest
+from compiled_kernels import printed_by_python
 
 COMPILE = """
 import torch
@@ -50,12 +50,7 @@ for program, width, linear in ((EULER, 64, False), (EULER, 128, False), (EULER, 
 @pytest.mark.slow
 def test_the_kernels_compile_for_hopper_and_fit_its_shared_memory() -> None:
     """The operators' own launches compile the kernels and stop before a GPU would be needed."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=surroundings, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    shared = [int(line) for line in done.stdout.split()]
+    shared = [int(line) for line in printed_by_python("-c", COMPILE).split()]
     assert len(shared) == 2 * 4
     assert max(shared) <= 227 * 1024
 

@@ -1,15 +1,13 @@
 """The phase kernels agree with the exact activation, forward and backward, at any width, precision and layout."""
 
 import math
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from compiled_kernels import printed_by_python
 from torch import Tensor
 from triton.runtime import interpreter
 
@@ -179,12 +177,8 @@ for kernel, options_of in zip(kernels, (phase.forward_options, phase.backward_op
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_hopper_and_fit_its_shared_memory() -> None:
-    """The test takes the width that needs most memory. It runs in a process of its own, since kernels are interpreted
-    here."""
-    as_compiled = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=as_compiled, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    shared = [int(line) for line in done.stdout.split()]
+    """The test takes the width that needs most memory."""
+    shared = [int(line) for line in printed_by_python("-c", COMPILE).split()]
     assert len(shared) == 2
     assert max(shared) <= 227 * 1024
 
