@@ -281,11 +281,15 @@ def test_mlp_only_leaves_keys_alone() -> None:
         ("coupled-linear", 8 * (64 * 64 + 8)),
         ("coupled-symplectic", 8 * (64 * 64 + 8)),
         ("phase", 8 * 64 * 64),
+        ("differential", 64),
+        ("differential-original", 8 * (4 * 32 + 64)),
+        ("differential-v2", 8 * (512 * 512 + 512 * 8)),
+        ("uniform", -8 * 2 * 512 * 512),
     ],
 )
-def test_parameters_of_a_coupling(name: str, extra: int) -> None:
-    """Criterion: L = 8 layers of H = 8 heads of width 64 have the paper's counts, or ours where the paper gives
-    none."""
+def test_parameters_of_a_mechanism(name: str, extra: int) -> None:
+    """Criterion: L = 8 layers of H = 8 heads of width 64 have the paper's counts beyond standard attention, or ours
+    where the paper gives none."""
     with torch.device("meta"):
         sizes = [sum(p.numel() for p in build(kind, 512, 8).parameters()) for kind in (name, "standard")]
     assert 8 * (sizes[0] - sizes[1]) == extra
