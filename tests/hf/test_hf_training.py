@@ -9,6 +9,7 @@ import accelerate
 import pytest
 import torch
 import transformers
+from short_training import few_steps, weights
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -46,29 +47,10 @@ def batch(n: int = 6) -> dict[str, Tensor]:
 
 
 def trainer(model: Any, out: Path, steps: int, callbacks: list[Any] | None = None, **changes: Any) -> Any:
-    arguments = transformers.TrainingArguments(
-        **{
-            "output_dir": str(out),
-            "max_steps": steps,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "use_cpu": True,
-            "report_to": [],
-            "save_steps": 3,
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            "lr_scheduler_type": "constant",
-            **changes,
-        }
-    )
-    rows = examples(24)
+    arguments, rows = few_steps(out, steps, **changes), examples(24)
     return transformers.Trainer(
         model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=callbacks or []
     )
-
-
-def weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:

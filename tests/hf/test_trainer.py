@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from short_training import few_steps, weights
 from torch import nn
 
 from attractor.control import FixedRates, QKClip, QuacK
@@ -53,27 +54,9 @@ def batches(n: int) -> list[dict[str, torch.Tensor]]:
 
 
 def trainer(model: nn.Module, out: Path, steps: int, callback: Any = None, **changes: Any) -> Any:
-    arguments = transformers.TrainingArguments(
-        **{
-            "output_dir": str(out),
-            "max_steps": steps,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "use_cpu": True,
-            "report_to": [],
-            "save_steps": 3,
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            "lr_scheduler_type": "constant",
-            **changes,
-        }
-    )
+    arguments = few_steps(out, steps, **changes)
     callbacks = [] if callback is None else [callback]
     return transformers.Trainer(model=model, args=arguments, train_dataset=batches(6), callbacks=callbacks)
-
-
-def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
