@@ -408,7 +408,7 @@ def longer() -> "Figure":
 
 
 def phase_difference() -> "Figure":
-    return of_study("psiqrh", "differences")
+    return of_study("psiqrh", "differences", "desk")
 
 
 def heads() -> "Figure":

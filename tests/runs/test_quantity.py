@@ -8,6 +8,7 @@ from attractor.runs.quantity import (
     COMPUTED,
     GAP_ELSEWHERE,
     LOSS,
+    LOSS_ELSEWHERE,
     MEAN_LOSS,
     PERPLEXITY,
     Quantity,
@@ -72,6 +73,7 @@ def test_generalisation_is_a_gap_and_not_a_level() -> None:
     ]
     gaps = [GAP_ELSEWHERE.number(run) for run in runs]
     assert gaps[0] == pytest.approx(gaps[1]) == pytest.approx(0.5)
+    assert [LOSS_ELSEWHERE.number(run) for run in runs] == pytest.approx([2.2, 2.0])
 
 
 def test_every_computed_quantity_has_no_value_where_it_was_not_measured() -> None:

@@ -166,11 +166,8 @@ def _mean_loss_of_training(run: MeasuredRun) -> Number:
     return float(area / (run.curve[-1][0] - run.curve[0][0]) / bytes_per_token)
 
 
-def _loss_gap_elsewhere(run: MeasuredRun) -> Number:
-    """Return the loss per byte on corpora that the run did not train on, minus the loss on its training corpus.
-
-    A model that is better everywhere does not thereby generalise better; only a smaller gap shows that.
-    """
+def _loss_elsewhere(run: MeasuredRun) -> Number:
+    """Return the loss per byte on corpora that the run did not train on."""
     losses = run.probes.get("elsewhere", {})
     sizes = run.probes.get("elsewhere_bytes_per_token", {})
     bytes_per_token = run.summary.get("bytes_per_token")
@@ -179,7 +176,18 @@ def _loss_gap_elsewhere(run: MeasuredRun) -> Number:
     per_byte = [
         math.nan if loss is None else loss / sizes.get(corpus, bytes_per_token) for corpus, loss in losses.items()
     ]
-    return math.fsum(per_byte) / len(per_byte) - _loss(run)
+    return math.fsum(per_byte) / len(per_byte)
+
+
+def _loss_gap_elsewhere(run: MeasuredRun) -> Number:
+    """Return the loss per byte on corpora that the run did not train on, minus the loss on its training corpus.
+
+    A model that is better everywhere does not thereby generalise better; only a smaller gap shows that. A model that is
+    worse everywhere often has the smaller gap, because it knows less of its own corpus: the loss elsewhere tells the
+    two apart.
+    """
+    elsewhere = _loss_elsewhere(run)
+    return None if elsewhere is None else elsewhere - _loss(run)
 
 
 def _instabilities(run: MeasuredRun) -> Number:
@@ -227,6 +235,7 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "loss_per_byte": _loss_per_byte,
     "end_loss": _loss_at_the_end,
     "loss_of_training": _mean_loss_of_training,
+    "elsewhere_loss": _loss_elsewhere,
     "loss_gap_elsewhere": _loss_gap_elsewhere,
     "instabilities": _instabilities,
     "gate_opening": _magnitude("timescales.gate"),  # a gate may open with either sign
@@ -248,6 +257,7 @@ LOSS = Quantity("validation loss", "loss_per_byte", "lower", unit="nats/byte")
 # The measure of stability: it needs no context, and a diverged run is a result.
 END_LOSS = Quantity("loss at the end of training", "end_loss", "lower", unit="nats/byte")
 MEAN_LOSS = Quantity("mean validation loss of training", "loss_of_training", "lower", unit="nats/byte")
+LOSS_ELSEWHERE = Quantity("loss on corpora it was not trained on", "elsewhere_loss", "lower", unit="nats/byte")
 GAP_ELSEWHERE = Quantity(
     "loss on corpora it was not trained on minus its own", "loss_gap_elsewhere", "lower", unit="nats/byte"
 )
