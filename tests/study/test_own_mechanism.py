@@ -13,6 +13,7 @@ import torch
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import load_study
+from attractor.study.launch import Job, attempt, train_one
 from attractor.study.run import key_of
 from attractor.train.config import RECIPES, Runtime
 from attractor.train.finished import finished_run
@@ -100,6 +101,29 @@ def test_a_name_of_attractor_is_refused(file: Path) -> None:
     code, said = attractor(file.parent, "study", "plan", file.name)
     assert code == 2
     assert "must be one that no other stage has, since runs are stored with it, got 'Phase'; rename the class" in said
+
+
+def test_an_error_of_the_mechanism_is_one_line_with_its_place(file: Path) -> None:
+    file.write_text(CODE.replace("layout.n_queries", "layout.n_query"))
+    line = 1 + CODE[: CODE.index("layout.n_queries")].count("\n")
+    code, said = attractor(file.parent, "study", "plan", file.name)
+    assert code == 2
+    place = f"study file '{file}' line {line} fails: AttributeError: 'HeadLayout' object has no attribute 'n_query'"
+    assert f"error: {place}; mend that line\n" in said
+    assert "Traceback" not in said
+
+
+def test_a_run_that_fails_in_the_mechanism_names_the_line(file: Path, tmp_path: Path) -> None:
+    """Of a file beside the study, too."""
+    beside = file.with_name(f"shared_{file.stem}.py")
+    beside.write_text(CODE.replace("return q * cos + k * sin, k", "return q * cosine, k"))
+    file.write_text(f"from {beside.stem} import STUDY\n")
+    job = Job(turned(file), tmp_path / "run", "turn")
+    code, failures = attempt([job], lambda: train_one([job], Runtime(device="cpu")))
+    line = 1 + CODE[: CODE.index("return q * cos + k")].count("\n")
+    why = f"study file '{beside}' line {line} fails: NameError: name 'cosine' is not defined; mend that line"
+    assert (code, failures) == (1, {job.name: why})
+    sys.modules.pop(beside.stem)
 
 
 def test_a_module_beside_the_study_is_found(file: Path) -> None:

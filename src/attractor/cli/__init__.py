@@ -156,8 +156,20 @@ def run_line(argv: Sequence[str], console: Console) -> None:
             except InputError as error:
                 error.args = (f"{error}{missing_next_step(str(error), command_of(words))}",)
                 raise
+            except (RunStopped, OSError):
+                raise
+            except Exception as error:
+                if (refused := in_code_of_a_study(error)) is None:
+                    raise
+                raise refused from error
     else:
         say(console, text)
+
+
+def in_code_of_a_study(error: Exception) -> InputError | None:
+    """Return the line that names the place in the code of a study, such as a mechanism, that led to an error."""
+    study = sys.modules.get("attractor.study.study")  # without it no study was executed
+    return None if study is None else study.error_in_study_code(error)
 
 
 def missing_next_step(message: str, name: str) -> str:

@@ -52,6 +52,7 @@ OF_LAST_WEIGHTS, OF_FIRST_WEIGHTS = {"lemma"}, {"iteration-maps", "penalty"}
 IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
 # "own" stands for settings of the user's choice, which decide no claim.
 SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
+_FOLDERS: set[Path] = set()  # those of the study files that were executed
 
 
 @dataclass(frozen=True)
@@ -258,16 +259,16 @@ def _executed(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     before = _stages()
     sys.modules[spec.name] = module  # where the dataclasses of a file look for their module
-    if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.append(folder)
+    folder = path.resolve().parent
+    _FOLDERS.add(folder)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        why = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         raise InputError(
-            f"study file {_place_of(error, path)} cannot be executed: {kind}{why}; mend that line"
+            f"study file {_place_of(error, path)} cannot be executed: {_in_words(error)}; mend that line"
         ) from error
     for name, stage in _stages().items():
         if stage.__module__ == spec.name:
@@ -305,6 +306,24 @@ def _made_elsewhere(file: str, checksum: str, stage: str, stored: dict[str, Any]
     if checksum_of_code(type(config)) != checksum:
         raise InputError(f"study file '{path}' must stay as it was when its study started; repeat the command")
     return config
+
+
+def error_in_study_code(error: Exception) -> InputError | None:
+    """Return one line with the place where code of an executed study, such as its mechanism, led to the error.
+
+    Files beside the study count as its code. Return None for an error that passed through none of these files.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in _FOLDERS]
+    if not frames:
+        return None
+    return InputError(
+        f"study file '{frames[-1].filename}' line {frames[-1].lineno} fails: {_in_words(error)}; mend that line"
+    )
+
+
+def _in_words(error: BaseException) -> str:
+    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
 
 
 def _place_of(error: BaseException, path: Path) -> str:
