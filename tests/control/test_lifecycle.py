@@ -5,7 +5,7 @@ import io
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -165,6 +165,10 @@ def test_initial_norms_of_another_model_or_norm_are_refused_and_nothing_stays_at
             QuacK(model, optimizer, initial_norms=wrong)
     with pytest.raises(InputError, match=r"must hold norm and initial, got nothing; give the state of a QuacK"):
         QuacK(model, optimizer, initial_norms={})
+    with pytest.raises(InputError, match=r"a dict that holds norm and initial, got \w*Transformer\w*; give the state"):
+        QuacK(model, optimizer, initial_norms=cast(Any, small()))
+    with pytest.raises(InputError, match="build must be a function that returns a fresh model, got Transformer; give"):
+        initial_norms(cast(Any, small()))
     with pytest.raises(InputError, match="unknown norm of QuacK 'frobenious'; did you mean 'frobenius'"):
         initial_norms(small, "frobenious")
     quack = QuacK(model, optimizer)

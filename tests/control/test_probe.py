@@ -94,6 +94,18 @@ def test_the_last_logits_are_restored_from_its_state() -> None:
     assert again.look() == probe.look()
 
 
+@pytest.mark.parametrize("other", [TOKENS[:1], TOKENS[:, :7]])
+def test_a_batch_of_another_shape_is_refused(other: torch.Tensor) -> None:
+    """Criterion: a row alone, which torch would broadcast, and a shorter batch are refused. A new probe takes them."""
+    model, batches = SMALL.build(0), [TOKENS, other]
+    probe = LogitProbe(model, lambda: model(batches[0]))
+    probe.look()
+    del batches[0]
+    with pytest.raises(InputError, match=r"the batch of a probe must keep its shape, .* had \(4, 2, 12, 12\) at the"):
+        probe.look()
+    assert "logit_change" not in LogitProbe(model, lambda: model(other)).look()
+
+
 def test_a_model_whose_logits_cannot_be_seen_is_refused() -> None:
     _, probe = probed("uniform")
     assert probe.views == []

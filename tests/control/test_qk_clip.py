@@ -351,7 +351,7 @@ def test_a_step_through_a_scheduler_or_wrapper_clips() -> None:
     clip.remove()
 
 
-@pytest.mark.parametrize("threshold", [0, -1.0, math.nan, math.inf, "100", None])
+@pytest.mark.parametrize("threshold", [0, -1.0, math.nan, math.inf, "100", None, True])
 def test_an_invalid_threshold_is_refused(threshold: Any) -> None:
     model, _ = subject("standard")
     with pytest.raises(InputError, match="threshold must be positive and finite, got"):

@@ -462,7 +462,7 @@ def test_weights_in_bf16_keep_the_scale_in_fp32() -> None:
     assert torch.equal(query.detach(), before.lerp(after, torch.tensor(0.3)).bfloat16())
 
 
-@pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf"), "1"])
+@pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf"), "1", True])
 @pytest.mark.parametrize("rule", [QuacK, FixedRates])
 def test_an_invalid_tau_is_refused(rule: type[HeadRates], tau: Any) -> None:
     model = build()

@@ -310,7 +310,7 @@ def test_layers_without_the_weights_are_refused_with_the_reason(name: str, chang
 
 
 def test_a_model_without_attention_is_refused() -> None:
-    with pytest.raises(InputError, match="must have attention layers for regularizer 'spectral', got Linear"):
+    with pytest.raises(InputError, match=r"must have attention layers of attractor for .* 'spectral', got Linear"):
         Spectral(nn.Linear(2, 2))
 
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -252,6 +252,13 @@ def test_models_without_the_required_fields_are_refused() -> None:
         AttractorForCausalLM.of(plain(n_classes=3).build(0))
     with pytest.raises(InputError, match=r"n_classes must be 2 for AttractorForSequenceClassification.of.*got None"):
         AttractorForSequenceClassification.of(plain().build(0))
+    with pytest.raises(InputError, match=r"model must be one of attractor.models for .*, got TransformerConfig; build"):
+        AttractorForCausalLM.of(cast(Any, plain()))
+    llama = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    with pytest.raises(InputError, match=r"of, got LlamaForCausalLM; .* attractor.hf.import_model"):
+        AttractorForCausalLM.of(cast(Any, transformers.LlamaForCausalLM(llama)))
     with pytest.raises(InputError, match=r"attention_mask must be B S with 0 at padding.*got \(2, 4\)"):
         AttractorForCausalLM.of(built("standard"))(tokens(), attention_mask=torch.ones(2, 4))
 

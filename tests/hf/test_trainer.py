@@ -10,7 +10,7 @@ import transformers
 from short_training import few_steps, weights
 from torch import nn
 
-from attractor.control import FixedRates, QKClip, QuacK
+from attractor.control import FixedRates, QKClip, QuacK, initial_norms
 from attractor.errors import InputError
 
 COMMON = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
@@ -150,11 +150,46 @@ def test_impossible_settings_and_resumptions_are_refused(tmp_path: Path) -> None
         LogitControl()
     with pytest.raises(InputError, match="qk_rate must be left out with quack"):
         LogitControl(quack=1.0, qk_rate=0.1)
+    for wrong in ({"quack": "1"}, {"qk_rate": 0.0}, {"qk_clip": True}, {"qk_clip": float("nan")}):
+        with pytest.raises(InputError, match=f"^{next(iter(wrong))} must be a positive and finite number, or None"):
+            LogitControl(**wrong)
+    with pytest.raises(InputError, match="unknown norm of QuacK 'spektral'; did you mean 'spectral'"):
+        LogitControl(quack=1.0, norm="spektral")
+    with pytest.raises(InputError, match="initial_norms must be left out without quack"):
+        LogitControl(qk_clip=1.0, initial_norms={})
     trainer(build("llama"), tmp_path, 3).train()  # without the callback, so without its file
     refused = trainer(build("llama"), tmp_path, 6, LogitControl(quack=1.0))
-    with pytest.raises(InputError, match=r"must hold logit_control.pt.*resume_from"):
+    with pytest.raises(InputError, match=r"must hold logit_control.pt.*resume_from.*initial_norms\(build\)"):
         refused.train(resume_from_checkpoint=True)
     QuacK(refused.model, refused.optimizer).remove()  # refused if the callback's is still attached
+
+
+def test_a_control_joins_a_training_that_began_without_it(tmp_path: Path) -> None:
+    """Criterion: QuacK's first rates are those of the initial norms that it is given, below 1 as the norms have grown.
+    A second resumption takes the state of its checkpoint, not the norms given. Fixed rates need no norms."""
+    from attractor.hf import LogitControl
+
+    trainer(build("llama"), tmp_path, 3).train()
+    fixed = trainer(build("llama"), tmp_path, 4, LogitControl(qk_rate=0.1), save_strategy="no")
+    fixed.train(resume_from_checkpoint=True)
+    assert rates_of(fixed) == [pytest.approx((0.1, 0.1))]
+
+    fresh = initial_norms(lambda: build("llama"))
+    joined = trainer(build("llama"), tmp_path, 6, LogitControl(quack=1.0, initial_norms=fresh))
+    joined.train(resume_from_checkpoint=True)
+    assert rates_of(joined)[0][1] < 1
+    doubled = {layer: {part: 2 * norms for part, norms in parts.items()} for layer, parts in fresh["initial"].items()}
+    again = LogitControl(quack=1.0, initial_norms=fresh | {"initial": doubled})
+    resumed = trainer(build("llama"), tmp_path, 7, again)
+    resumed.train(resume_from_checkpoint=True)
+    assert rates_of(resumed)[:3] == rates_of(joined)
+    assert rates_of(resumed)[3][1] < 1
+
+
+def rates_of(run: Any) -> list[tuple[float, float]]:
+    """The smallest and the largest rate of every logged step."""
+    logs = [log for log in run.state.log_history if "loss" in log and "smallest_qk_rate" in log]
+    return [(log["smallest_qk_rate"], log["largest_qk_rate"]) for log in logs]
 
 
 def test_a_resumed_training_counts_on_and_reporters_after_the_control_see_the_numbers(tmp_path: Path) -> None:

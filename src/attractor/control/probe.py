@@ -86,7 +86,13 @@ class LogitProbe:
         numbers = {"max_logit": largest.amax(0)}
         finite = logits.masked_fill(~allowed, 0.0)
         if layer in self.last:
-            change = (finite - self.last[layer].to(finite.device)).abs().sum((1, 2, 3))
+            if (before := self.last[layer].to(finite.device)).shape != finite.shape:
+                raise InputError(
+                    f"the batch of a probe must keep its shape, but the logits of '{layer}' (heads, batch, queries, "
+                    f"keys) have the shape {tuple(finite.shape)}, and had {tuple(before.shape)} at the last look; pass "
+                    "the same tokens at every look, or make a new LogitProbe"
+                )
+            change = (finite - before).abs().sum((1, 2, 3))
             numbers["logit_change"] = change / allowed.expand_as(finite).sum((1, 2, 3))
         self.last[layer] = finite
         return numbers

@@ -115,7 +115,7 @@ class QKClip:
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, threshold: float = 100.0, process_group: Any = None) -> None:
-        is_threshold = isinstance(threshold, Real) and 0 < threshold < math.inf
+        is_threshold = isinstance(threshold, Real) and not isinstance(threshold, bool) and 0 < threshold < math.inf
         require(is_threshold, "threshold", "positive and finite", threshold, "30 and 100 are usual")
         self.threshold = float(threshold)
         self.optimizers = unwrapped(optimizer)

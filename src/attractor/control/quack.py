@@ -146,8 +146,11 @@ class QuacK(HeadRates):
 
     def _load_norms(self, stored: Mapping[str, Any]) -> None:
         """Load a state, or what `initial_norms` returned, as initial norms."""
+        next_step = "give the state of a QuacK, or what attractor.control.initial_norms returns"
+        if not isinstance(stored, Mapping):
+            kind = type(stored).__name__
+            raise InputError(f"the state for QuacK must be a dict that holds norm and initial, got {kind}; {next_step}")
         if "norm" not in stored or "initial" not in stored:
-            next_step = "give the state of a QuacK, or what attractor.control.initial_norms returns"
             if "tau" in stored:
                 next_step = (
                     "FixedRates wrote it, so load it into FixedRates(model, optimizer, tau), or begin without it"
@@ -202,6 +205,9 @@ def initial_norms(build: Callable[[], nn.Module], norm: str = "frobenius") -> di
     random numbers are not used up."""
     if norm not in NORMS:
         raise unknown("norm of QuacK", norm, NORMS)
+    if isinstance(build, nn.Module) or not callable(build):
+        kind = type(build).__name__
+        raise InputError(f"build must be a function that returns a fresh model, got {kind}; give lambda: make_model()")
     initial: dict[str, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         model = build()

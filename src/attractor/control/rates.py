@@ -75,7 +75,7 @@ class HeadRates(ABC):
     """Apply (1) until `remove()`, with the scales that a subclass computes just before every round of steps."""
 
     def __init__(self, model: nn.Module, optimizer: Any, tau: float) -> None:
-        is_rate = isinstance(tau, Real) and 0 < tau < math.inf
+        is_rate = isinstance(tau, Real) and not isinstance(tau, bool) and 0 < tau < math.inf
         require(is_rate, "tau", "positive and finite", tau, "1 starts at the optimizer's own rate")
         name = type(self).__name__
         self.tau = float(tau)

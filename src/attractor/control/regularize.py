@@ -124,8 +124,9 @@ class Regularizer(ABC):
         attention = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
         if not attention:
             raise InputError(
-                f"model must have attention layers for regularizer '{self.name}', got {type(model).__name__} without "
-                "any; train it without"
+                f"model must have attention layers of attractor for regularizer '{self.name}', got "
+                f"{type(model).__name__} without any; import a Hugging Face folder by attractor.hf.import_model, or "
+                "train without a regularizer"
             )
         for name, layer in attention.items():
             if (refusal := self.refusal(layer)) is not None:

@@ -56,6 +56,11 @@ class AttractorPreTrainedModel(PreTrainedModel):
     @classmethod
     def of(cls, model: LanguageModel, **rest: Any) -> Self:
         """Wrap an existing model without a copy; `rest` goes to the configuration (eos_token_id, ...)."""
+        if not isinstance(getattr(model, "config", None), ModelConfig):
+            raise InputError(
+                f"model must be one of attractor.models for {cls.__name__}.of, got {type(model).__name__}; build one "
+                "by config.build(), or import a Hugging Face folder by attractor.hf.import_model"
+            )
         with torch.device("meta"):
             wrapper = cls(AttractorConfig.of(model.config, **rest))
         wanted, given = wrapper.model.config.n_classes, model.config.n_classes

@@ -14,6 +14,9 @@ TensorBoard and others show these numbers only if their callback follows LogitCo
     TrainingArguments(..., report_to=[])    Trainer(..., callbacks=[LogitControl(quack=1.0), TensorBoardCallback()])
 """
 
+import math
+from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,8 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attractor.control import FixedRates, HeadRates, QKClip, QuacK
-from attractor.errors import InputError
+from attractor.control.norms import NORMS
+from attractor.errors import InputError, require, unknown
 
 STATE_FILE = "logit_control.pt"
 
@@ -31,7 +35,8 @@ class LogitControl(TrainerCallback):
     """Attach QuacK with tau `quack`, or a fixed rate `qk_rate`, and QK-clip with threshold `qk_clip`.
 
     None leaves an intervention out. A Trainer that resumes from outside its output folder needs that checkpoint's path
-    as `resume_from`.
+    as `resume_from`. Where QuacK joins a training that began without it, `initial_norms` are those of a fresh model
+    (`attractor.control.initial_norms`). They give way to the state of QuacK in the checkpoint that is resumed.
     """
 
     def __init__(
@@ -41,13 +46,22 @@ class LogitControl(TrainerCallback):
         qk_rate: float | None = None,
         qk_clip: float | None = None,
         resume_from: str | Path | None = None,
+        initial_norms: Mapping[str, Any] | None = None,
     ) -> None:
         if quack is None and qk_rate is None and qk_clip is None:
             raise InputError("LogitControl must be given quack, qk_rate or qk_clip, and none was; give quack=1.0")
+        for name, value, usual in (("quack", quack, 1.0), ("qk_rate", qk_rate, 0.1), ("qk_clip", qk_clip, 100.0)):
+            is_number = isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
+            require(value is None or is_number, name, "a positive and finite number, or None", value, f"give {usual}")
+        if norm not in NORMS:
+            raise unknown("norm of QuacK", norm, NORMS)
+        if initial_norms is not None and quack is None:
+            raise InputError("initial_norms must be left out without quack, since only QuacK has them; give quack=1.0")
         if quack is not None and qk_rate is not None:
             raise InputError(f"qk_rate must be left out with quack, got {qk_rate!r}; give one of the two")
         self.quack, self.norm, self.qk_rate, self.qk_clip = quack, norm, qk_rate, qk_clip
         self.resume_from = None if resume_from is None else Path(resume_from)
+        self.initial_norms = initial_norms
         self.rates: HeadRates | None = None
         self.clip: QKClip | None = None
         self._clips_before = 0.0  # those of the training that is resumed
@@ -72,7 +86,7 @@ class LogitControl(TrainerCallback):
 
     def _attach(self, args: TrainingArguments, state: TrainerState, model: nn.Module, optimizer: Any) -> None:
         if self.quack is not None:
-            self.rates = QuacK(model, optimizer, self.quack, self.norm)
+            self.rates = QuacK(model, optimizer, self.quack, self.norm, self.initial_norms)
         elif self.qk_rate is not None:
             self.rates = FixedRates(model, optimizer, self.qk_rate)
         if self.qk_clip is not None:
@@ -80,16 +94,26 @@ class LogitControl(TrainerCallback):
             group = torch.distributed.group.WORLD if args.world_size > 1 else ()
             self.clip = QKClip(model, optimizer, self.qk_clip, group)
         if self.rates is not None and state.global_step > 0:
-            self.rates.load_state_dict(self._stored(args, state))
+            self._load(self.rates, self.resume_from or checkpoint_folder(args, state), state.global_step)
 
-    def _stored(self, args: TrainingArguments, state: TrainerState) -> Any:
-        folder = self.resume_from or checkpoint_folder(args, state)
-        if not (folder / STATE_FILE).exists():
-            raise InputError(
-                f"'{folder}' must hold {STATE_FILE}, which LogitControl writes beside every checkpoint, to resume at "
-                f"step {state.global_step}; give LogitControl(resume_from=...) the checkpoint that is resumed"
+    def _load(self, rates: HeadRates, folder: Path, step: int) -> None:
+        """Load the state in the checkpoint that is resumed, unless the control joins a training that began without."""
+        if (folder / STATE_FILE).exists():
+            rates.load_state_dict(torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True))
+            return
+        can_join = self.initial_norms is not None or rates.state_dict().keys() == {"tau"}  # as fixed rates in fp32
+        if can_join and self.resume_from is None:
+            return
+        next_step = "give LogitControl(resume_from=...) the checkpoint that is resumed"
+        if self.quack is not None and self.resume_from is None:
+            next_step += (
+                ", or, if it was trained without QuacK, LogitControl(initial_norms=...) what "
+                "attractor.control.initial_norms(build) returns for a fresh model"
             )
-        return torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        raise InputError(
+            f"'{folder}' must hold {STATE_FILE}, which LogitControl writes beside every checkpoint, to resume at step "
+            f"{step}; {next_step}"
+        )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.rates is None:
