@@ -56,7 +56,8 @@ class AttractorPreTrainedModel(PreTrainedModel):
     @classmethod
     def of(cls, model: LanguageModel, **rest: Any) -> Self:
         """Wrap an existing model without a copy; `rest` goes to the configuration (eos_token_id, ...)."""
-        if not isinstance(getattr(model, "config", None), ModelConfig):
+        # Folders exported twice bring two copies of the code, whose classes differ; only the attribute is compared.
+        if not hasattr(getattr(model, "config", None), "n_classes"):
             raise InputError(
                 f"model must be one of attractor.models for {cls.__name__}.of, got {type(model).__name__}; build one "
                 "by config.build(), or import a Hugging Face folder by attractor.hf.import_model"
