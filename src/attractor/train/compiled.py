@@ -3,6 +3,11 @@
 A batch that is padded to its longest sequence has another length at every step. There shapes stay free, because a graph
 for each length would be compiled in vain. CUDA graphs replay recorded launches, for steps so small that launching takes
 longer than computing. Validation is not compiled, since its last batch is smaller.
+
+On a CPU, torch's compiler (Inductor) writes C++. GCC 12 compiles one of its loops wrongly: the sum of two transposed
+half-precision arrays and a third one, in vectors of 512 bits, for a processor that is newer than this GCC, so that GCC
+tunes the code for none in particular. The gradients of PsiQRH in bf16 became NaN there. Vectors of 256 bits avoid that
+loop, and a step takes 9% longer (LOG.md, 2026-11-26).
 """
 
 import time
@@ -13,6 +18,7 @@ from typing import Any, Self
 import torch
 
 from attractor.errors import require
+from attractor.kernels.precision import HALF_PRECISIONS
 from attractor.train.config import Runtime, TrainConfig
 
 Loss = Callable[..., Any]
@@ -31,8 +37,16 @@ def compiler(config: TrainConfig, runtime: Runtime, padded: bool) -> Callable[[L
         return lambda loss: loss
     options: dict[str, Any] = {} if padded else {"dynamic": False}
     if runtime.cuda_graphs:
-        options["mode"] = "reduce-overhead"
+        options["mode"] = "reduce-overhead"  # excludes `options`, which matter on a CPU alone
+    elif narrow := vector_options(config.precision):
+        options["options"] = narrow
     return partial(torch.compile, **options)
+
+
+def vector_options(precision: str) -> dict[str, Any]:
+    """Return the compiler's options that limit the width of vectors, where wider ones could be wrong."""
+    at_risk = precision in HALF_PRECISIONS and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return {"cpp.simdlen": 256} if at_risk else {}
 
 
 class CompileClock:
