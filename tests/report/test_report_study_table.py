@@ -189,7 +189,13 @@ def test_latex_escapes_its_input():
     assert r"50\% of\_\$x\$ \& \{y\} &" in text
     assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d \#1 $<$b$>$" in text
     assert escaped("±") == r"$\pm$"
+    assert escaped("Δ of λ₁², 10⁻³") == r"$\Delta$ of $\lambda$$_{1}$$^{2}$, 10$^{-}$$^{3}$"
     assert not re.search(r"[^\x00-\x7f]", text)
+
+
+def test_a_label_in_brackets_is_no_argument_of_the_line_before():
+    text = in_latex(JudgedStudy(study({"standard": BASE, "[bracketed]": shifted(0.1)}, control=None)))
+    assert "\n{}[bracketed] &" in text
 
 
 def test_macros_are_letters_only_unique_and_one_for_every_number():

@@ -207,8 +207,9 @@ def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path)
 
 def test_unequal_budgets_are_refused_unless_permitted(corpus, tmp_path):
     rows = Axis("length", {"standard": {"n_steps": 6}, "longer": {"n_steps": 12}})
-    with pytest.raises(InputError, match="budget must be equal within a table: 'standard' saw 192 tokens, 'longer'"):
+    with pytest.raises(InputError, match="budget must be equal within a table: 'standard' sees 192 tokens, 'longer'"):
         carried_out(study(corpus, rows=rows, seeds=(0,)), tmp_path)
+    assert not list(tmp_path.rglob("metrics.jsonl"))  # nothing was trained
     record, _, _ = carried_out(study(corpus, rows=rows, seeds=(0,), budget="free"), tmp_path)
     assert record.design.budget == "free"
     assert record.finished == 2

@@ -97,6 +97,16 @@ class Design:
             values[name] = tuple(values[name])
         return cls(**values)
 
+    def refuse_unequal_tokens(self, of_rows: Iterable[tuple[str, int | None]]) -> None:
+        """Refuse rows of one column that see different numbers of tokens, unless the budget allows that."""
+        seen = {tokens: row for row, tokens in of_rows if tokens is not None}
+        if len(seen) > 1 and self.budget not in ("flops", "wall", "free", "stored"):
+            listed = ", ".join(f"'{row}' sees {tokens:,} tokens" for tokens, row in seen.items())
+            raise InputError(
+                f"budget must be equal within a table: {listed}; compare runs of one budget, or give the study "
+                "budget='free', which is said in every table"
+            )
+
 
 def _in_single_lines(stored: Any) -> Any:
     """Return stored texts without line breaks and control characters: a record may come from anybody, and a text that
@@ -186,7 +196,11 @@ class StudyRecord:
             environments["time"] = {min(times), max(times)}  # when the first and the last run began
         listed = {name: sorted(values) for name, values in sorted(environments.items())}
         record = cls(design, in_one_unit(cells), listed)
-        record.refuse_unequal_budgets()
+        for column in design.columns:
+            of_column = record.column(column)
+            design.refuse_unequal_tokens(
+                (cell.row, o.summary.get("tokens")) for cell in of_column for o in cell.outcomes
+            )
         record.refuse_missing_quantities()
         return record
 
@@ -210,20 +224,6 @@ class StudyRecord:
         if not any((cell.config.get("task") or {}).get("kind") == "text" for cell in self.cells):
             return "nats"
         return "nats/byte" if all("bytes_per_token" in outcome.summary for outcome in self.outcomes) else "nats/token"
-
-    def refuse_unequal_budgets(self) -> None:
-        """Refuse a column whose runs saw different numbers of tokens, unless the design allows that."""
-        if self.design.budget in ("flops", "wall", "free", "stored"):
-            return
-        for column in self.design.columns:
-            counts = [(o.summary.get("tokens"), cell.row) for cell in self.column(column) for o in cell.outcomes]
-            seen = {tokens: row for tokens, row in counts if tokens is not None}
-            if len(seen) > 1:
-                listed = ", ".join(f"'{row}' saw {tokens:,} tokens" for tokens, row in seen.items())
-                raise InputError(
-                    f"budget must be equal within a table: {listed}; compare runs of one budget, or give the study "
-                    "budget='free', which is said in every table"
-                )
 
     def refuse_missing_quantities(self) -> None:
         """Refuse a quantity that no run has, a mistake in the design. One that only some runs lack leaves a gap."""

@@ -133,9 +133,12 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
         for column in design.columns:
             configs = {row: cells[row, column] for row in design.rows}
             speed = speeds(folder, configs, conduct.part, runtime)
-            for row, config in balanced(
-                configs, design.baseline, design.budget, speed, study.resize, study.sized_by
-            ).items():
+            planned = balanced(configs, design.baseline, design.budget, speed, study.resize, study.sized_by)
+            if study.kind == "training":
+                design.refuse_unequal_tokens(
+                    (row, config.n_steps * config.tokens_per_step) for row, config in planned.items()
+                )
+            for row, config in planned.items():
                 key = key_of(config, study.kind)
                 label = " · ".join(filter(None, (row, column)))
                 jobs.setdefault(key, Job(config, conduct.root / POOL / key, label))

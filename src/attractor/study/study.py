@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from attractor.attention.config import STAGES
 from attractor.attention.presets import preset
@@ -111,8 +111,19 @@ class Scale:
     elsewhere: tuple[str, ...] = ()  # corpora that finished runs are evaluated on, although they did not train on them
 
     def __post_init__(self) -> None:
+        require_class("base of a scale", TrainConfig, self.base)
+        require_class("an axis of a scale", Axis | None, self.rows, self.columns)
         object.__setattr__(self, "seeds", tuple(self.seeds))  # of a range, too
         require_seeds(self.seeds)
+
+
+def require_class(what: str, kind: Any, *values: Any) -> None:
+    """Refuse a value of another class, which would fail later, in a place that does not name it."""
+    for value in values:
+        if not isinstance(value, kind):
+            names = " or ".join(one.__name__ for one in get_args(kind) or (kind,))
+            given = f"{type(value).__name__}: {value!r:.60}"
+            raise InputError(f"{what} must be of class {names}, got {given}; see the files in studies/")
 
 
 def require_seeds(seeds: tuple[int, ...]) -> None:
@@ -147,6 +158,13 @@ class Study:
     name: str = field(default="", compare=False)  # the name of the file
 
     def __post_init__(self) -> None:
+        for name in ("title", "question", "source"):
+            require_class(name, str, getattr(self, name))
+        require_class("rows", Axis, self.rows)
+        require_class("columns", Axis | None, self.columns)
+        require_class("pretrained", Study | None, self.pretrained)
+        require_class("scales", Mapping, self.scales)
+        require_class("every one of scales", Scale, *self.scales.values())
         if self.budget not in BUDGETS:
             raise unknown("budget", self.budget, BUDGETS)
         if self.kind not in KINDS:
@@ -160,6 +178,8 @@ class Study:
         for name in ("quantities", "published", "claims", "probes"):
             value = getattr(self, name)
             require(isinstance(value, tuple), name, "a tuple, which needs a comma: (X,)", repr(value)[:80])
+        require_class("every one of quantities", Quantity, *self.quantities)
+        require_class("every one of published", Published, *self.published)
         if self.resize not in ("d_ff", "d_model"):
             raise unknown("resize", self.resize, ("d_ff", "d_model"))
         if not self.scales:
