@@ -333,9 +333,11 @@ def test_one_seed_leads_to_the_advice_of_more() -> None:
         ("attractor compare --seeds=2 --lr 1", "attractor compare --lr 1 --seeds 2 5 6 7"),
         ("attractor compare standard --seeds 2 5", "attractor compare standard --seeds 2 5 6 7"),
         ("attractor study run x.py --part 2/3 --threads 1", "attractor study run x.py --threads 1 --seeds 2 5 6 7"),
+        ("attractor study run x.py --rows 'a b' c --seeds 2 5", "attractor study run x.py --seeds 2 5 6 7"),
+        ("attractor study run x.py --columns d --threads 1", "attractor study run x.py --threads 1 --seeds 2 5 6 7"),
     ],
 )
-def test_the_command_keeps_all_but_its_seeds_and_its_part(command: str, expected: str) -> None:
+def test_the_command_is_for_the_whole_study_and_keeps_its_other_options(command: str, expected: str) -> None:
     assert with_seeds(command, (2, 5), 4) == expected
 
 

@@ -54,12 +54,16 @@ def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
     """
     first = max(known, default=-1) + 1
     seeds = [*sorted(known), *range(first, first + n_seeds - len(known))]
-    words = _without(_without(shlex.split(command), "--seeds"), "--part")
+    words = shlex.split(command)
+    for option in ("--seeds", "--part"):
+        words = _without(words, option, r"\d+(/\d+)?")
+    for option in ("--rows", "--columns"):
+        words = _without(words, option, r"(?!--).*")
     return shlex.join([*words, "--seeds", *map(str, seeds)])
 
 
-def _without(words: list[str], option: str) -> list[str]:
-    """Return the words of a command without an option and its numbers."""
+def _without(words: list[str], option: str, value: str) -> list[str]:
+    """Return the words of a command without an option and the words after it that match the pattern of its values."""
     start = next((n for n, word in enumerate(words) if word.split("=")[0] == option), len(words))
-    end = next((n for n in range(start + 1, len(words)) if not re.fullmatch(r"\d+(/\d+)?", words[n])), len(words))
+    end = next((n for n in range(start + 1, len(words)) if not re.fullmatch(value, words[n])), len(words))
     return [*words[:start], *words[end:]]
