@@ -17,13 +17,14 @@ from functools import partial
 from torch import Tensor, nn
 
 from attractor.attention import Attention, AttentionConfig, Cache, Rotation
+from attractor.attention.norm import LayerNorm
 from attractor.models.config import ModelConfig
 from attractor.models.mlp import MLPS
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
     "rmsnorm": nn.RMSNorm,
-    "layernorm": nn.LayerNorm,
-    "layernorm-no-bias": partial(nn.LayerNorm, bias=False),
+    "layernorm": LayerNorm,
+    "layernorm-no-bias": partial(LayerNorm, bias=False),
 }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.norm import LayerNorm
 from attractor.attention.project.heads import count_kv_heads, split_heads
 from attractor.attention.sigma_reparam import linear
 from attractor.attention.stage import HeadLayout, Projection, Shape
@@ -39,7 +40,7 @@ class SharedProjection(nn.Module):
         n_kv_heads = count_kv_heads(shape.n_heads, config.n_kv_heads, config.heads_per_kv)
         self.layout = HeadLayout(shape.n_heads, shape.n_queries, n_kv_heads, free=width, value=width)
         self.latent = nn.Linear(shape.d_model, latent, bias=config.qkv_bias)
-        self.norm = nn.LayerNorm(latent)
+        self.norm = LayerNorm(latent)
         self.query = linear(latent, shape.n_queries * width, config.qkv_bias, config.sigma_reparam)
         self.key = linear(latent, n_kv_heads * width, config.qkv_bias, config.sigma_reparam)
         self.value = nn.Linear(latent, n_kv_heads * width, bias=config.qkv_bias)
