@@ -52,6 +52,11 @@ RECURRENT = (
     "AKOrN spectral",
     "AKOrN one sphere",
     "AKOrN one sphere, RMSNorm",
+    # The scale desk has penalties at these weights alone.
+    "ItrSA spectral 1e-4",
+    "ItrSA E-single 1e-2",
+    "ItrSA E-multi 1e-2",
+    "AKOrN spectral 1e-4",
 )
 
 
