@@ -66,14 +66,14 @@ def test_the_config_decides_the_options_of_torch_compile(config: TrainConfig, mo
 @pytest.mark.parametrize(
     ("capability", "precision", "options"),
     [
-        ("AVX512", "bf16", {"cpp.simdlen": 256}),
-        ("AVX512_VNNI", "fp16", {"cpp.simdlen": 256}),
+        ("AVX512", "bf16", {"options": {"cpp.simdlen": 256}}),
+        ("AVX512_VNNI", "fp16", {"options": {"cpp.simdlen": 256}}),
         ("AVX512", "fp32", {}),
         ("AVX2", "bf16", {}),
     ],
 )
 def test_vectors_are_narrow_where_wide_ones_could_be_wrong(
-    capability: str, precision: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    capability: str, precision: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert vector_options(precision) == options
@@ -91,7 +91,7 @@ def test_a_compiled_sum_of_transposed_arrays_is_right_in_half_precision() -> Non
     drawn = torch.Generator().manual_seed(0)
     halves = torch.randn(4, 2, 256, 128, generator=drawn).bfloat16()
     rest = torch.randn(4, 128, 256, generator=drawn).bfloat16()
-    compiled = torch.compile(total, dynamic=False, options=vector_options("bf16"))
+    compiled = torch.compile(total, dynamic=False, **vector_options("bf16"))
     torch.testing.assert_close(compiled(halves, rest), total(halves, rest))
 
 

@@ -24,7 +24,7 @@ class Passes:
         self.model, self.loss = model_and_loss(name, shape, device)
         if compiled:
             torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-            self.loss = torch.compile(self.loss, dynamic=False, options=vector_options(precision))
+            self.loss = torch.compile(self.loss, dynamic=False, **vector_options(precision))
         self.model.train()
         self.tokens = tokens_of(shape, device)
         self.precision, self.device = precision, device

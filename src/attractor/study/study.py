@@ -121,7 +121,7 @@ def require_class(what: str, kind: Any, *values: Any) -> None:
     """Refuse a value of another class, which would fail later, in a place that does not name it."""
     for value in values:
         if not isinstance(value, kind):
-            names = " or ".join(one.__name__ for one in get_args(kind) or (kind,))
+            names = " or ".join(option.__name__ for option in get_args(kind) or (kind,))
             given = f"{type(value).__name__}: {value!r:.60}"
             raise InputError(f"{what} must be of class {names}, got {given}; see the files in studies/")
 

@@ -38,15 +38,15 @@ def compiler(config: TrainConfig, runtime: Runtime, padded: bool) -> Callable[[L
     options: dict[str, Any] = {} if padded else {"dynamic": False}
     if runtime.cuda_graphs:
         options["mode"] = "reduce-overhead"  # excludes `options`, which matter on a CPU alone
-    elif narrow := vector_options(config.precision):
-        options["options"] = narrow
+    else:
+        options |= vector_options(config.precision)
     return partial(torch.compile, **options)
 
 
 def vector_options(precision: str) -> dict[str, Any]:
-    """Return the compiler's options that limit the width of vectors, where wider ones could be wrong."""
+    """Return the options of torch.compile that limit the width of vectors, where wider ones could be wrong."""
     at_risk = precision in HALF_PRECISIONS and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return {"cpp.simdlen": 256} if at_risk else {}
+    return {"options": {"cpp.simdlen": 256}} if at_risk else {}
 
 
 class CompileClock:
