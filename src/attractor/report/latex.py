@@ -6,6 +6,7 @@ named for row, column and quantity, with an ending such as Sd, N, Difference, Di
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterator
 
 from attractor.numerals import with_prefix
@@ -32,28 +33,9 @@ ESCAPES = {
     **{sign: f"$^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)},
     **{sign: f"$_{{{plain}}}$" for sign, plain in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)},
 }
-GREEK = (
-    *(
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-    ),
-    *("pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
-    *("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega"),
-)
-LETTERS = "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"
-ESCAPES |= {letter: f"${chr(92)}{name}$" for letter, name in zip(LETTERS, GREEK, strict=True)}
+for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ":
+    name = unicodedata.name(letter).split()[-1].replace("LAMDA", "LAMBDA")  # Unicode's name of it, and LaTeX's
+    ESCAPES[letter] = f"$\\{name.lower() if letter.islower() else name.capitalize()}$"
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 
 
