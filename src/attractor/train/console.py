@@ -29,8 +29,8 @@ def run_progress(console: Console) -> Progress:
 
 
 def in_numbers(record: dict[str, Any]) -> str:
-    """Return the numbers of a record that are known, in one line."""
-    parts = [f"loss {shown(record.get('loss'))}"]
+    """Return the numbers of a record that are known, in one line. Before the first record nothing is known."""
+    parts = [f"loss {shown(record['loss'])}"] if "loss" in record else []
     if record.get("tokens_per_second"):
         parts.append(f"{with_prefix(record['tokens_per_second'])} tok/s")
     if "memory" in record:
@@ -103,7 +103,7 @@ class LiveConsole(Display):
 
     def taken(self, n_steps: int) -> None:
         if not self.console.is_terminal and self.due():
-            self.note(f"step {n_steps:>6}  {in_numbers(self.latest)}{time_left(self.progress, self.bar)}")
+            self.note(f"step {n_steps:>6}  {in_numbers(self.latest)}{time_left(self.progress, self.bar)}".rstrip())
 
     def evaluated(self, record: dict[str, Any]) -> None:
         measured = {k: v for k, v in record.items() if k not in ("step", "tokens") and v is not None}
