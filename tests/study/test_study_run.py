@@ -205,6 +205,62 @@ def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path)
         assert all(by_seed[seed] < losses(scratch)[place][seed] for seed in (0, 1))
 
 
+def test_a_share_of_a_fine_tuning_study_pretrains_what_it_fine_tunes_and_no_more(corpus, tmp_path):
+    """Criterion: two shares carry out each run once, and together those of the undivided study."""
+    before = study(corpus, "standard", "gated", "differential", name="before", base=BASE.replace(n_steps=4))
+    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+    whole, _, _ = carried_out(after, tmp_path / "whole")
+    names = {path.name for path in (tmp_path / "whole" / "runs").iterdir()}
+    assert len(names) == 8
+    shares = []
+    for part in ("1/2", "2/2"):
+        record, failures, said = carried_out(after, tmp_path / part[0], part=part)
+        assert not failures
+        assert "first, the runs from which this study starts: 2 of before" in said
+        assert record.finished == 2
+        shares.append({path.name for path in (tmp_path / part[0] / "runs").iterdir()})
+    assert shares[0] | shares[1] == names
+    assert not shares[0] & shares[1]
+    for folder in (tmp_path / "2" / "runs").iterdir():
+        shutil.copytree(folder, tmp_path / "1" / "runs" / folder.name)
+    merged, _, said = carried_out(after, tmp_path / "1")
+    assert "4 of 4 runs were finished before" in said
+    assert losses(merged) == losses(whole)
+
+
+def test_a_plan_of_fine_tuning_shows_runs_whose_start_has_not_finished(corpus, tmp_path):
+    before = study(corpus, name="before", base=BASE.replace(n_steps=4))
+    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+    planned = plan_study(after, Conduct(root=tmp_path), RUNTIME)
+    assert not planned.jobs
+    assert [name for name, _ in planned.waiting] == [job.name for job in planned.before.jobs]
+    record, _, _ = carried_out(after, tmp_path, rows=("standard",))
+    assert [cell.row for cell in record.cells if cell.outcomes] == ["standard"]
+    planned = plan_study(after, Conduct(root=tmp_path), RUNTIME)
+    assert [job.name for job in planned.jobs] == ["standard seed 0", "standard seed 1"]
+    assert [name for name, _ in planned.waiting] == ["gated seed 0", "gated seed 1"]
+
+
+def test_a_failed_pretraining_stops_no_other_row_and_is_told(corpus, tmp_path):
+    before = study(corpus, name="before", seeds=(0,), base=BASE.replace(n_steps=4))
+    after = study(corpus, name="after", seeds=(0,), base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+    (failing,) = (job for job in plan_study(before, Conduct(root=tmp_path), RUNTIME).jobs if "gated" in job.name)
+    RunFolder.create(failing.path, identity_of(failing.config, "training") | {"lr": 0.1})
+    record, failures, _ = carried_out(after, tmp_path)
+    assert list(failures) == ["gated seed 0"]
+    assert [cell.row for cell in record.cells if cell.outcomes] == ["standard"]
+
+
+def test_a_start_without_weights_is_refused_with_a_way_out(corpus, tmp_path):
+    before = study(corpus, name="before", base=BASE.replace(n_steps=4), seeds=(0,))
+    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), seeds=(0,), pretrained=before)
+    carried_out(after, tmp_path)
+    start = plan_study(before, Conduct(root=tmp_path), RUNTIME).jobs[0].path
+    shutil.rmtree(start / "checkpoints")
+    with pytest.raises(InputError, match=r"must have weights, .* remove that folder, then repeat the command"):
+        carried_out(after, tmp_path)
+
+
 def test_unequal_budgets_are_refused_unless_permitted(corpus, tmp_path):
     rows = Axis("length", {"standard": {"n_steps": 6}, "longer": {"n_steps": 12}})
     with pytest.raises(InputError, match="budget must be equal within a table: 'standard' sees 192 tokens, 'longer'"):

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,11 @@ from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console_table import console_table
 from attractor.errors import InputError
-from attractor.train.config import Runtime
+from attractor.train.config import Runtime, TrainConfig
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
+    from attractor.study.launch import Job
 
 STUDIES, RESULTS = Path("studies"), Path("results")
 
@@ -130,11 +131,9 @@ def _within_its_folder(file: Path, word: str) -> str:
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
-    from attractor.numerals import with_prefix
-    from attractor.study.budget import flops_per_step, n_parameters
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
-    from attractor.train.hardware import resolve_device, time_of_a_gpu
+    from attractor.train.hardware import resolve_device
 
     announce_code(args.file, console)
     study = load_study(args.file)
@@ -143,26 +142,43 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
+    if planned.before is not None:
+        console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
+        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        console.print(Text("then, those of this study:"))
+    print_runs(planned.jobs, planned.waiting, study.budget, console)
+    print_chances(planned.design, args.results, console)
+
+
+def print_runs(
+    jobs: Sequence["Job"], waiting: Sequence[tuple[str, TrainConfig]], budget: str, console: Console
+) -> None:
+    """Show the runs of a plan, and what is left to do. Those that wait for others have no key yet."""
+    from attractor.numerals import with_prefix
+    from attractor.study.budget import flops_per_step, n_parameters
+    from attractor.train.hardware import time_of_a_gpu
+
     headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
     table = console_table(headings, left=("run", "key"), no_wrap=True)
-    flops = {job.name: job.config.n_steps * flops_per_step(job.config) for job in planned.jobs}
-    for job in planned.jobs:
-        config = job.config
+    left = []
+    runs = [(job.name, job.config, job.finished, job.path.name) for job in jobs]
+    runs += [(name, config, False, "depends on its start") for name, config in waiting]
+    for name, config, finished, key in runs:
+        flops = config.n_steps * flops_per_step(config)
+        left += [] if finished else [flops]
         table.add_row(
-            Text(job.name),
+            Text(name),
             f"{n_parameters(config.model):,}",
             f"{config.n_steps:,}",
             with_prefix(config.n_steps * config.tokens_per_step),
-            with_prefix(flops[job.name]),
-            "yes" if job.finished else "",
-            job.path.name,
+            with_prefix(flops),
+            "yes" if finished else "",
+            key,
         )
     console.print(table)
-    left = [flops[job.name] for job in planned.jobs if not job.finished]
     work = f" ({time_of_a_gpu(sum(left))})" if left else ""
-    line = f"{len(planned.jobs)} runs, {len(left)} to do{work}; budget: {study.budget}"
+    line = f"{len(runs)} runs, {len(left)} to do{work}; budget: {budget}"
     console.print(line, highlight=False, soft_wrap=True)
-    print_chances(planned.design, args.results, console)
 
 
 def print_chances(design: "Design", results: Path, console: Console) -> None:

@@ -6,7 +6,8 @@
     report    reads the record from the folders alone
 
 The pool is shared: studies that need the same run have it once. Runs are split over machines by `part`, and brought
-together by copying folders into one pool.
+together by copying folders into one pool. A study of fine-tuning carries out the runs of another study first. Where it
+is split, a machine fine-tunes what it has pretrained.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -105,10 +106,30 @@ class Planned:
     folder: Path
     jobs: tuple[Job, ...]  # without repetition, although several cells may share a run
     keys: Keys
+    before: "Planned | None" = None  # the plan of the study from whose runs these start
+    waiting: tuple[tuple[str, TrainConfig], ...] = ()  # by name, runs without a key: they start from an unfinished run
 
     def chosen(self, conduct: Conduct) -> tuple[Job, ...]:
         """Return the runs of the chosen rows and columns, and of these a share."""
+        if self.before is not None:
+            starts = {str(job.path) for job in self.starts(conduct)}
+            return tuple(job for job in self._of_chosen_cells(conduct) if job.config.start in starts)
         index, number = share_of(conduct.part)
+        return self._of_chosen_cells(conduct)[index::number]
+
+    def starts(self, conduct: Conduct) -> tuple[Job, ...]:
+        """Return the runs from which the chosen runs start."""
+        rows = conduct.rows or self.design.rows
+        return () if self.before is None else self.before.chosen(replace(conduct, rows=rows, columns=None))
+
+    def run_of(self, row: str, seed: int) -> Job:
+        """Return the run of a row and seed, in the first column."""
+        if row not in self.design.rows:
+            raise unknown(f"row of {self.design.name}, from whose runs this study starts", row, self.design.rows)
+        key = self.keys[row, self.design.columns[0]][seed]
+        return next(job for job in self.jobs if job.path.name == key)
+
+    def _of_chosen_cells(self, conduct: Conduct) -> tuple[Job, ...]:
         rows, columns = conduct.rows or self.design.rows, conduct.columns or self.design.columns
         chosen = {
             key
@@ -116,7 +137,7 @@ class Planned:
             if row in rows and column in columns
             for key in runs.values()
         }
-        return tuple(job for job in self.jobs if job.path.name in chosen)[index::number]
+        return tuple(job for job in self.jobs if job.path.name in chosen)
 
 
 def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
@@ -124,12 +145,16 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
     seeds = conduct.seeds or study.on(conduct.scale).seeds
     design = study.design(conduct.scale, seeds, conduct.command)
     folder = conduct.folder_of(study)
+    before = None
+    if study.pretrained is not None:
+        before = plan_study(study.pretrained, replace(conduct, seeds=seeds, columns=None, folder=None), runtime)
     jobs: dict[str, Job] = {}
     keys: Keys = {}
+    waiting = []
     for seed in seeds:
         cells = dict(study.configs(conduct.scale, seed))
-        if study.pretrained is not None:
-            cells = started_from(study.pretrained, cells, conduct, seed)
+        if before is not None:
+            cells = {(row, column): started_from(before.run_of(row, seed), c) for (row, column), c in cells.items()}
         for column in design.columns:
             configs = {row: cells[row, column] for row in design.rows}
             speed = speeds(folder, configs, conduct.part, runtime)
@@ -139,11 +164,14 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
                     (row, config.n_steps * config.tokens_per_step) for row, config in planned.items()
                 )
             for row, config in planned.items():
-                key = key_of(config, study.kind)
                 label = " · ".join(filter(None, (row, column)))
+                if before is not None and not has_weights(before.run_of(row, seed)):
+                    waiting.append((Job(config, folder, label).name, config))
+                    continue
+                key = key_of(config, study.kind)
                 jobs.setdefault(key, Job(config, conduct.root / POOL / key, label))
                 keys.setdefault((row, column), {})[seed] = key
-    return Planned(design, folder, tuple(jobs.values()), keys)
+    return Planned(design, folder, tuple(jobs.values()), keys, before, tuple(waiting))
 
 
 def key_of(config: TrainConfig, kind: str = "training") -> str:
@@ -160,19 +188,16 @@ def identity_of(config: TrainConfig, kind: str) -> dict[str, Any]:
     return config.identity(_task_of(config)) if kind == "training" else config.to_dict() | {"kind": kind}
 
 
-def started_from(
-    pretrained: Study, cells: Mapping[tuple[str, str], TrainConfig], conduct: Conduct, seed: int
-) -> dict[tuple[str, str], TrainConfig]:
-    """Let each cell start from the run of its row in the pretraining study, with that run's model."""
-    before = {row: config for (row, _), config in pretrained.configs(conduct.scale, seed)}
-    starts = {row: conduct.root / POOL / key_of(config) for row, config in before.items()}
-    started = {}
-    for (row, column), config in cells.items():
-        model = before[row].model
-        demands = config.task.build(config.seq_len, seed).demands
-        fitting = model.replace(**{name: value for name, value in demands.items() if name != "vocab_size"})
-        started[row, column] = config.replace(model=fitting, start=str(starts[row]))
-    return started
+def has_weights(pretrained: Job) -> bool:
+    """Return whether a run can start from this one."""
+    return pretrained.finished and pretrained.has_checkpoint
+
+
+def started_from(pretrained: Job, config: TrainConfig) -> TrainConfig:
+    """Let a run start from a pretrained one, with that run's model."""
+    demands = config.task.build(config.seq_len, config.seed).demands
+    fitting = {name: value for name, value in demands.items() if name != "vocab_size"}
+    return config.replace(model=pretrained.config.model.replace(**fitting), start=str(pretrained.path))
 
 
 @lru_cache(maxsize=64)
@@ -249,9 +274,14 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
     resolve_device(runtime.device)
     refuse_unsuited(study, conduct)
-    if study.pretrained is not None:
-        pretrain(study, study.pretrained, conduct, runtime, console)
     planned = plan_study(study, conduct, runtime)
+    failures: dict[str, str] = {}
+    if planned.before is not None:
+        starts = planned.starts(conduct)
+        what = f"{len(starts)} of {planned.before.design.name}"
+        print_line(console, f"first, the runs from which this study starts: {what}")
+        failures |= pretrain(starts, conduct, runtime, console)
+        planned = plan_study(study, conduct, runtime)
     jobs = planned.chosen(conduct)
     if study.kind == "training":
         refuse_oversized(jobs, conduct, runtime)
@@ -267,7 +297,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         )
     of_all = "" if len(jobs) == len(planned.jobs) else f"{len(jobs)} of "
     print_line(console, f"{study.title}, scale {conduct.scale}: {of_all}{len(planned.jobs)} runs")
-    failures = carry_out(jobs, study.kind, conduct, runtime, console)
+    failures |= carry_out(jobs, study.kind, conduct, runtime, console)
     for name in study.probes:
         probe_runs(jobs, name, probe_named(name), runtime, console)
     elsewhere = study.on(conduct.scale).elsewhere
@@ -300,15 +330,16 @@ def refuse_unsuited(study: Study, conduct: Conduct) -> None:
     refuse_foreign_folder(conduct.folder_of(study))
 
 
-def pretrain(study: Study, pretrained: Study, conduct: Conduct, runtime: Runtime, console: Console) -> None:
-    """Carry out the runs of another study from which the runs of this one start."""
-    seeds = conduct.seeds or study.on(conduct.scale).seeds
-    dict(study.configs(conduct.scale, seeds[0]))  # refuses missing data
-    rows = pretrained.rows.only(study.rows.labels)
-    before = plan_study(replace(pretrained, rows=rows, control=False), replace(conduct, seeds=seeds), runtime)
-    print_line(console, f"first, the runs from which this study starts: those of {pretrained.name}")
-    refuse_oversized(before.jobs, conduct, runtime)
-    carry_out(before.jobs, "training", conduct, runtime, console)
+def pretrain(starts: Sequence[Job], conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:
+    """Carry out the runs from which others start, and return the failures by name."""
+    for job in starts:
+        if job.finished and not job.has_checkpoint:
+            raise InputError(
+                f"the run in '{job.path}' must have weights, since others start from it, and it was taken over from a "
+                "record without them; remove that folder, then repeat the command, which trains it"
+            )
+    refuse_oversized(starts, conduct, runtime)
+    return carry_out(starts, "training", conduct, runtime, console)
 
 
 def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
