@@ -1,13 +1,12 @@
 """Does the benefit of coupling depend on the corpus? (CoupledQK, table 5)
 
 The paper uses WikiText-103, PubMed and OpenWebText. We use other encyclopedic, scientific and heterogeneous text, so
-the published figures that are shown beside ours were measured on other text. The corpus `medical` consists of
-abstracts of PubMed, so it is the nearest to the paper's scientific text; C8 is judged on the other three.
+the published figures that are shown beside ours were measured on other text.
 """
 
 from attractor.papers import coupled_qk
 from attractor.papers.claim import published
-from attractor.study import Axis, Scale, Study, axis, language, laptop, mechanisms
+from attractor.study import Axis, Scale, Study, axis, desk, language, laptop, mechanisms
 
 KINDS = ("encyclopedic", "scientific", "heterogeneous")
 
@@ -21,7 +20,7 @@ STUDY = Study(
     scales={
         "smoke": Scale(language("smoke"), seeds=(0, 1), columns=axis("corpus", "stdlib-code", "stdlib-docs")),
         "laptop": laptop(5),
-        "desk": Scale(language("desk"), tuple(range(8)), columns=axis("corpus", *KINDS, "medical")),
+        "desk": desk(8),
         "bench": Scale(
             language("bench"),
             seeds=(0, 1),
