@@ -157,6 +157,16 @@ def test_cells_are_carried_out_by_their_rows_and_columns(corpus, tmp_path):
     }
 
 
+def test_chosen_columns_need_no_data_of_other_columns(corpus, tmp_path):
+    grid = study(corpus, seeds=(0,), columns=axis("corpus", corpus, "not-here"))
+    for needing in ({}, {"columns": ("not-here",)}):
+        with pytest.raises(InputError, match="unknown corpus 'not-here'"):
+            carried_out(grid, tmp_path, **needing)
+    record, failures, _ = carried_out(grid, tmp_path, columns=(corpus,))
+    assert not failures
+    assert {(cell.column, cell.missing) for cell in record.cells} == {(corpus, ()), ("not-here", (0,))}
+
+
 def test_a_record_of_other_runs_is_refused(corpus, tmp_path):
     first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
     with pytest.raises(InputError, match=r"none of its 2 runs has the configuration and the data of a planned one"):

@@ -152,11 +152,15 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
     keys: Keys = {}
     waiting = []
     for seed in seeds:
-        cells = dict(study.configs(conduct.scale, seed))
-        if before is not None:
-            cells = {(row, column): started_from(before.run_of(row, seed), c) for (row, column), c in cells.items()}
         for column in design.columns:
-            configs = {row: cells[row, column] for row in design.rows}
+            try:
+                configs = study.column(conduct.scale, seed, column)
+            except InputError:
+                if conduct.columns is None or column in conduct.columns:
+                    raise
+                continue  # where other columns are carried out, the data of this one need not be here
+            if before is not None:
+                configs = {row: started_from(before.run_of(row, seed), config) for row, config in configs.items()}
             speed = speeds(folder, configs, conduct.part, runtime)
             planned = balanced(configs, design.baseline, design.budget, speed, study.resize, study.sized_by)
             if study.kind == "training":

@@ -219,15 +219,22 @@ class Study:
 
     def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:
         """Yield the configurations of (1) for a seed, by row and column."""
+        for column in self.axes(scale)[1].labels:
+            for row, config in self.column(scale, seed, column).items():
+                yield (row, column), config
+
+    def column(self, scale: str, seed: int, column: str) -> dict[str, TrainConfig]:
+        """Return the configurations of a column for a seed, by row. The data of that column must be here."""
         base, rates, tuned = self.on(scale).base, self.on(scale).rates, self.on(scale).tuned
         rows, columns = self.axes(scale)
-        for column, changed_by_column in columns.values.items():
-            for row, changed_by_row in rows.values.items():
-                tuned_rate = {"lr": rates[row]} if row in rates else {}
-                of_the_cell = dict(tuned.get((row, column), {}))
-                changes = tuned_rate | dict(changed_by_column) | dict(changed_by_row) | of_the_cell
-                config = base.replace(seed=seed, **changes)
-                yield (row, column), fitted(config, changes) if self.kind == "training" else config
+        configs = {}
+        for row, changed_by_row in rows.values.items():
+            tuned_rate = {"lr": rates[row]} if row in rates else {}
+            of_the_cell = dict(tuned.get((row, column), {}))
+            changes = tuned_rate | dict(columns.values[column]) | dict(changed_by_row) | of_the_cell
+            config = base.replace(seed=seed, **changes)
+            configs[row] = fitted(config, changes) if self.kind == "training" else config
+        return configs
 
     def design(self, scale: str, seeds: tuple[int, ...], command: str) -> Design:
         rows, columns = self.axes(scale)
