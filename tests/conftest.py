@@ -1,10 +1,10 @@
 """Set up every test process: one thread, interpreted kernels, a cache folder that is removed, and no deadlines.
 
-The tests of attention, of its kernels and of the contract, and all that are marked slow, check the shapes in attention's
+The tests of attention, of its kernels and of the contract, and all slow tests, check the shapes in attention's
 signatures at run time. Others do not, because the checks take four fifths of the time of a small attention layer.
 
-The page of a run has eight charts, which take longer than a short run. The tests of reports and those that are marked
-slow draw every chart. In other tests a chart is drawn once for each process, and later pages show it again.
+The page of a run has eight charts, which take longer than a short run. The tests of reports and all slow
+tests draw every chart. In other tests a chart is drawn once for each process, and later pages show it again.
 """
 
 import gc

@@ -12,7 +12,8 @@ from attractor.claims.verdicts import Verdict
 from attractor.papers import CLAIMS, PAPERS
 from attractor.papers.coupled_qk import COUPLED
 from attractor.papers.ledger import Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
-from attractor.report.ledger import cells, ledger_table, markdown, print_ledger, shortened, write_ledger
+from attractor.report.ledger import cells, extent, ledger_table, markdown, print_ledger, shortened, write_ledger
+from attractor.runs.study_record import StudyRecord
 
 ROOT = Path(__file__).parents[2]
 BASE = [1.66, 1.68, 1.70, 1.69]
@@ -111,10 +112,26 @@ def test_the_table_does_not_depend_on_a_terminal() -> None:
     assert ledger_table(entries()).row_count == len(CLAIMS)
 
 
+def test_the_page_counts_each_run_once_and_its_hours_by_core_and_by_gpu() -> None:
+    def ran(record: StudyRecord, scale: str, **summary: object) -> StudyRecord:
+        cells_of = [
+            replace(cell, outcomes=tuple(replace(o, summary=o.summary | summary) for o in cell.outcomes))
+            for cell in record.cells
+        ]
+        return replace(record, design=replace(record.design, scale=scale), cells=tuple(cells_of))
+
+    record = study({"standard": BASE, "gated": BASE}, seeds=(0, 1, 2, 3))
+    on_cores = ran(record, "desk", device="cpu", threads=2, wall_seconds=1800.0)
+    on_gpus = ran(study({"mla": BASE}, seeds=(0, 1, 2, 3)), "bench", device="cuda", threads=8, wall_seconds=3600.0)
+    assert extent([on_cores, on_cores]) == "8 runs at `desk` (8 core-hours)"
+    assert extent([on_cores, on_gpus]) == "4 runs at `bench` (4 GPU-hours), 8 runs at `desk` (8 core-hours)"
+    assert "Behind the verdicts stand 8 runs" in markdown(entries(), [on_cores])
+
+
 def test_the_published_page_follows_from_the_stored_records(tmp_path: Path) -> None:
     """`attractor claims --write docs/claims.md` writes the page; nobody edits a verdict by hand."""
-    write_ledger(
-        tmp_path / "claims.md", ledger(find_records(ROOT / "results"), rule_dates=read_rule_dates(ROOT / "results"))
-    )
+    records = find_records(ROOT / "results")
+    entries = ledger(records, rule_dates=read_rule_dates(ROOT / "results"))
+    write_ledger(tmp_path / "claims.md", entries, records)
     generated = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == generated

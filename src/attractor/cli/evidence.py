@@ -181,7 +181,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     entries = ledger(records, rule_dates=dates)
     print_ledger(console, entries, args.ids)
     if args.write is not None:
-        write_ledger(args.write, entries)
+        write_ledger(args.write, entries, records)
         say(console, str(args.write))
 
 

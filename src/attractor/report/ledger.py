@@ -13,8 +13,9 @@ from attractor.console_table import console_table
 from attractor.files import write_text
 from attractor.numerals import with_prefix
 from attractor.papers import PAPERS
-from attractor.papers.ledger import Entry
+from attractor.papers.ledger import SCALES, Entry
 from attractor.report.table import UNKNOWN, in_markdown
+from attractor.runs.study_record import StudyRecord
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")
 BRIEF = 160  # characters of the reason in the table of the page
@@ -86,9 +87,11 @@ def _because(verdict: Verdict) -> str:
     return f"{verdict.status}{f' ({where})' if where else ''}: {verdict.reason}"
 
 
-def markdown(entries: Sequence[Entry]) -> str:
+def markdown(entries: Sequence[Entry], records: Sequence[StudyRecord] = ()) -> str:
     """Return the page: a section for each paper with a short table, and folded below it figures, reasons and rules."""
     parts = [Path(__file__).with_name("claims_page.md").read_text(encoding="utf-8")]
+    if records:
+        parts.append(f"Behind the verdicts stand {extent(records)}. A run that several studies share counts once.\n")
     for paper in PAPERS:
         ids = {claim.id for claim in paper.claims}
         chosen = [entry for entry in entries if entry.claim.id in ids]
@@ -108,6 +111,21 @@ def markdown(entries: Sequence[Entry]) -> str:
             "</details>\n",
         ]
     return "\n".join(parts)
+
+
+def extent(records: Sequence[StudyRecord]) -> str:
+    """Return the number of runs at each scale in words, with the hours that they took by the clock."""
+    runs = {outcome.key: (record.design.scale, outcome.summary) for record in records for outcome in record.outcomes}
+    told = []
+    for scale in SCALES:
+        summaries = [summary for of_run, summary in runs.values() if of_run == scale]
+        seconds = {"core": 0.0, "GPU": 0.0}
+        for summary in summaries:
+            unit, n = ("core", summary.get("threads") or 1) if summary.get("device", "cpu") == "cpu" else ("GPU", 1)
+            seconds[unit] += n * (summary.get("wall_seconds") or 0.0)
+        times = [f"{total / 3600:,.0f} {unit}-hours" for unit, total in seconds.items() if total]
+        told += [f"{len(summaries):,} runs at `{scale}` ({' and '.join(times)})"] if times else []
+    return ", ".join(told)
 
 
 def _brief(entry: Entry) -> str:
@@ -134,8 +152,8 @@ def _to_the_minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def write_ledger(path: Path, entries: Sequence[Entry]) -> None:
-    write_text(path, markdown(entries))
+def write_ledger(path: Path, entries: Sequence[Entry], records: Sequence[StudyRecord]) -> None:
+    write_text(path, markdown(entries, records))
 
 
 def _safe(text: str) -> str:
