@@ -100,6 +100,11 @@ def test_a_gpt2_pair_and_a_tokenizer_json_are_found_in_their_folder(
     assert load_tokenizer(str(tmp_path / "other" / "tokenizer.json")).name == "other"
     monkeypatch.chdir(tmp_path / "other")
     assert load_tokenizer("tokenizer.json").name == "other"
+    # A run on bytes, or a corpus prepared as bytes, has such a file in its folder.
+    (tmp_path / "bytes").mkdir()
+    (tmp_path / "bytes" / "tokenizer.json").write_bytes(ByteTokenizer.definition)
+    for place in (tmp_path / "bytes", tmp_path / "bytes" / "tokenizer.json"):
+        assert isinstance(load_tokenizer(str(place)), ByteTokenizer)
 
 
 def test_gpt2_is_found_in_the_folder_of_the_environment_variable(

@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -145,6 +146,15 @@ def test_a_comparison_fits_into_one_console_table_of_100_columns() -> None:
     assert not [cell for row in shown.values() for name, cell in row.items() if "±" in cell and "perpl" not in name]
     assert table.caption[0].startswith("Mean ± standard deviation over 3 seeds.")
     assert "Costs are means over seeds, shown and not tested: params, tok/s, memory." in table.caption
+
+
+def test_speeds_of_seeds_that_were_trained_together_are_called_shares() -> None:
+    record = study(LOSSES, quantities=(PERPLEXITY, SPEED))
+    note = "Seeds were trained together in one process: speed and memory are shares of it, and rank no mechanisms."
+    assert note not in first(record).caption
+    cell = record.cells[0]
+    together = tuple(replace(outcome, summary=outcome.summary | {"stacked": 3}) for outcome in cell.outcomes)
+    assert note in first(replace(record, cells=(replace(cell, outcomes=together), *record.cells[1:]))).caption
 
 
 def test_skipped_steps_are_shown_where_there_were_any() -> None:

@@ -70,7 +70,8 @@ class ByteTokenizer:
 def load_tokenizer(name_or_path: str) -> Tokenizer:
     """Load an existing tokenizer: 'bytes', 'gpt2', or the path of a tokenizer.json or of a folder.
 
-    The folder has a tokenizer.json, or GPT-2's pair: encoder.json or vocab.json with vocab.bpe or merges.txt."""
+    The folder has a tokenizer.json, as runs and prepared corpora have, or GPT-2's pair: encoder.json or vocab.json with
+    vocab.bpe or merges.txt."""
     if name_or_path == ByteTokenizer.name:
         return ByteTokenizer()
     if TRAINED.fullmatch(name_or_path):
@@ -79,6 +80,9 @@ def load_tokenizer(name_or_path: str) -> Tokenizer:
             f"'attractor data prepare SOURCE --tokenizer {name_or_path} --out FOLDER' does so, and FOLDER holds it"
         )
     path = locate(name_or_path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if file.is_file() and file.read_bytes() == ByteTokenizer.definition:
+        return ByteTokenizer()
     if path.exists():
         return bpe.from_path(path)
     if name_or_path == bpe.GPT2:

@@ -116,7 +116,7 @@ def markdown(entries: Sequence[Entry], records: Sequence[StudyRecord] = ()) -> s
 def extent(records: Sequence[StudyRecord]) -> str:
     """Return the number of runs at each scale in words, with the hours that they took by the clock."""
     runs = {outcome.key: (record.design.scale, outcome.summary) for record in records for outcome in record.outcomes}
-    told = []
+    phrases = []
     for scale in SCALES:
         summaries = [summary for of_run, summary in runs.values() if of_run == scale]
         seconds = {"core": 0.0, "GPU": 0.0}
@@ -124,8 +124,8 @@ def extent(records: Sequence[StudyRecord]) -> str:
             unit, n = ("core", summary.get("threads") or 1) if summary.get("device", "cpu") == "cpu" else ("GPU", 1)
             seconds[unit] += n * (summary.get("wall_seconds") or 0.0)
         times = [f"{total / 3600:,.0f} {unit}-hours" for unit, total in seconds.items() if total]
-        told += [f"{len(summaries):,} runs at `{scale}` ({' and '.join(times)})"] if times else []
-    return ", ".join(told)
+        phrases += [f"{len(summaries):,} runs at `{scale}` ({' and '.join(times)})"] if times else []
+    return ", ".join(phrases)
 
 
 def _brief(entry: Entry) -> str:

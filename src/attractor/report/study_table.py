@@ -426,6 +426,8 @@ def _caption(
     costs = [measure.title for measure in family if not judged.is_tested(measure)]
     if costs:
         yield f"Costs are means over seeds, shown and not tested: params, {', '.join(costs)}."
+    if costs and any(outcome.summary.get("stacked") for outcome in judged.record.outcomes):
+        yield "Seeds were trained together in one process: speed and memory are shares of it, and rank no mechanisms."
     if _has_footer(judged, family[0]):
         yield (
             f"Control gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', paired "
