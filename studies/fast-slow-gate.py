@@ -1,7 +1,7 @@
 """Does FastSlow's gate stay closed because it learns too slowly? (ours; FastSlow's abstract reports a closed gate)
 
-The gate has learning rates from the paper's 1e-4 to a thousand times that. In 650 steps of AdamW, |gamma| moves by
-about 650 learning rates at most: 0.065 in the paper. So its closed gate may say nothing about slow paths. An open gate
+The gate has learning rates from the paper's 1e-4 to a thousand times that. In 650 steps of AdamW, a steady gradient
+moves gamma by 650 learning rates: 0.065 in the paper. So its closed gate may say nothing about slow paths. An open gate
 may say nothing either, because noise opens a gate at a high rate. So the study also measures what the slow path is
 worth.
 """

@@ -41,7 +41,7 @@ def test_the_gate_alone_is_in_a_group_with_its_own_rate(fast_slow: TrainConfig, 
 
 
 @pytest.mark.slow
-def test_a_gate_cannot_pass_the_sum_of_its_rates(fast_slow: TrainConfig, tmp_path: Path) -> None:
+def test_a_gate_moves_by_about_the_sum_of_its_rates_at_most(fast_slow: TrainConfig, tmp_path: Path) -> None:
     """AdamW moves a parameter by at most about its rate in a step, so at the run's rate the gate stays almost closed.
     Of the slow path, only the gate has a gradient in the first step, and this gradient is never zero."""
     gates = {}

@@ -7,8 +7,8 @@ bench   the laptop's for ten times as many steps of sixteen sequences: 26.6M tok
 paper   as published; its text of 222,000 characters from several domains is not public, and a text of that name stands
         in for it
 
-Rows that measure what the coupling is good for have a gate that can open: at the paper's rate |gamma| cannot pass about
-650 x 1e-4, however useful the slow path is.
+Rows that measure what the coupling is good for have a gate that can open: at the paper's rate a steady gradient moves
+gamma by 650 x 1e-4, however useful the slow path is.
 """
 
 from typing import Any
