@@ -1,12 +1,16 @@
 """Configurations are printed as short code."""
 
+import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from attractor.attention import PRESETS, AttentionConfig
 from attractor.attention.stage import Coupling, Output, Projection, Scoring
+from attractor.errors import InputError
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.tasks import TASKS
 from attractor.tasks.recall import Recall
@@ -57,3 +61,29 @@ def test_a_printed_config_is_short() -> None:
     assert repr(gated) == "TrainConfig(model=TransformerConfig(attention='gated'), n_steps=100)"
     assert repr(Text("a corpus")) == "Text(corpus='a corpus')"
     assert repr(PRESETS["coupled-linear"]) == "AttentionConfig(couple=Euler(force='linear'))"
+
+
+def test_numbers_of_numpy_are_stored_as_those_of_python() -> None:
+    config = TransformerConfig(n_layers=np.int64(2), softcap=np.float32(5.0))
+    assert json.loads(json.dumps(config.to_dict())) == TransformerConfig(n_layers=2, softcap=5.0).to_dict()
+    assert "np." not in repr(config)
+
+
+@pytest.mark.parametrize("seed", [1.0, "1", -1, True])
+def test_a_seed_that_is_no_count_is_refused(seed: Any) -> None:
+    """1.0 would otherwise draw other weights than 1."""
+    with pytest.raises(InputError, match="seed must be an integer of at least 0"):
+        SIZES["tiny"].build(seed)
+
+
+def test_equal_seeds_of_numpy_and_python_give_equal_weights() -> None:
+    ours, theirs = (SIZES["tiny"].build(seed).state_dict() for seed in (3, np.int64(3)))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"), [("rope_fraction", {"rope_fraction": 0.4}), ("head width", {"d_model": 36})]
+)
+def test_a_rotation_of_an_odd_width_is_refused_by_the_config(field: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{field} must be"):
+        TransformerConfig(**{"d_model": 32, "n_heads": 4, "d_ff": 64, "positions": "rope"} | changes)

@@ -52,6 +52,20 @@ def test_the_groups_partition_the_parameters_of_every_model(attention: str) -> N
         AdamW(groups, lr=1e-3)
 
 
+def test_the_matrices_of_experts_decay() -> None:
+    """transformers stores the experts of a layer as one parameter, whose name has no `weight`."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_up_proj = nn.Parameter(torch.randn(2, 8, 4))
+            self.down_proj = nn.Parameter(torch.randn(2, 4, 4))
+            self.down_proj_bias = nn.Parameter(torch.randn(2, 4))
+
+    decay = decay_by_name(Experts())
+    assert {name for name, value in decay.items() if value} == {"gate_up_proj", "down_proj"}
+
+
 def test_only_matrices_of_a_foreign_model_decay() -> None:
     """Criterion: the tied matrix counts once, and no bias, norm or step size decays."""
     decay = decay_by_name(Foreign("coupled-euler"))

@@ -44,7 +44,8 @@ def to_install(extra: str) -> str:
 
 
 def require_seed(seed: int) -> None:
-    require(0 <= seed < 2**63, "seed", "at least 0 and below 2**63", seed)
+    fits = isinstance(seed, Integral) and not isinstance(seed, bool) and 0 <= seed < 2**63
+    require(fits, "seed", "an integer of at least 0 and below 2**63", seed)
 
 
 NEAR = 0.65  # similarity above which a known name is suggested: it admits typing errors, but no other words

@@ -35,7 +35,8 @@ TYPES = {  # annotations, the values they accept, and the rule that an error sta
 def require_types(config: Any) -> None:
     """Refuse values of another type than that of their field, if that type is in `TYPES`, alone or with None.
 
-    In Python a bool is a number, too, but a field of numbers that holds one is most likely a mistake."""
+    Numbers of numpy become Python's. In Python a bool is a number, too, but a field of numbers that holds one is most
+    likely a mistake."""
     for f in fields(config):
         value = getattr(config, f.name)
         accepted = {kind: TYPES[kind] for kind in TYPES if f.type in (kind, kind | None)}
@@ -43,6 +44,8 @@ def require_types(config: Any) -> None:
             is_optional = f.type != kind
             fits = isinstance(value, accepts) and isinstance(value, bool) == (kind is bool)
             require(fits or (is_optional and value is None), f.name, rule + (", or None" if is_optional else ""), value)
+            if kind in (int, float) and value is not None and type(value) not in (int, float):  # JSON knows no other
+                object.__setattr__(config, f.name, kind(value))
 
 
 class PrintsChanges:

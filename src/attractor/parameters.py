@@ -15,10 +15,11 @@ from attractor.errors import InputError
 def is_matrix(name: str, parameter: Tensor) -> bool:
     """Return whether a parameter is the weight of a linear map or an embedding, and not vectors stored as rows.
 
-    torch's own attention and recurrent layers call their matrices `in_proj_weight` and `weight_ih_l0`.
+    torch's own attention and recurrent layers call their matrices `in_proj_weight` and `weight_ih_l0`, and mixtures of
+    experts in transformers call theirs `gate_up_proj` and `down_proj`.
     """
     last = name.rpartition(".")[2]
-    return parameter.dim() >= 2 and (last.endswith("weight") or last.startswith("weight_"))
+    return parameter.dim() >= 2 and (last.endswith(("weight", "_proj")) or last.startswith("weight_"))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

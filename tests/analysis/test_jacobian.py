@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from attractor.analysis import (
 )
 from attractor.analysis.jacobian import backward_bytes
 from attractor.errors import InputError
+from attractor.models import FastSlowConfig
+from attractor.models.maps import layer_maps
 from tiers import fast_alone
 
 Map = Callable[[Tensor], Tensor]
@@ -241,6 +244,48 @@ def test_norm_of_attention_is_the_dense_one() -> None:
         torch.testing.assert_close(jacobian_norm(attend, x, batched=True, tangent=tangent), dense, rtol=1e-6, atol=0)
 
 
+# --- steps that can be differentiated only once ---------------------------------------------------------------------
+
+
+class Once(torch.autograd.Function):
+    """Multiplies rows by a matrix. Its derivative is right, and has no derivative of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x @ WEIGHTS[0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient @ WEIGHTS[0].T
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("residual", [0.0, 1.0])
+def test_a_step_with_one_derivative_has_its_jacobian(residual: float, batched: bool) -> None:
+    x = normal(3, 8)
+    step: Map = lambda x: residual * x.sin() + Once.apply(x)  # noqa: E731
+    known: Map = lambda x: residual * x.sin() + x @ WEIGHTS[0]  # noqa: E731
+    for measure in (jacobian, jacobian_norm, spectral_radius):
+        torch.testing.assert_close(measure(step, x, batched=batched), measure(known, x, batched=batched))
+
+
+def test_too_large_a_state_for_a_step_with_one_derivative_is_refused() -> None:
+    with pytest.raises(InputError, match=r"step must be differentiable twice.* 4,800 numbers.*at most 4,096"):
+        jacobian_norm(Once.apply, normal(600, 8))
+
+
+def test_the_equilibrium_of_a_fast_slow_model_has_its_jacobian() -> None:
+    config = FastSlowConfig(
+        vocab_size=20, d_model=16, n_heads=2, d_ff=16, equilibrium="deq", n_iterations=100, max_seq_len=8
+    )
+    step, x = layer_maps(config.build(seed=0).double().eval(), torch.arange(6)[None]).block(2)
+    v = normal(*x.shape, seed=4)
+    with torch.no_grad():
+        difference = (step(x + 1e-6 * v) - step(x - 1e-6 * v)) / 2e-6
+    torch.testing.assert_close(Jacobian(step, x).jvp(v), difference, rtol=1e-5, atol=1e-5)
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +295,7 @@ def test_norm_of_attention_is_the_dense_one() -> None:
         (lambda x: x[:2], torch.ones(3), False, r"step must keep the shape \(3,\), got \(2,\)"),
         (lambda x: x.double(), torch.ones(3), False, "step must keep the dtype torch.float32, got torch.float64"),
         (lambda x: (x, x), torch.ones(3), False, "step must return a tensor, got tuple"),
+        (lambda x: x, [1.0], False, "x must be a tensor, got list"),
         (lambda x: x, torch.ones(3, dtype=torch.long), False, "x must be of dtype float32 or float64, got torch.int64"),
         (lambda x: x, torch.ones(3, dtype=torch.bfloat16), False, "x must be of dtype .*, got torch.bfloat16"),
         (lambda x: x, torch.ones(3), True, "x must have a dimension of samples and at least one more"),

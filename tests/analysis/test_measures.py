@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attractor.analysis import attention_entropy, effective_rank, normalised_entropy, sink_mass, spectral_profile
+from attractor.errors import InputError
 
 
 def random_map(*shape: int) -> torch.Tensor:
@@ -50,6 +51,16 @@ def test_normalised_entropy_is_one_for_any_uniform_map() -> None:
         two / math.log(2)
     )
     assert normalised_entropy(torch.ones(1, 1)).isnan()
+
+
+def test_a_mask_that_is_not_of_the_maps_is_refused() -> None:
+    """A mask B T S would be taken for one of heads where there are as many heads as samples."""
+    weights, allowed = torch.full((2, 2, 4, 4), 0.25), torch.ones(2, 4, 4, dtype=torch.bool)
+    with pytest.raises(InputError, match=r"allowed must be of two dimensions or 4.*give allowed\[:, None\]"):
+        normalised_entropy(weights, allowed)
+    torch.testing.assert_close(normalised_entropy(weights, allowed[:, None]), torch.ones(2, 2))
+    with pytest.raises(InputError, match="allowed must be boolean"):
+        normalised_entropy(weights, torch.zeros(4, 4))
 
 
 def test_entropy_is_between_its_limits_and_independent_of_the_order_of_keys() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from attractor.attention import PRESETS
+from attractor.errors import InputError
 from attractor.models import TransformerConfig
 from tiers import tiered
 
@@ -95,3 +96,14 @@ def test_one_class_means_regression_with_a_squared_error() -> None:
     torch.testing.assert_close(given, numbers)
     torch.testing.assert_close(losses, (numbers - targets.float()).square())
     torch.testing.assert_close(model.loss(tokens, targets, real)[0], losses.mean())
+    # A column of targets is not set against every number.
+    torch.testing.assert_close(model.loss(tokens, targets[:, None], real)[0], losses.mean())
+    torch.testing.assert_close(model.judge(tokens, targets[:, None], real)[0], losses[:, None])
+
+
+@pytest.mark.parametrize(
+    "real", [torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8), torch.ones(2, 7, dtype=torch.bool)]
+)
+def test_what_marks_no_padding_is_refused_by_its_own_name(real: Tensor) -> None:
+    with pytest.raises(InputError, match=r"real must be boolean and of shape \(2, 8\).*give attention_mask.bool\(\)"):
+        SMALL.build(0)(torch.zeros(2, 8, dtype=torch.long), None, real)

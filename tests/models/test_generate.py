@@ -104,13 +104,20 @@ def test_samplers_keep_their_definitions() -> None:
     assert sample(logits / 0.01, 100.0, generator=generator).unique().numel() == 4
 
 
+def test_prompts_of_any_integer_type_are_taken() -> None:
+    model, tokens = small("standard"), torch.tensor([[1, 2, 3]])
+    expected = model.generate(tokens, max_new_tokens=3, temperature=0.0)
+    assert torch.equal(model.generate(tokens.to(torch.uint8), max_new_tokens=3, temperature=0.0), expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"max_new_tokens": 100}, "max_new_tokens must be at most 34 after a prompt of 6 tokens"),
-        ({"max_new_tokens": -1}, "max_new_tokens must be at least 0, got -1"),
+        ({"max_new_tokens": -1}, "max_new_tokens must be an integer of at least 0, got -1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 0, got 2.5"),
         ({"temperature": -0.5}, "temperature must be at least 0"),
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
         ({"tokens": [[1], []]}, "every prompt must have at least one token"),
         ({"tokens": [1, 2, 3]}, "tokens must be one prompt a row, B T or a list of prompts, got one prompt"),

@@ -34,6 +34,11 @@ def test_a_small_difference_is_shown_despite_a_large_spread() -> None:
     assert turned.verdict.startswith("new is better than old by 0.0")
 
 
+def test_scores_of_different_documents_are_not_paired() -> None:
+    with pytest.raises(InputError, match="same documents in the same order, got '12' and 'None'"):
+        paired(scored("new", hard(13)), scored("old", hard(12)))
+
+
 def test_no_difference_is_reported_with_the_smallest_detectable_one() -> None:
     documents, noise = hard(12), np.random.default_rng(2).normal(0, 0.02, 12)
     test = paired(scored("new", documents), scored("old", documents + noise - noise.mean()))

@@ -4,6 +4,7 @@ import math
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -39,9 +40,21 @@ def test_only_a_t_interval_may_have_the_level_one(interval_of):
         interval_of([1.0, 2.0, 3.0, 5.0, 8.0], level=1.0)
 
 
-def test_a_bootstrap_draws_at_least_once():
-    with pytest.raises(InputError, match="n_samples must be at least 1, got 0"):
-        bootstrap_interval([1.0, 2.0, 3.0, 4.0, 9.0], n_samples=0)
+@pytest.mark.parametrize("runs", [[1.0, 2.0], pd.Series([1.0, 2.0], index=[2, 1])])
+def test_what_has_no_seeds_is_not_paired(runs: object) -> None:
+    """The indices of two pandas Series would be combined bit by bit."""
+    with pytest.raises(InputError, match=r"of must be numbers by seed.*a pandas Series has to_dict\(\)"):
+        paired_difference(runs, runs)
+
+
+def test_a_table_of_values_is_no_sample() -> None:
+    with pytest.raises(InputError, match="values must be one for each run, in one dimension"):
+        summary(np.ones((3, 4)))
+
+
+def test_a_bootstrap_draws_at_least_twice():
+    with pytest.raises(InputError, match="n_samples must be an integer of at least 2, got 1"):
+        bootstrap_interval([1.0, 2.0, 3.0, 4.0, 9.0], n_samples=1)
 
 
 @pytest.mark.parametrize("level", [95, 0.0, math.nan])

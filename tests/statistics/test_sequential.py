@@ -194,8 +194,10 @@ def test_a_difference_that_is_not_finite_ends_without_a_verdict():
         (lambda: Sequential(0.95, 0.1, 5), r"0\.05, not 0\.95"),
         (lambda: Sequential(0.05, -0.1, 5), "margin must be"),
         (lambda: Sequential(0.05, math.nan, 5), "margin must be"),
-        (lambda: Sequential(0.05, 0.1, 1), "n_max must be at least 2"),
+        (lambda: Sequential(0.05, 0.1, 1), "n_max must be an integer of at least 2, got 1; one pair gives no interval"),
         (lambda: Sequential(0.05, 0.1, 2).look([0.1, 0.2, 0.3]), "plan for more pairs"),
+        (lambda: Sequential(0.05, 0.1, 2.5), r"n_max must be an integer of at least 2, got 2\.5"),
+        (lambda: Sequential(0.05, 0.1, 8, better="less"), "better must be 'lower' or 'higher', got 'less'"),
         (lambda: Sequential(0.05, 0.1, 2).look([]), "at least one value"),
     ],
 )

@@ -11,8 +11,7 @@ from warnings import warn
 from torch import Tensor
 
 from attractor.analysis.jacobian import ONE_GIB
-from attractor.analysis.state import require_count
-from attractor.errors import require
+from attractor.errors import require, require_count
 
 P = ParamSpec("P")
 R = TypeVar("R")

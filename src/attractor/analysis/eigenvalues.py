@@ -30,9 +30,9 @@ from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
 from attractor.analysis.finite_time import start_frame
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import or_one
-from attractor.analysis.state import Step, require_at_most, require_count, warn_unconverged
+from attractor.analysis.state import Step, require_at_most, warn_unconverged
 from attractor.analysis.tangent import Tangent
-from attractor.errors import unknown
+from attractor.errors import require_count, unknown
 
 DENSE_UP_TO = 512
 

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attractor.errors import require
+
 
 def attention_entropy(weights: Float[Tensor, "*batch T S"]) -> Float[Tensor, "*batch T"]:
     """Return the entropy of every row. `[..., 1:]` leaves out the first row of a causal map."""
@@ -27,6 +29,10 @@ def normalised_entropy(
     entropy = attention_entropy(weights)
     if allowed is None:
         allowed = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device)
+    require(allowed.dtype == torch.bool, "allowed", "boolean", allowed.dtype, "give mask == 0 of a mask of 0 and -inf")
+    rule = f"of two dimensions or {weights.ndim}, as the weights"
+    next_step = "give allowed[:, None] for a mask B T S"
+    require(allowed.ndim in (2, weights.ndim), "allowed", rule, tuple(allowed.shape), next_step)
     n_allowed = allowed.sum(-1).expand(entropy.shape)
     has_choice = n_allowed > 1
     shares = torch.where(has_choice, entropy / n_allowed.clamp(min=2).to(entropy.dtype).log(), 0.0)

@@ -41,7 +41,7 @@ from warnings import warn
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
 from attractor.analysis.frames import GradedProduct, empty_product, orthonormalise
@@ -51,12 +51,12 @@ from attractor.analysis.state import (
     Step,
     image_of,
     require_at_most,
-    require_count,
     require_finite,
     require_finite_derivative,
     warn_unconverged,
 )
 from attractor.analysis.tangent import Tangent
+from attractor.errors import require_count
 
 OVERSAMPLING = 8  # further directions: they widen the gaps in (2) and make (4) small
 
@@ -91,7 +91,9 @@ def finite_time(
     for name, value in (("n_steps", n_steps), ("k", k)):
         require_count(name, value)
     tolerance, max_sweeps = effort.limits(1e-3, 30)
-    steps = [step] * n_steps if callable(step) else list(step)
+    if isinstance(step, nn.ModuleList):  # it is callable, and has no forward
+        step = list(step)
+    steps = [step] * int(n_steps) if callable(step) else list(step)
     n_steps = len(steps)
     require_count("n_steps", n_steps)
     start = Jacobian(steps[0], x, batched, tangent, effort.max_bytes)

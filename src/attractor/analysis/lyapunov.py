@@ -33,8 +33,9 @@ from attractor.analysis.effort import reads
 from attractor.analysis.finite_time import start_frame
 from attractor.analysis.frames import growths, without_lost
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
-from attractor.analysis.state import Step, orbit, require_at_most, require_count, require_finite_derivative
+from attractor.analysis.state import Step, orbit, require_at_most, require_finite_derivative
 from attractor.analysis.tangent import Tangent
+from attractor.errors import require_count
 
 N_BLOCKS = 20
 STRETCH = 512  # steps of the orbit that are held at once, at most

@@ -19,6 +19,8 @@ Step = Callable[[Tensor], Tensor]
 
 def start_of(x: Tensor, batched: bool) -> Tensor:
     """Return the state detached from any graph; refuse what cannot be a state."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"x must be a tensor, got {type(x).__name__}; give torch.as_tensor(x)")
     if x.dtype not in (torch.float32, torch.float64):
         raise InputError(f"x must be of dtype float32 or float64, got {x.dtype}; spectra need the digits: x.float()")
     if batched and x.ndim < 2:
@@ -76,11 +78,6 @@ def require_finite_derivative(finite: Tensor, where: str) -> None:
             f"step must have a finite derivative at {where}, got NaN or infinity; start elsewhere or mend the step "
             "there"
         )
-
-
-def require_count(name: str, value: int, least: int = 1) -> None:
-    if not (isinstance(value, int) and value >= least):
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}; give a larger one")
 
 
 def require_at_most(name: str, value: int, most: int, of: str) -> None:

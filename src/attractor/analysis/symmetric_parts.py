@@ -22,8 +22,9 @@ from torch import Tensor
 from attractor.analysis.effort import USUAL, Effort, takes_effort
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
 from attractor.analysis.lanczos import extreme_eigenvalues, largest_singular_value, or_one
-from attractor.analysis.state import Step, require_count, warn_unconverged
+from attractor.analysis.state import Step, warn_unconverged
 from attractor.analysis.tangent import Tangent
+from attractor.errors import require_count
 
 Operator = Callable[[Tensor], Tensor]
 

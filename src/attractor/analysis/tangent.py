@@ -15,8 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from attractor.analysis.lanczos import or_one
-from attractor.analysis.state import require_count
-from attractor.errors import InputError
+from attractor.errors import InputError, require_count
 
 # (state, vectors with one more dimension in front) -> the projected vectors.
 Tangent = Callable[[Tensor, Tensor], Tensor]

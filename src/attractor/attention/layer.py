@@ -89,6 +89,8 @@ def rotated_width(config: AttentionConfig, layout: HeadLayout, rotatable: int) -
     width = int(rotatable * fraction)
     rule = f"1, or at least {2 / max(rotatable, 1):.3g} to rotate a pair of the {rotatable} coordinates"
     require(fraction == 1 or width >= 2, "rope_fraction", rule, fraction)
+    even = f"1, or a share that rotates an even number of the {rotatable} coordinates"
+    require(fraction == 1 or width % 2 == 0, "rope_fraction", even, f"{fraction} ({width} coordinates)")
     return width
 
 

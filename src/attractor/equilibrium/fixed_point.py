@@ -100,7 +100,8 @@ class Solver:
         self, step: Step, u: Float[Tensor, "B T *token"], forcing: Float[Tensor, "B T *token"] | None = None
     ) -> Equilibrium:
         """Solve for F = `step` from u; `forcing` is c of (6), and None is c = 0."""
-        assert forcing is None or self.method == "forced"
+        fits = forcing is None or self.method == "forced"
+        require(fits, "forcing", f"None under method '{self.method}'", "a tensor", "choose method 'forced'")
         if self.method == "deq" and self.n_iterations > 1:
             return self._implicit(step, u)
         orbit = _Orbit(u, self.depth if self.method in MIXED else 0)

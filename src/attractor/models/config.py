@@ -15,7 +15,7 @@ from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
-from attractor.errors import InputError, require, require_count, unknown
+from attractor.errors import InputError, require, require_count, require_seed, unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
@@ -155,6 +155,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         with torch.device("meta"):  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
                 layer = Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+                if self.positions == "rope":
+                    rule, next_step = "even under positions='rope', which turns pairs", "choose another head_dim"
+                    require(layer.rope_width % 2 == 0, "head width", rule, layer.rope_width, next_step)
                 if self.positions == "grid-rope":
                     self._require_grid_rotation(layer)
         for attention in self.mechanisms:
@@ -303,7 +306,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         device = torch.get_default_device()
         if device.type == "meta":
             return model
+        if seed is None:
+            seed = int(torch.randint(2**31, (), device="cpu"))
+        require_seed(seed)
         # Drawn on the CPU, so that a seed gives the same weights on every device.
         model.to_empty(device="cpu")
-        initialize(model, int(torch.randint(2**31, (), device="cpu")) if seed is None else seed)
+        initialize(model, int(seed))
         return model.to(device)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError, require, require_count
 from attractor.evaluating import HasModes, evaluating
 
 
@@ -53,9 +53,10 @@ def generate(
     attends. temperature 0 is greedy. After `stop_token`, or any of several, a sequence continues with `pad_token`;
     generation ends when all sequences have stopped.
     """
-    require(max_new_tokens >= 0, "max_new_tokens", "at least 0", max_new_tokens)
+    require_count("max_new_tokens", max_new_tokens, least=0)
     require(0 <= temperature < math.inf, "temperature", "at least 0 (0 is greedy) and finite", temperature)
-    require(top_k is None or top_k >= 1, "top_k", "at least 1", top_k)
+    if top_k is not None:
+        require_count("top_k", top_k)
     require(top_p is None or 0 < top_p <= 1, "top_p", "above 0 and at most 1", top_p)
     tokens, real = pad_left(tokens, pad_token, model.device)
     size = model.vocab_size
@@ -116,7 +117,7 @@ def pad_left(
     if not rows or any(len(row) == 0 for row in rows):
         raise InputError("every prompt must have at least one token; start an empty one with the end-of-text token")
     if isinstance(tokens, Tensor):
-        return tokens.to(device), None
+        return tokens.long().to(device), None
     longest = max(len(row) for row in rows)
     padded = torch.full((len(rows), longest), pad_token, dtype=torch.long)
     real = torch.zeros(len(rows), longest, dtype=torch.bool)

@@ -118,7 +118,7 @@ class LanguageModel(nn.Module, ABC):
         hidden, aux_loss = self.hidden(tokens, real=real)
         read = self.read(hidden, real).flatten(0, -2)
         if self.config.n_classes == 1:
-            return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.float()), aux_loss
+            return F.mse_loss(F.linear(read, self.readout).flatten().float(), targets.flatten().float()), aux_loss
         return linear_cross_entropy(read, self.readout, targets.flatten(), self.logit_softcap), aux_loss
 
     @property
@@ -134,7 +134,8 @@ class LanguageModel(nn.Module, ABC):
         read = self.read(self.hidden(tokens, real=real)[0], real).flatten(0, -2)
         if self.config.n_classes == 1:
             numbers = F.linear(read, self.readout).flatten().float()
-            return (numbers - targets.float()).square(), numbers
+            losses = (numbers - targets.flatten().float()).square()
+            return losses.view_as(targets), numbers.view_as(targets)
         losses, likeliest = position_losses(read, self.readout, targets.flatten(), self.logit_softcap)
         return losses.view_as(targets), likeliest.view_as(targets)
 
@@ -197,6 +198,12 @@ class LanguageModel(nn.Module, ABC):
         cache."""
         batch, length = tokens.shape[:2]
         past = 0 if cache is None else cache.length
+        if real is not None and (real.dtype != torch.bool or real.shape != (batch, length)):
+            rule, value = (
+                f"boolean and of shape {(batch, length)}, as the tokens",
+                f"{real.dtype} of {tuple(real.shape)}",
+            )
+            require(False, "real", rule, value, "give attention_mask.bool()")
         if self.max_length is not None and not (given is not None and torch.compiler.is_compiling()):
             longest = past + length if given is None else int(given.max()) + 1
             if longest > self.max_length:

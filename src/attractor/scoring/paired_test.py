@@ -9,6 +9,7 @@ book say nothing about other books.
 
 import math
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from attractor.claims.verdicts import bounds
 from attractor.errors import InputError
@@ -52,7 +53,13 @@ class Paired:
 
 def paired(of: TextScore, against: TextScore) -> Paired:
     names = [document.name for document in of.documents]
-    assert names == [document.name for document in against.documents], "two scores of the same documents"
+    theirs = [document.name for document in against.documents]
+    if names != theirs:
+        ours, other = next(pair for pair in zip_longest(names, theirs) if pair[0] != pair[1])
+        raise InputError(
+            f"scores must be of the same documents in the same order, got '{ours}' and '{other}'; score both models on "
+            "one text"
+        )
     require_enough(len(names))
     differences = [
         ours.nats_per_byte - theirs.nats_per_byte for ours, theirs in zip(of.documents, against.documents, strict=True)

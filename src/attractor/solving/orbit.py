@@ -79,6 +79,7 @@ def require_answerable(model: RecurrentModel, boards: np.ndarray, n_votes: int =
             f"model must know {size + 1} tokens, see all cells and read out each, got vocab_size={config.vocab_size}, "
             f"causal={config.causal}, n_classes={config.n_classes}; train it on boards of {size} x {size}"
         )
+    config.require_length(size * size)  # under positions of a grid, the size for which the model was built
     for name, value in (("n_votes", n_votes), ("batch_size", batch_size)):
         require(isinstance(value, Integral) and value >= 1, name, "an integer of at least 1", value)
     if n_votes > 1 and model.config.blank is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attractor.errors import require
+from attractor.errors import require_count
 from attractor.statistics.intervals import ROUNDING, Interval, Values, as_array, require_confidence
 
 FEWEST = 5  # four values have 35 distinct samples: the ends of a 95% interval would be their extremes
@@ -32,7 +32,7 @@ class Bootstrap:
 def bootstrap_interval(values: Values, level: float = 0.95, n_samples: int = 10_000, seed: int = 0) -> Bootstrap:
     """Return the interval of the mean. It depends on the values and the seed, and not on the order of the values."""
     require_confidence(level)
-    require(n_samples >= 1, "n_samples", "at least 1", n_samples)
+    require_count("n_samples", n_samples, least=2)
     array = np.sort(as_array(values))
     n = len(array)
     if n < FEWEST:

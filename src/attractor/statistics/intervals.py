@@ -14,7 +14,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 
 ROUNDING = 1e-12  # share of the largest value, below which values differ by rounding alone: 0.51 - 0.5 and 0.57 - 0.56
 Values = Sequence[float] | Mapping[int, float]
@@ -112,7 +112,9 @@ def decimals(size: float) -> int:
 
 
 def as_array(values: Values) -> np.ndarray:
-    return np.asarray(list(values.values()) if isinstance(values, Mapping) else values, dtype=float)
+    array = np.asarray(list(values.values()) if isinstance(values, Mapping) else values, dtype=float)
+    require(array.ndim == 1, "values", "one for each run, in one dimension", array.shape)
+    return array
 
 
 def summary(values: Values | Summary) -> Summary:
@@ -152,6 +154,9 @@ def seed_differences(of: Mapping[int, float], against: Mapping[int, float]) -> d
 
     Two runs of one seed see the same data in the same order, so most of the noise between seeds cancels.
     """
+    for name, numbers in (("of", of), ("against", against)):
+        rule = "numbers by seed, {seed: number}"
+        require(isinstance(numbers, Mapping), name, rule, type(numbers).__name__, "a pandas Series has to_dict()")
     seeds = sorted(of.keys() & against.keys())
     if not seeds:
         raise InputError(f"a paired difference needs common seeds: {sorted(of)} and {sorted(against)} share none")

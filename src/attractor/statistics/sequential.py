@@ -35,7 +35,7 @@ from typing import Literal
 
 import numpy as np
 
-from attractor.errors import InputError
+from attractor.errors import InputError, require, require_count
 from attractor.statistics.intervals import Interval, Values, mean_interval
 from attractor.statistics.power import require_error_rate
 
@@ -81,8 +81,8 @@ class Sequential:
         require_error_rate(self.alpha)
         if not 0 <= self.margin < math.inf:
             raise InputError(f"margin must be zero or more: {self.margin}; 0 never stops for equivalence")
-        if self.n_max < 2:
-            raise InputError(f"n_max must be at least 2: {self.n_max}; one pair gives no interval")
+        require_count("n_max", self.n_max, least=2, next_step="one pair gives no interval")
+        require(self.better in ("lower", "higher"), "better", "'lower' or 'higher'", self.better)
 
     def look(self, differences: Values) -> Decision:
         """Judge all differences so far. "No relevant difference" precedes "better" and "worse" where both hold."""

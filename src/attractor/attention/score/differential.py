@@ -7,7 +7,8 @@
     token     c = A_1 v - sigmoid(w_h . x) A_2 v, no norm; twice the query heads, of full width             (4)
 
 Under (2) and (3) each head is two sub-heads of half its width: maps h and H + h belong to head h. Under (4) query heads
-2h and 2h + 1 read the same key head. Taps show all A_1 before all A_2 in each form.
+2h and 2h + 1 read the same key head. The taps of logits and weights show all A_1 before all A_2 in each form. Under (4)
+those of queries, and measures of logits by head, have the two of a head side by side.
 Limits: lambda = 0 gives the norm of A_1 v; rows of the signed difference sum to 1 - lambda, not 1.
 (2) CoupledQK, appendix B, where it adds 64 parameters: Gahtan and Bronstein, Coupled Query-Key Dynamics for Attention,
 2026, arXiv 2604.01683; (3) Ye et al., Differential Transformer, 2024, arXiv 2410.05258; (4) its second
