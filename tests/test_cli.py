@@ -205,7 +205,7 @@ def test_options_that_a_resumed_run_cannot_follow_are_refused(attractor: Command
 def test_generation_refuses_impossible_requests(attractor: Command, trained: str) -> None:
     assert_refused(attractor("generate", trained, "--checkpoint=first"), "unknown checkpoint 'first'", "best", "last")
     assert_refused(attractor("generate", trained, "--temperature=-1"), "temperature must be at least 0", "-1")
-    assert_refused(attractor("generate", trained, "--top-k=0"), "top_k must be at least 1, got 0")
+    assert_refused(attractor("generate", trained, "--top-k=0"), "top_k must be an integer of at least 1, got 0")
     assert_refused(attractor("generate", trained, "--top-p=1.5"), "top_p must be above 0 and at most 1, got 1.5")
     assert_refused(attractor("generate", trained, "--max-new-tokens=-1"), "max_new_tokens must be at least 0, got -1")
 
