@@ -1,10 +1,10 @@
 """Set up every test process: one thread, interpreted kernels, a cache folder that is removed, and no deadlines.
 
-The tests of attention, of its kernels and of the contract, and all slow tests, check the shapes in attention's
-signatures at run time. Others do not, because the checks take four fifths of the time of a small attention layer.
+Tests check the shapes in attention's signatures at run time. `make test` does so in the tests of attention, of its
+kernels and of the contract alone, because the checks take four fifths of the time of a small attention layer.
 
-The page of a run has eight charts, which take longer than a short run. The tests of reports and all slow
-tests draw every chart. In other tests a chart is drawn once for each process, and later pages show it again.
+The page of a run has eight charts, which take longer than a short run. The tests of reports and all slow tests draw
+every chart. In other tests a chart is drawn once for each process, and later pages show it again.
 """
 
 import gc
@@ -73,8 +73,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    is_slow = item.get_closest_marker("slow") is not None
-    is_checked = is_slow or any(item.path.is_relative_to(path) for path in CHECKED)
+    is_fast_tier = item.config.option.markexpr == "not slow"
+    is_checked = not is_fast_tier or any(item.path.is_relative_to(path) for path in CHECKED)
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
-    is_drawn = is_slow or item.path.is_relative_to(TESTS / "report")
+    is_drawn = item.get_closest_marker("slow") is not None or item.path.is_relative_to(TESTS / "report")
     run_page._chart = draw_chart if is_drawn else chart_of_this_process
