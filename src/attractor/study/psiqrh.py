@@ -38,9 +38,13 @@ DESK_ROWS = Axis(
     "attention",
     dict(ROWS.values) | {"psiqrh with a narrow latent": {"attention": preset("psiqrh").replace(latent=WIDTH)}},
 )
-# The best rates of the pilot studies/psiqrh-rates.py that differ from the base's 1e-3 (LOG.md). The rate of a narrow
-# latent is not known yet.
-DESK_RATES = {"standard": 2e-3, "psiqrh without shared latent": 2e-3, "uniform": 2e-3}
+# The best rates of the pilot studies/psiqrh-rates.py that differ from the base's 1e-3 (LOG.md).
+DESK_RATES = {
+    "standard": 2e-3,
+    "psiqrh without shared latent": 2e-3,
+    "psiqrh with a narrow latent": 2e-3,
+    "uniform": 2e-3,
+}
 
 _PROTOCOL: dict[str, Any] = {"schedule": "constant", "warmup_steps": 0, "clip": None, "weight_decay": 0.01}
 _SMALL: dict[str, Any] = {"d_ff": 64, "lr": 1e-3, **_PROTOCOL}
