@@ -69,7 +69,7 @@ def test_finished_runs_are_shared_skipped_and_kept_when_the_study_is_edited(corp
 
     edited = study(corpus, base=BASE.replace(lr=1e-3))
     after, _, said = carried_out(edited, root)
-    assert "the study has changed since it was last run: 4 of its earlier runs are not part of it any more" in said
+    assert "by its file or by --seeds: 4 of its earlier runs are not part of it now" in said
     assert losses(after) != losses(first)
     (kept,) = (root / "tried-smoke" / "earlier").glob("*.json")
     assert {key for cell in json.loads(kept.read_text())["cells"] for key in cell["runs"].values()} == {

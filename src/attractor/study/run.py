@@ -248,7 +248,7 @@ def speeds(folder: Path, configs: Mapping[str, TrainConfig], part: str, runtime:
 
 
 def write_plan(planned: Planned) -> list[str]:
-    """Write study.json, and return lines to print. If the study was edited, its earlier plan is kept beside it."""
+    """Write study.json, and return lines to print. An earlier plan with other runs is kept beside it."""
     path = planned.folder / STUDY_FILE
     now = study_as_dict(planned.design, planned.keys)
     lines = []
@@ -265,8 +265,8 @@ def write_plan(planned: Planned) -> list[str]:
         kept.parent.mkdir(exist_ok=True)
         write_bytes(kept, path.read_bytes())
         lines.append(
-            f"the study has changed since it was last run: {len(gone)} of its earlier runs are not part of it any "
-            f"more; they are kept, and its earlier plan is in '{kept}'"
+            f"the study has other runs than when it was last run, by its file or by --seeds: {len(gone)} of its earlier "
+            f"runs are not part of it now; they are kept, and its earlier plan is in '{kept}'"
         )
     planned.folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(planned.folder, pool_of(planned.folder))
