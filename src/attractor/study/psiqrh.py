@@ -32,8 +32,8 @@ ROWS = Axis(
 )
 
 WIDTH = 64  # of the desk's model: with a latent of four times this width, four layers have 1M parameters
-# The protocol's latent is four times as wide as the model, and takes parameters that the MLP has in other rows. A latent
-# as wide as the model shows what this costs.
+# The protocol's latent is four times as wide as the model, and takes parameters that the MLP has in other rows. A
+# latent as wide as the model shows what this costs.
 DESK_ROWS = Axis(
     "attention",
     dict(ROWS.values) | {"psiqrh with a narrow latent": {"attention": preset("psiqrh").replace(latent=WIDTH)}},

@@ -265,8 +265,8 @@ def write_plan(planned: Planned) -> list[str]:
         kept.parent.mkdir(exist_ok=True)
         write_bytes(kept, path.read_bytes())
         lines.append(
-            f"the study has other runs than when it was last run, by its file or by --seeds: {len(gone)} of its earlier "
-            f"runs are not part of it now; they are kept, and its earlier plan is in '{kept}'"
+            f"the study has other runs than when it was last run, by its file or by --seeds: {len(gone)} of its "
+            f"earlier runs are not part of it now; they are kept, and its earlier plan is in '{kept}'"
         )
     planned.folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(planned.folder, pool_of(planned.folder))
