@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from attractor.papers import CLAIMS
+from attractor.report.table import escaped_for_markdown
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -158,6 +159,14 @@ def test_no_page_contains_a_typed_measurement() -> None:
         text = re.sub(r"^(```|~~~).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         found = {figure for figure in telling if re.search(rf"(?<![\w.]){re.escape(figure)}(?![\w.])", text)}
         assert not found, f"{name(page)} types {sorted(found)}, which results/ has"
+
+
+def test_the_verdicts_of_pages_are_those_of_the_page_of_claims() -> None:
+    """Criterion: scale and dagger, too, which says that a rule is younger than its runs."""
+    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    for entry in in_docs("measured").entries().values():
+        shown = (entry.claim.id, entry.claim.statement, in_docs("measured").cells(entry)[-1])
+        assert f"| {' | '.join(map(escaped_for_markdown, shown))} |" in page
 
 
 def test_costs_are_ratios_to_the_baseline() -> None:

@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from attractor.errors import InputError
 from attractor.numerals import with_prefix
-from attractor.papers.ledger import Entry, find_records, ledger, read_record
+from attractor.papers.ledger import Entry, find_records, ledger, read_record, read_rule_dates
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells
 from attractor.report.study_table import console_tables, results
@@ -41,7 +41,8 @@ VERDICT_HEADINGS = ("id", "claim", "published", "ours", "interval", "verdict")
 
 @cache
 def entries() -> dict[str, Entry]:
-    return {entry.claim.id: entry for entry in ledger(find_records(RESULTS))}
+    judged = ledger(find_records(RESULTS), rule_dates=read_rule_dates(RESULTS))
+    return {entry.claim.id: entry for entry in judged}
 
 
 def cost_rows(record: StudyRecord, chosen: Sequence[str]) -> list[tuple[str, ...]]:
