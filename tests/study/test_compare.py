@@ -331,7 +331,7 @@ def test_another_setting_in_the_same_folder_changes_no_run_and_keeps_the_former_
     shutil.copytree(first[0], root)
     before = written(root / "runs")
     _, said = carried_out(asked(base.replace(lr=0.1), "standard", seeds=(0,)), root)
-    assert "6 of its earlier runs are not part of it any more; they are kept" in said
+    assert "6 of its earlier runs are not part of it now; they are kept" in said
     assert {path: when for path, when in written(root / "runs").items() if path in before} == before
     assert len(list((root / "earlier").glob("*.json"))) == 1
 
