@@ -71,6 +71,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # imported modules stay alive, so later garbage collections need not visit them
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` unless this is a machine for them: TRITON_INTERPRET=0 pytest -m gpu"""
+    if os.environ["TRITON_INTERPRET"] == "1" or not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU, and TRITON_INTERPRET=0"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     is_fast_tier = item.config.option.markexpr == "not slow"

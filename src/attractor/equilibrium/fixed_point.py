@@ -201,7 +201,7 @@ class _Attached(torch.autograd.Function):
         return ctx.adjoint(g), None, None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # as in `NormAndPosition`
 class _Adjoint:
     """Solve (5) by products with J' through the graph of the last evaluation, from z to its image."""
 

@@ -4,7 +4,8 @@
     laptop   an hour on two cores: many seeds of a small model on bytes of real text, where context matters early
     desk     nights on two cores: 0.93M parameters, four layers, heads 32 wide, 8.2M bytes of real text, and learned
              positions as in the paper; sequences are short enough that these learn to use context within 2M bytes
-    bench    one GPU, a run within 25 minutes: the 60M model, 5,000 steps of 32 x 512 tokens
+    bench    one GPU, a run within two minutes of an H200: the 60M model, 1,250 steps of 32 x 512 tokens, so that one
+             pass over 21M tokens is enough
     paper    as CoupledQK publishes it
 
 All corpora but smoke's are folders in ATTRACTOR_DATA that `attractor data prepare ... --out NAME` wrote: in bytes for
@@ -81,7 +82,13 @@ _BASES: dict[str, TrainConfig] = {
     "laptop": _LAPTOP,
     "desk": _DESK,
     "bench": RECIPES["small"].replace(
-        corpus="encyclopedic-gpt2", n_steps=5_000, warmup_steps=350, accumulation=1, compile=True, eval_batches=64
+        corpus="encyclopedic-gpt2",
+        n_steps=1_250,
+        warmup_steps=90,
+        accumulation=1,
+        compile=True,
+        eval_every=250,
+        eval_batches=16,
     ),
     "paper": RECIPES["small"].replace(corpus="wikitext-103"),
 }

@@ -15,7 +15,8 @@ from attractor.attention.norm import RMSNorm
 from attractor.attention.position import CellMap, MatricesOfCells, Rotation
 
 
-@dataclass(frozen=True)
+# torch.compile in torch 2.11 takes the hash of what it calls before the fields are set. `eq=False` hashes the identity.
+@dataclass(frozen=True, eq=False)
 class NormAndPosition:
     """QK-norm, rotation and a cast to the precision of the values, for queries and keys."""
 
