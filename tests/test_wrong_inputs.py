@@ -532,7 +532,7 @@ def test_a_full_disk_ends_a_run_with_the_command_that_resumes_it(
     (said,) = err.splitlines()
     assert code == 2
     assert "No space left on device; make room" in said
-    assert said.endswith(f". Resume: attractor train --resume {broken}")
+    assert said.endswith(f". Resume: attractor train --resume {broken} --device cpu")
     assert "step-00000004" in steps()
     assert not RunFolder.open(broken).finished
     code, _, err = attractor(*shlex.split(said.partition("Resume: attractor ")[2]))

@@ -63,6 +63,7 @@ def test_the_end_of_a_path_is_looked_up_in_the_folders_of_the_variable(tmp_path,
 )
 def test_data_that_are_missing_are_named_with_the_places_and_the_variable(read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ATTRACTOR_DATA", raising=False)
     with pytest.raises(
         InputError, match=rf"'data/a.txt' .*looked for in '{tmp_path}/data'; ATTRACTOR_DATA may"
     ) as said:

@@ -78,6 +78,9 @@ def test_dropout_of_an_adapter_changes_a_force_in_training_alone() -> None:
     assert not torch.equal(logits(tuned), logits(tuned))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:You are calling .generate:UserWarning"
+)  # older transformers, of weights that are away
 @pytest.mark.parametrize("where", fast_alone(("cpu", "disk"), "cpu"))
 @pytest.mark.parametrize("name", fast_alone(CONFIGS, "coupled-euler", "fast-slow-streams"))
 def test_offloaded_weights(name: str, where: str, tmp_path: Path) -> None:

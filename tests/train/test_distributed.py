@@ -250,7 +250,7 @@ def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(
     processes. One process can continue, too, and ends at the weights of an uninterrupted run."""
     path = runs / parallel / case
     said = [json.loads((runs / f"{parallel}-{rank}.json").read_text())[case] for rank in range(N_PROCESSES)]
-    command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {shlex.quote(str(path))}"
+    command = f"torchrun --nproc-per-node 2 --no-python attractor train --resume {shlex.quote(str(path))} --device cpu"
     assert said == [[f"interrupted after step 8, saved. Resume: {command}", 143]] * N_PROCESSES
     assert newest(path).name == "step-00000008"
     train(config_of(case, corpus), path, RUNTIME)

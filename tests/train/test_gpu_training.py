@@ -5,6 +5,7 @@ All need a GPU and compiled kernels: `TRITON_INTERPRET=0 pytest tests/train/test
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,11 @@ def compiled_losses(name: str, folder: Path) -> None:
         config = config_of(name, folder, compile=True, precision=precision)
         torch.compiler.reset()
         compiled = losses_of(config, folder / precision, "cuda")
-        torch.testing.assert_close(compiled, wanted, rtol=rtol, atol=0.0, msg=lambda text: f"{precision}: {text}")
+        torch.testing.assert_close(compiled, wanted, rtol=rtol, atol=0.0, msg=partial("{}: {}".format, precision))
     if name in REPLAYED:
         torch.compiler.reset()
         replayed = losses_of(config, folder / "graphs", "cuda", cuda_graphs=True)
-        torch.testing.assert_close(replayed, wanted, rtol=1e-2, atol=0.0, msg=lambda text: f"replayed: {text}")
+        torch.testing.assert_close(replayed, wanted, rtol=1e-2, atol=0.0, msg=partial("replayed: {}".format))
 
 
 if __name__ == "__main__":

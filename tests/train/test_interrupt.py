@@ -106,7 +106,7 @@ def test_a_step_that_does_not_end_is_ended_with_a_note_of_the_last_checkpoint(
         f"interrupted after step {steps_before}: the next step, evaluation or save had not ended 1 s after the signal"
     )
     assert saved in line
-    assert line.endswith("Resume: attractor train --resume run")
+    assert line.endswith("Resume: attractor train --resume run --device cpu")
 
 
 STAGES = {

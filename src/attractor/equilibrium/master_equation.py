@@ -52,7 +52,8 @@ def random_generator(n: int, seed: int = 0, density: float = 1.0) -> Float[Tenso
     rates = 1 - torch.rand(at.shape[1], generator=draw, dtype=torch.float64)
     leaving = torch.zeros(n, dtype=torch.float64).index_add(0, at[1], rates)
     at = torch.cat([at, torch.arange(n).expand(2, n)], 1)
-    return torch.sparse_coo_tensor(at, torch.cat([rates, -leaving]), (n, n), check_invariants=True).coalesce()
+    with torch.sparse.check_sparse_tensor_invariants():
+        return torch.sparse_coo_tensor(at, torch.cat([rates, -leaving]), (n, n)).coalesce()
 
 
 def check(generator: Float[Tensor, "*batch n n"]) -> None:

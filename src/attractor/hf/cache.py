@@ -59,7 +59,7 @@ class AttractorCache(HuggingFaceCache):
                 f"tokens_to_remove must be at least {-self.held.length}, got {tokens_to_remove}; the number of tokens "
                 "to forget is given as a negative one, and the number to keep as a positive one"
             )
-        length = self.held.length + tokens_to_remove
+        length = self.held.length + int(tokens_to_remove)  # transformers 5.17 gives a tensor
         for layer in self.held.layers:  # before any of them changes
             layer.require_croppable(length)
         for layer in self.held.layers:

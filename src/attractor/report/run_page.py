@@ -127,7 +127,12 @@ def _facts(
         "losses in": stored_loss_unit(summary, run.config) if summary else "",
         "seed": _in_digits(config.get("seed", "")),
         "date": environment.get("time", "")[:10],
-        "machine": " · ".join(environment[name] for name in ("processor", "platform") if name in environment),
+        "machine": " · ".join(
+            [
+                *environment.get("gpus", []),
+                *(environment[name] for name in ("processor", "platform") if name in environment),
+            ]
+        ),
         "device": f"{summary['device']}, threads: {summary['threads']}" if "threads" in summary else "",
         "commit": environment.get("commit", "")[:12] + changed,
     }

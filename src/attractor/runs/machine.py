@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "gpus": _gpus(),
         "versions": {name: _version(name) for name in ("attractor", "torch", "numpy")},
         **_commit(),
     }
@@ -31,6 +33,12 @@ def _processor() -> str:
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(models, platform.processor() or platform.machine())
+
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs that torch sees. Importing torch for this alone would take seconds."""
+    torch = sys.modules.get("torch")
+    return [] if torch is None else [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def _version(package: str) -> str | None:

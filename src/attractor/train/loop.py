@@ -272,8 +272,9 @@ class Run(Learner):
 
     @property
     def how_to_resume(self) -> str:
-        """The command that continues from the last checkpoint."""
-        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}"
+        """The command that continues from the last checkpoint, on the device that was asked for."""
+        device = "" if self.runtime.device == Runtime.device else f" --device {self.runtime.device}"
+        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}{device}"
 
     def close(self) -> None:
         self.display.end()
