@@ -422,6 +422,10 @@ def bench() -> "Figure":
     return figure_of(json.loads((RESULTS / "bench-cpu.json").read_text()))
 
 
+def bench_on_a_gpu() -> "Figure":
+    return figure_of(json.loads((RESULTS / "bench-h200.json").read_text()))
+
+
 def growth() -> "Figure":
     return figure_of(json.loads((RESULTS / "bench-curves-cpu.json").read_text()))
 

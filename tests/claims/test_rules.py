@@ -206,6 +206,16 @@ def test_a_larger_scale_without_the_runs_that_a_claim_needs_does_not_decide() ->
     assert judged(BY_ID["C5"], [unfinished]).verdict.status == "not run"
 
 
+def test_a_larger_scale_with_one_pair_of_some_rows_does_not_decide() -> None:
+    """Criterion: with two pairs it decides, although a row is missing. Without any other scale one pair stands."""
+    for n, scales in ((1, ["desk", "bench"]), (2, ["bench", "desk"])):
+        rows = {"standard": losses(1.7, n), "mlp-only": losses(1.7, n), "coupled-hamiltonian": losses(1.69, n)}
+        started = record(rows | {"coupled-euler": [None] * n}, scale="bench", claims=("C5",))
+        found = judged(BY_ID["C5"], [started, ablation(0.05, "desk")])
+        assert [verdict.scale for verdict in (found.verdict, *found.others)] == scales
+        assert judged(BY_ID["C5"], [started]).verdict.scale == "bench"
+
+
 def test_only_studies_that_name_a_claim_count_for_it() -> None:
     assert judged(BY_ID["C5"], [ablation(0.05, "laptop", claims=("C1",))]).verdict.status == "not run"
 

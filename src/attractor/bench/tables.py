@@ -73,10 +73,11 @@ def passes_table(rows: Sequence[Row], about: Row) -> Group:
     first, baseline = rows[0], about["baseline"]
     compiled = "compiled, " if first["compiled"] else ""
     batch = f"{first['batch_size']} x {first['seq_len']} tokens"
-    passes = ["forward", "speed", "and backward", "speed", "middle half", "whole step", "speed"]
+    passes = ["forward", "speed", "and backward", "speed", "middle half", "step", "speed"]
     columns = ["params", *passes, "memory", "", "MFU", *(["compiling"] if compiled else [])]
+    fastest = about["ceilings"]["flops_per_second"][first["precision"]]
     title = f"{batch}, {compiled}{first['precision']}: tokens a second, and speed against {baseline}"
-    table = console_table(["", *columns])
+    table = console_table(["", *columns], padding=(0, 1, 0, 0))
     n_tokens = first["batch_size"] * first["seq_len"]
     timed = [row for row in rows if row["passes"] is not None]
     held = next((row["peak_memory_bytes"] for row in timed if row["name"] == baseline), 0)
@@ -88,17 +89,10 @@ def passes_table(rows: Sequence[Row], about: Row) -> Group:
             cells += [with_prefix(n_tokens / timing["median"]), f"{timing['ratio']:.3f}"]
         cells.insert(5, f"{low:.3f}-{high:.3f}")
         cells += [in_bytes(row["peak_memory_bytes"]), _share(row["peak_memory_bytes"], held)]
-        cells += [utilisation(row, about), *([in_time(row["compile_seconds"])] if compiled else [])]
+        cells += [f"{row['step_flops'] / step['median'] / fastest:.0%}"]
+        cells += [in_time(row["compile_seconds"])] if compiled else []
         table.add_row(row["name"], *cells)
     return titled(title, table)
-
-
-def utilisation(row: Row, about: Row) -> str:
-    """Return the utilisation of the measured matrix rate, and of the data sheet's if that is known."""
-    rate = row["step_flops"] / row["passes"]["step"]["median"]
-    sheet = data_sheet_flops(about["machine"]["name"]) if row["precision"] == "bf16" else None
-    measured = f"{100 * rate / about['ceilings']['flops_per_second'][row['precision']]:.0f}%"
-    return f"{measured} ({100 * rate / sheet:.0f}% of the data sheet)" if sheet else measured
 
 
 def published_tables(rows: Sequence[Row], baseline: str) -> Iterator[Group]:
@@ -135,7 +129,7 @@ def published_tables(rows: Sequence[Row], baseline: str) -> Iterator[Group]:
 
 def stages_table(rows: Sequence[Row]) -> Group:
     columns = ["passes", "least bytes", "GFLOP", "FLOP/byte", "time", "of roofline"]
-    table = console_table(["", *columns])
+    table = console_table(["", *columns], padding=(0, 1, 0, 0))
     for row in (row for row in rows if row["left_out"] is None):
         table.add_row(
             row["name"],

@@ -61,6 +61,7 @@ class Verdict:
     corpus: str = ""
     remark: str = ""  # a note beside the status
     brief: str = ""  # the reason in one phrase, for a table
+    partial: bool = False  # whether it is unclear, and a row that it needs has no run
 
     @property
     def bounds(self) -> str:
@@ -100,7 +101,9 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
-        return Verdict(status, reason, *figures, _size(record), record.design.scale, corpus_of(record), remark, brief)
+        partial = status == "unclear" and any(each.status == "not run" for each in deciding)
+        about = _size(record), record.design.scale, corpus_of(record)
+        return Verdict(status, reason, *figures, *about, remark, brief, partial)
 
 
 @dataclass(frozen=True)
