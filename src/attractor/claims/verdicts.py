@@ -101,7 +101,7 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
-        partial = status == "unclear" and any(each.status == "not run" for each in deciding)
+        partial = status == "unclear" and any(statement.status == "not run" for statement in deciding)
         about = _size(record), record.design.scale, corpus_of(record)
         return Verdict(status, reason, *figures, *about, remark, brief, partial)
 
