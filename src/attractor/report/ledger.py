@@ -123,7 +123,7 @@ def extent(records: Sequence[StudyRecord]) -> str:
         for summary in summaries:
             unit, n = ("core", summary.get("threads") or 1) if summary.get("device", "cpu") == "cpu" else ("GPU", 1)
             seconds[unit] += n * (summary.get("wall_seconds") or 0.0)
-        times = [f"{total / 3600:,.{total < 36_000:d}f} {unit}-hours" for unit, total in seconds.items() if total]
+        times = [f"{total / 3600:,.{total < 3600:d}f} {unit}-hours" for unit, total in seconds.items() if total]
         phrases += [f"{len(summaries):,} runs at `{scale}` ({' and '.join(times)})"] if times else []
     return ", ".join(phrases)
 
