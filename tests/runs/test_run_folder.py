@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from attractor.attention.presets import presets_as_data
 from attractor.errors import InputError
@@ -171,6 +172,14 @@ def test_a_mechanism_is_named_by_its_preset_even_without_newer_fields(name):
     assert named(older, presets) == name
     changed = whole | {"dropout": 0.25}
     assert named(changed, presets) == f"{name}, dropout=0.25"
+
+
+def test_the_environment_names_gpus_that_are_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a GPU, number {device}")
+    for is_used, names in ((False, []), (True, ["a GPU, number 0", "a GPU, number 1"])):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda is_used=is_used: is_used)
+        assert environment()["gpus"] == names
 
 
 def test_the_environment_names_neither_host_nor_folder():

@@ -36,9 +36,11 @@ def _processor() -> str:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs that torch sees. Importing torch for this alone would take seconds."""
+    """Return the names of the machine's GPUs, if this process uses one of them."""
     torch = sys.modules.get("torch")
-    return [] if torch is None else [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def _version(package: str) -> str | None:
