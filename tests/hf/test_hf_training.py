@@ -114,17 +114,17 @@ def test_a_part_without_scored_positions_has_no_gradient(monkeypatch: pytest.Mon
 def test_recomputed_activations_change_nothing(name: str) -> None:
     tokens, labels = batch().values()
     by_checkpointing = []
-    renamed = hasattr(AttractorForCausalLM, "activation_checkpointing_enable")  # transformers 5.17 has the former name
-    name_of_it = "activation_checkpointing" if renamed else "gradient_checkpointing"
+    is_renamed = hasattr(AttractorForCausalLM, "activation_checkpointing_enable")  # not yet in transformers 5.17
+    feature = "activation_checkpointing" if is_renamed else "gradient_checkpointing"
     for enabled in (False, True):
         model = around(name).train()
         if enabled:
-            getattr(model, f"{name_of_it}_enable")()
+            getattr(model, f"{feature}_enable")()
             assert model.model.activation_checkpointing
-            assert getattr(model, f"is_{name_of_it}")
+            assert getattr(model, f"is_{feature}")
         model(tokens, labels=labels).loss.backward()
         by_checkpointing.append(gradients(model))
-        getattr(model, f"{name_of_it}_disable")()
+        getattr(model, f"{feature}_disable")()
         assert not model.model.activation_checkpointing
     without, with_checkpointing = by_checkpointing
     assert all(torch.equal(value, with_checkpointing[key]) for key, value in without.items())

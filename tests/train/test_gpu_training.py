@@ -37,7 +37,7 @@ FAMILIES: dict[str, ModelConfig[LanguageModel]] = {
 MODELS = {name: LAYERED.replace(attention=name) for name in PRESETS} | FAMILIES
 COMPILED = ("standard", "mla", "differential", "coupled-hamiltonian", "psiqrh", "decay", *FAMILIES)
 REPLAYED = ("standard", "coupled-hamiltonian", "differential", "psiqrh")
-FASTER: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
     "muon": {"optimizer": "muon"},
@@ -55,8 +55,8 @@ def config_of(name: str, folder: Path, **changes: Any) -> TrainConfig:
     return config.replace(**steps, batch_size=8, seq_len=128, lr=1e-3, **changes)
 
 
-def losses_of(config: TrainConfig, folder: Path, device: str, **runtime: Any) -> list[float]:
-    train(config, folder, Runtime(device=device, log_every=1, telemetry_every=None, **runtime))
+def losses_of(config: TrainConfig, folder: Path, **runtime: Any) -> list[float]:
+    train(config, folder, Runtime(device="cuda", log_every=1, telemetry_every=None, **runtime))
     return [record["loss"] for record in RunFolder.open(folder).metrics() if "loss" in record]
 
 
@@ -90,21 +90,19 @@ def test_loss_and_gradients_are_those_of_a_cpu(name: str) -> None:
 def test_half_precision_trains_as_fp32_does(name: str, tmp_path: Path) -> None:
     """Criterion: every loss of twelve steps lies within 1% of fp32's. In fp16 the scaler may skip early steps, so there
     the losses before the first step alone must agree."""
-    wanted = losses_of(config_of(name, tmp_path), tmp_path / "fp32", "cuda")
-    brain = losses_of(config_of(name, tmp_path, precision="bf16"), tmp_path / "bf16", "cuda")
+    wanted = losses_of(config_of(name, tmp_path), tmp_path / "fp32")
+    brain = losses_of(config_of(name, tmp_path, precision="bf16"), tmp_path / "bf16")
     torch.testing.assert_close(brain, wanted, rtol=1e-2, atol=0.0)
-    half = losses_of(config_of(name, tmp_path, precision="fp16"), tmp_path / "fp16", "cuda")
+    half = losses_of(config_of(name, tmp_path, precision="fp16"), tmp_path / "fp16")
     torch.testing.assert_close(half[:1], wanted[:1], rtol=1e-2, atol=0.0)
     assert half[-1] < half[0] - 0.5 * (wanted[0] - wanted[-1])
 
 
-@pytest.mark.parametrize("way", FASTER)
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt_during: Any
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(way: str, tmp_path: Path, interrupt_during: Any) -> None:
     """Criterion: weights agree to 1e-3 of their norm, since a GPU adds in another order each time; the scaler's state
     is equal."""
-    config = config_of("coupled-euler", tmp_path, dropout=0.1, **FASTER[way])
+    config = config_of("coupled-euler", tmp_path, dropout=0.1, **WAYS[way])
     runtime = Runtime(device="cuda")
     train(config, tmp_path / "whole", runtime)
     interrupt_during([7])
@@ -142,15 +140,16 @@ def compiled_losses(name: str, folder: Path) -> None:
 
     Criterion: fp32 agrees to 1e-4, bf16 to 1%.
     """
-    wanted = losses_of(config_of(name, folder), folder / "eager", "cuda")
+    wanted = losses_of(config_of(name, folder), folder / "eager")
     for precision, rtol in (("fp32", 1e-4), ("bf16", 1e-2)):
         config = config_of(name, folder, compile=True, precision=precision)
         torch.compiler.reset()
-        compiled = losses_of(config, folder / precision, "cuda")
+        compiled = losses_of(config, folder / precision)
         torch.testing.assert_close(compiled, wanted, rtol=rtol, atol=0.0, msg=partial("{}: {}".format, precision))
     if name in REPLAYED:
         torch.compiler.reset()
-        replayed = losses_of(config, folder / "graphs", "cuda", cuda_graphs=True)
+        config = config_of(name, folder, compile=True, precision="bf16")
+        replayed = losses_of(config, folder / "graphs", cuda_graphs=True)
         torch.testing.assert_close(replayed, wanted, rtol=1e-2, atol=0.0, msg=partial("replayed: {}".format))
 
 

@@ -118,6 +118,7 @@ def _facts(
     environment = {name: _one_or_several(value) for name, value in run.environment.items()}
     changed = ", with changes" if "True" in environment.get("dirty", "") else ""
     task = [value for name, value in config.items() if name.startswith("task.") and isinstance(value, str)]
+    processor = [environment[name] for name in ("processor", "platform") if name in environment]
     facts = {
         "state": "finished" if run.finished else f"{unfinished}, last logged at step {step:,}",
         "task": " · ".join(dict.fromkeys(task)),
@@ -127,12 +128,7 @@ def _facts(
         "losses in": stored_loss_unit(summary, run.config) if summary else "",
         "seed": _in_digits(config.get("seed", "")),
         "date": environment.get("time", "")[:10],
-        "machine": " · ".join(
-            [
-                *environment.get("gpus", []),
-                *(environment[name] for name in ("processor", "platform") if name in environment),
-            ]
-        ),
+        "machine": " · ".join([*environment.get("gpus", []), *processor]),
         "device": f"{summary['device']}, threads: {summary['threads']}" if "threads" in summary else "",
         "commit": environment.get("commit", "")[:12] + changed,
     }
