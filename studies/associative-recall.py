@@ -39,7 +39,6 @@ STUDY = Study(
                 n_layers=2, lr=1e-3, n_steps=1_500, eval_every=250, eval_batches=16, precision="bf16", compile=True
             ),
             seeds=(0, 1, 2),
-            columns=axis("level", "easy", "medium"),
         ),
         "bench": Scale(MQAR, seeds=(0, 1, 2)),
         "paper": Scale(MQAR, seeds=(0, 1, 2)),
