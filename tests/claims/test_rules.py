@@ -216,6 +216,17 @@ def test_a_larger_scale_with_one_pair_of_some_rows_does_not_decide() -> None:
         assert judged(BY_ID["C5"], [started]).verdict.scale == "bench"
 
 
+def test_a_larger_scale_without_its_control_and_a_row_does_not_decide() -> None:
+    """Criterion: with the control it decides, although a row is missing."""
+    rows = {"standard": losses(1.7), "mlp-only": losses(1.7), "coupled-hamiltonian": losses(1.69)}
+    started = record(rows | {"coupled-euler": [None] * 8}, scale="bench", claims=("C5",))
+    cells = [replace(cell, outcomes=()) if cell.row == started.design.control else cell for cell in started.cells]
+    for bench, scale in ((started, "bench"), (replace(started, cells=tuple(cells)), "desk")):
+        found = judged(BY_ID["C5"], [bench, ablation(0.05, "desk")])
+        assert found.verdict.scale == scale
+    assert found.others[0].reason.count("sensitivity unknown")
+
+
 def test_only_studies_that_name_a_claim_count_for_it() -> None:
     assert judged(BY_ID["C5"], [ablation(0.05, "laptop", claims=("C1",))]).verdict.status == "not run"
 

@@ -18,6 +18,8 @@ from attractor.statistics.intervals import seed_differences
 
 ROUNDS = {"tokens_per_second": "step_seconds"}  # the summary field that holds a timing's seconds, round by round
 
+SENSITIVITY_UNKNOWN = "sensitivity unknown"  # how the reason begins where the control or the baseline has too few runs
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -165,7 +167,7 @@ def instrument(
         (record.design.control, record.design.baseline) if control is None else (control.row, control.against)
     )
     what = "the control" if control is None else f"the control without {control.part} ('{control.row}')"
-    unknown = Obstacle("unclear", f"sensitivity unknown: it takes two seeds or more of {what} and of '{against}'")
+    unknown = Obstacle("unclear", f"{SENSITIVITY_UNKNOWN}: it takes two seeds or more of {what} and of '{against}'")
     if row is None:
         return None, unknown
     loss = quantity if quantity == LOSS_OF_VALIDATION else LOSS  # the first is of tasks whose tokens are no text

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from attractor.claims.comparisons import SENSITIVITY_UNKNOWN
 from attractor.claims.further_seeds import MOST, with_seeds
 from attractor.runs.study_record import StudyRecord
 from attractor.statistics.intervals import Interval
@@ -61,7 +62,7 @@ class Verdict:
     corpus: str = ""
     remark: str = ""  # a note beside the status
     brief: str = ""  # the reason in one phrase, for a table
-    partial: bool = False  # whether it is unclear, and a row that it needs has no run
+    partial: bool = False  # whether it is unclear, a row has no run, and those with runs cannot be judged either
 
     @property
     def bounds(self) -> str:
@@ -101,7 +102,8 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
-        partial = status == "unclear" and any(statement.status == "not run" for statement in deciding)
+        unjudged = part.interval is None or part.interval.low is None or part.reason.startswith(SENSITIVITY_UNKNOWN)
+        partial = status == "unclear" and unjudged and any(other.status == "not run" for other in deciding)
         about = _size(record), record.design.scale, corpus_of(record)
         return Verdict(status, reason, *figures, *about, remark, brief, partial)
 

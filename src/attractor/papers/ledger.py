@@ -1,8 +1,8 @@
 """The ledger lists every claim with its verdict, which is computed from the stored runs each time.
 
 Where runs of several scales exist, the largest scale decides, since it is nearest to the papers' claims. A scale with
-some of the runs that a claim needs, too few for an interval, gives way to a smaller one. The verdicts of the other
-scales are shown beside it.
+some of the runs that a claim needs, too few for an interval or without those of the control, gives way to a smaller
+one. The verdicts of the other scales are shown beside it.
 
 Only the dates of rules are stored: `rules.json` beside the records holds a hash of every rule, with the time
 at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and
@@ -95,7 +95,7 @@ def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
     by_scale = _by_scale(claim, records)
     verdicts = [claim.rule.judge(by_scale[scale]) for scale in SCALES if scale in by_scale]
     judged = [verdict for verdict in verdicts if verdict.status != "not run"]
-    judged.sort(key=lambda verdict: verdict.partial and not verdict.bounds)  # among those alike the order stays
+    judged.sort(key=lambda verdict: verdict.partial)  # among those alike the order stays
     if judged:
         return Entry(claim, judged[0], tuple(judged[1:]))
     study = f"studies/{claim.study}.py has no stored runs" if claim.study else "no study of ours asks this yet"
