@@ -54,6 +54,22 @@ IDS = [
 ]
 
 
+def on(device: str, runs: Sequence[float]) -> list[dict[str, Any]]:
+    return [{"valid_loss": run, "device": device} for run in runs]
+
+
+def test_a_statement_counts_the_pairs_of_a_cpu_and_a_gpu() -> None:
+    """Criterion: pairs of two GPUs, of equal devices and of runs that did not record theirs do not count."""
+    base, rival = losses(1.7), losses(1.72)
+    devices = {"standard": on("cpu", base[:4]) + on("cuda:0", base[4:]), "all alike": on("cpu", rival[:4])}
+    devices["apart"] = on("cuda", rival[:3]) + on("cpu", rival[3:6])
+    runs = record(devices | {"unknown": rival})
+    said = {row: Differs((Pair(row, "standard", -0.02, 0.005),)).parts(runs)[0].statement for row in runs.design.rows}
+    assert said["apart"] == "apart below standard (5 of 6 pairs are of a CPU and a GPU)"
+    assert said["all alike"] == "all alike below standard"
+    assert said["unknown"] == "unknown below standard"
+
+
 def test_a_statement_names_a_row_whose_runs_equal_those_of_another_row() -> None:
     """Clipping that no logit reaches trains the model without it, so that a claim about clipping says nothing of it."""
     clipped = losses(1.7)

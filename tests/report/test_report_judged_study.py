@@ -348,6 +348,18 @@ def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:
     assert "learning rate" not in alike.text
 
 
+def test_pairs_of_a_cpu_and_a_gpu_are_counted() -> None:
+    stored = study({"standard": BASE, "uniform": shifted(0.5), "apart": shifted(-0.05), "alike": shifted(-0.05)})
+    cells = []
+    for cell in stored.cells:
+        devices = ["cuda" if cell.row == "apart" and outcome.seed < 2 else "cpu" for outcome in cell.outcomes]
+        told = zip(cell.outcomes, devices, strict=True)
+        cells.append(replace(cell, outcomes=tuple(replace(o, summary={**o.summary, "device": d}) for o, d in told)))
+    _, apart, alike = JudgedStudy(replace(stored, cells=tuple(cells))).verdict()
+    assert apart.text.endswith("; 2 of its pairs are of a CPU and a GPU")
+    assert "GPU" not in alike.text
+
+
 def test_a_row_whose_runs_equal_those_of_another_row_is_named() -> None:
     middle = {"standard": BASE, "uniform": shifted(0.5), "clipped": shifted(-0.05), "twin": shifted(-0.05)}
     columns = {"low": middle | {"twin": shifted(-0.06)}, "middle": middle}

@@ -69,6 +69,7 @@ class Compared:
     obstacle: Obstacle | None = None
     rates: tuple[float, ...] = ()  # the learning rates of both rows, where they differ
     doubles: tuple[tuple[str, str], ...] = ()  # rows whose runs were, to the last digit, those of another row
+    n_apart: int = 0  # pairs of a run on a CPU and one on a GPU
 
     @property
     def testable(self) -> bool:
@@ -99,7 +100,20 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
         for (row, _), column in zip(rows, pair.columns, strict=True)
         if (other := double(record, row, column, quantity))
     )
-    return Compared(differences, blind or _too_little(rows, differences) or unknown, differing, doubles)
+    cells = [cell_of(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
+    obstacle = blind or _too_little(rows, differences) or unknown
+    return Compared(differences, obstacle, differing, doubles, n_on_two_devices(*cells))
+
+
+def n_on_two_devices(cell: Cell | None, other: Cell | None) -> int:
+    """Return how many pairs of runs are one on a CPU and one on a GPU, where the same run rounds in other ways."""
+    ours, theirs = (
+        {outcome.seed: str(outcome.summary.get("device", "")).partition(":")[0] for outcome in some.outcomes}
+        if some
+        else {}
+        for some in (cell, other)
+    )
+    return sum(bool(ours[seed] and theirs[seed]) and ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys())
 
 
 def double(record: StudyRecord, row: str, column: str, quantity: Quantity) -> str:

@@ -723,6 +723,8 @@ def _measured(statement: str, comparison: Compared, quantity: Quantity) -> State
         statement += f" (learning rates {comparison.rates[0]:g} and {comparison.rates[1]:g})"
     statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.doubles)
     n = len(comparison.differences)
+    if comparison.n_apart:
+        statement += f" ({comparison.n_apart} of {n} pairs are of a CPU and a GPU)"
     part = Statement(statement, "unclear", unit=quantity.unit, n=n, quantity=quantity.name)
     if comparison.differences and all(map(math.isfinite, comparison.differences.values())):
         interval = quantity.shown(mean_interval(comparison.differences))

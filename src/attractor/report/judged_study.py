@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attractor.claims.comparisons import double
+from attractor.claims.comparisons import double, n_on_two_devices
 from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
 from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.numerals import with_prefix
@@ -434,7 +434,8 @@ class JudgedStudy:
             else:
                 parts.append(_part(difference, self.place(column)))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
-        remark = self._parameters_apart(row) + self._rates_apart(row) + self._without_effect(row)
+        remark = self._parameters_apart(row) + self._rates_apart(row) + self._devices_apart(row)
+        remark += self._without_effect(row)
         return VerdictLine(row, tuple(parts), remark)
 
     def _what_next(self) -> list[VerdictLine]:
@@ -478,6 +479,12 @@ class JudgedStudy:
             + ("" if everywhere else f" ({', '.join(columns)})")
             for (ours, theirs), columns in apart.items()
         )
+
+    def _devices_apart(self, row: str) -> str:
+        """Return a remark for a row of which some runs are paired with runs on another kind of device."""
+        cells = [(self.cell(row, column), self.cell(self.design.baseline, column)) for column in self.design.columns]
+        n_apart = sum(n_on_two_devices(*pair) for pair in cells)
+        return f"; {n_apart} of its pairs are of a CPU and a GPU" if n_apart else ""
 
     def _without_effect(self, row: str) -> str:
         """Return a remark for a row whose runs were, to the last digit, those of another row."""
