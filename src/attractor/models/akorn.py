@@ -184,10 +184,9 @@ class AKOrN(RecurrentModel):
         result = self.lengths(state)
         return F.pad(result, (0, 1), value=1.0) if self.config.as_published else result
 
-    @property
-    def readout(self) -> Tensor:
+    def readout_weight(self) -> Tensor:
         if not self.config.as_published:
-            return super().readout
+            return super().readout_weight()
         assert self.head is not None
         rows, blank = torch.cat([acting_weight(self.head), self.head.bias.unsqueeze(1)], dim=1), self.config.blank
         never = F.pad(torch.zeros_like(rows[:1, 1:]), (0, 1), value=NEVER)
@@ -195,7 +194,8 @@ class AKOrN(RecurrentModel):
 
     @property
     def max_length(self) -> int | None:
-        return self.config.max_seq_len if self.config.as_published else super().max_length
+        is_unlimited = self.config.positions == "rope" and not self.config.as_published
+        return None if is_unlimited else self.config.max_seq_len
 
     def _noise(self, like: Tensor, positions: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.standing_start is None or generator is not None or self.training:

@@ -268,6 +268,9 @@ class LanguageModel(nn.Module, ABC):
 
     @property
     def readout(self) -> Tensor:
+        return self.readout_weight()
+
+    def readout_weight(self) -> Tensor:
         if self.head is None:
             return acting_weight(self.embedding, self.config.vocab_size)
         return acting_weight(self.head)

@@ -34,10 +34,23 @@ from attractor.models.config import ModelConfig
 from attractor.models.energy import pseudo_energy
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 
-Model = TypeVar("Model", bound="RecurrentModel", covariant=True)
-
 STANDING_SEED = 0  # seed of the noise in evaluation
 TABLE_SIZE = 0.02  # initial standard deviation of embeddings and learned positions
+
+
+# A compiled graph cannot make a generator. It can hold what one drew, though only one result of each function.
+@torch.compiler.assume_constant_result
+def standing_noise(n_rows: int, width: int) -> Tensor:
+    """Draw the same noise each time, for all models and devices."""
+    return torch.randn(n_rows, width, generator=torch.Generator().manual_seed(STANDING_SEED), device="cpu")
+
+
+@torch.compiler.assume_constant_result
+def standing_vector(width: int) -> Tensor:
+    return standing_noise(1, width)[0]
+
+
+Model = TypeVar("Model", bound="RecurrentModel", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -262,10 +275,9 @@ class RecurrentModel(LanguageModel):
         """Draw the noise on the CPU, so that a seed is the same on every device."""
         if generator is not None or self.training:
             return torch.randn(like.shape, generator=generator, device="cpu").to(like)
-        standing = torch.Generator().manual_seed(STANDING_SEED)
+        n_rows = self.config.max_seq_len if like.shape[1] <= self.config.max_seq_len else like.shape[1]
         # torch draws the last 16 numbers anew where a count is no multiple of 16, and a position must keep its noise.
-        n_rows = 16 * math.ceil(like.shape[1] / 16)
-        return torch.randn(n_rows, *like.shape[2:], generator=standing, device="cpu").to(like)[positions]
+        return standing_noise(16 * math.ceil(n_rows / 16), like.shape[2]).to(like)[positions]
 
     @property
     def n_iterations(self) -> int:

@@ -37,7 +37,7 @@ from attractor.errors import require, unknown
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
-from attractor.models.recurrent import STANDING_SEED, IterationInputs, RecurrentConfig, RecurrentModel
+from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel, standing_vector
 
 MIXERS = ("attention", "mlp")
 NEVER_LESS = 1e-24  # added to a mean square, so that only a state of zeros is affected
@@ -185,9 +185,7 @@ class Recursive(RecurrentModel):
 
     def initial(self, stimulus: Tensor) -> Tensor:
         """Return the vector from which every cell without noise starts: the same for all cells, models and seeds."""
-        generator = torch.Generator().manual_seed(STANDING_SEED)
-        vector = torch.randn(2 * self.config.d_model, generator=generator, device="cpu").to(stimulus)
-        return vector.expand(*stimulus.shape[:-1], -1)
+        return standing_vector(2 * self.config.d_model).to(stimulus).expand(*stimulus.shape[:-1], -1)
 
     def finished(self, state: Tensor) -> Tensor:
         return state[..., : self.config.d_model]
