@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attractor.attention import PRESETS
 from attractor.hf.auto_classes import AttractorForCausalLM
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, RecursiveConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 
@@ -23,6 +23,12 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3, blank=None),
 }
 
+# Recurrent models in which the cells of token 40 start from noise.
+WITH_NOISE: dict[str, ModelConfig[LanguageModel]] = {
+    "akorn": AKOrNConfig(**SMALL, causal=True, n_iterations=2, blank=40),
+    "recursive": RecursiveConfig(**SMALL, causal=True, n_iterations=2, n_segments=2, blank=40),
+}
+
 
 def drawn(parameters: Any, seed: int) -> None:
     """Move parameters at random, so that no gate is closed and no adapter starts at 0."""
@@ -33,7 +39,7 @@ def drawn(parameters: Any, seed: int) -> None:
 
 
 def wrapped(name: str) -> AttractorForCausalLM:
-    model = CONFIGS[name].build(0).eval()
+    model = (CONFIGS | WITH_NOISE)[name].build(0).eval()
     drawn(model.parameters(), 1)
     return AttractorForCausalLM.of(model, eos_token_id=0, pad_token_id=0)
 

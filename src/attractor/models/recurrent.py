@@ -38,16 +38,14 @@ STANDING_SEED = 0  # seed of the noise in evaluation
 TABLE_SIZE = 0.02  # initial standard deviation of embeddings and learned positions
 
 
-# A compiled graph cannot make a generator. It can hold what one drew, though only one result of each function.
-@torch.compiler.assume_constant_result
 def standing_noise(n_rows: int, width: int) -> Tensor:
     """Draw the same noise each time, for all models and devices."""
     return torch.randn(n_rows, width, generator=torch.Generator().manual_seed(STANDING_SEED), device="cpu")
 
 
-@torch.compiler.assume_constant_result
-def standing_vector(width: int) -> Tensor:
-    return standing_noise(1, width)[0]
+def standing_rows(length: int, width: int) -> Tensor:
+    """Draw noise for `length` positions or more, each of which has the same noise however many follow."""
+    return standing_noise(16 * math.ceil(length / 16), width)  # torch would draw the last 16 of other counts anew
 
 
 Model = TypeVar("Model", bound="RecurrentModel", covariant=True)
@@ -131,6 +129,8 @@ class RecurrentModel(LanguageModel):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__(config)
         self.n_iterations = config.n_iterations
+        # It is drawn here, since a compiled or exported graph can hold noise, and cannot hold its generator.
+        self.standing = None if config.blank is None else standing_rows(config.max_seq_len, self.state_width)
 
     # --- what a family is -----------------------------------------------------------------------------------------
 
@@ -161,6 +161,10 @@ class RecurrentModel(LanguageModel):
     def finished(self, state: Tensor) -> Tensor:
         """Return what is read from the last state, before the last norm."""
         return state
+
+    @property
+    def state_width(self) -> int:
+        return self.config.d_model
 
     @property
     def state_size(self) -> float:
@@ -275,9 +279,10 @@ class RecurrentModel(LanguageModel):
         """Draw the noise on the CPU, so that a seed is the same on every device."""
         if generator is not None or self.training:
             return torch.randn(like.shape, generator=generator, device="cpu").to(like)
-        n_rows = self.config.max_seq_len if like.shape[1] <= self.config.max_seq_len else like.shape[1]
-        # torch draws the last 16 numbers anew where a count is no multiple of 16, and a position must keep its noise.
-        return standing_noise(16 * math.ceil(n_rows / 16), like.shape[2]).to(like)[positions]
+        assert self.standing is not None
+        suffices = like.shape[1] <= len(self.standing)
+        standing = self.standing if suffices else standing_rows(like.shape[1], self.state_width)
+        return standing.to(like)[positions]
 
     @property
     def n_iterations(self) -> int:

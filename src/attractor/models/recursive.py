@@ -37,7 +37,7 @@ from attractor.errors import require, unknown
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
-from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel, standing_vector
+from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel, standing_noise
 
 MIXERS = ("attention", "mlp")
 NEVER_LESS = 1e-24  # added to a mean square, so that only a state of zeros is affected
@@ -149,6 +149,7 @@ class Recursive(RecurrentModel):
 
     def build_core(self) -> None:
         self.blocks = nn.ModuleList(Layer(self.config, index) for index in range(self.config.n_layers))
+        self.first = standing_noise(1, self.state_width)[0]  # drawn here, as `standing` is
 
     # --- one iteration --------------------------------------------------------------------------------------------
 
@@ -183,9 +184,13 @@ class Recursive(RecurrentModel):
     def normalised(self, x: Float[Tensor, "*batch 2*D"]) -> Float[Tensor, "*batch 2*D"]:
         return normalised(x.unflatten(-1, (2, -1))).flatten(-2)
 
+    @property
+    def state_width(self) -> int:
+        return 2 * self.config.d_model
+
     def initial(self, stimulus: Tensor) -> Tensor:
         """Return the vector from which every cell without noise starts: the same for all cells, models and seeds."""
-        return standing_vector(2 * self.config.d_model).to(stimulus).expand(*stimulus.shape[:-1], -1)
+        return self.first.to(stimulus).expand(*stimulus.shape[:-1], -1)
 
     def finished(self, state: Tensor) -> Tensor:
         return state[..., : self.config.d_model]
