@@ -16,7 +16,7 @@ not depend on the size of a weight. With unit rows, queries and keys are initial
 steps are smaller than others'. They also start far from the spectral norm of 1 that the spectral penalty asks for. So
 that penalty is tried under RMSNorm at other scales, too, where they start near that norm. Oscillators have four
 channels each, or a single oscillator has all of them ("one sphere"); the paper has 512 channels. A single one has 2.3M
-parameters at desk, ten times those of the row "AKOrN", so those two rows want a GPU. On 9 x 9 boards oscillators are
+parameters at desk, ten times those of the row "AKOrN", and is left to larger machines. On 9 x 9 boards oscillators are
 as AKOrN's authors have them, and E-multi has orthogonal values, as the paper parametrises it.
 
 Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. A penalty that cannot move a
@@ -67,8 +67,6 @@ AT_DESK = (
     "ItrSA E-single 1e-2",
     "ItrSA E-multi 1e-2",
     "AKOrN spectral 1e-4",
-    "AKOrN one sphere",
-    "AKOrN one sphere, RMSNorm",
 )
 # Rates that differ from the base's, which is that of ItrSA and its variants. The pilot studies/recurrent-rates.py has
 # 1,000 steps of one seed, and all 4,000 contradict it for two rows (LOG.md): of two seeds of ItrSA at 8e-3, its best
