@@ -26,10 +26,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from stress import kill_resume, kill_study
-from stress.commands import Ended, command, import_all, in_child, typed
+from stress.commands import Ended, command, import_all, in_child, undrawn
 
 NAMES_DAMAGE = re.compile(r"damaged|changed|checksum|does not|must |missing|left out|cannot be read|another")
 UNREAD = (".run.lock", ".write.lock", "report.html")  # nothing reads their content
@@ -116,14 +114,8 @@ def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[End
     def reading(*words: str) -> Callable[[Path], Ended]:
         return lambda place: command(*words, folder=place)
 
-    def undrawn(*words: str) -> Callable[[Path], Ended]:
-        """Leave out the drawing of figures, which `report` does with the same code and takes most of the time."""
-
-        def run() -> None:
-            Figure.savefig = lambda figure, file, **options: file.write(b"<svg></svg>")
-            typed(*words)()
-
-        return lambda place: in_child(run, place)
+    def reading_undrawn(*words: str) -> Callable[[Path], Ended]:  # `report` draws with the same code
+        return lambda place: in_child(undrawn(*words), place)
 
     return {
         "report of the run": (reading("report", run), page(f"{run}/report.html")),
@@ -133,8 +125,8 @@ def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[End
         "evaluate": (reading("evaluate", run, "--on", "text.txt", "--device=cpu"), said),
         "generate": (reading("generate", run, "--max-new-tokens=8"), said),
         "export": (reading("export", run, "--out", "exported"), files("exported")),
-        "train": (undrawn("train", "--resume", run, "--device=cpu", "--threads=1"), trained(run)),
-        "study run": (undrawn("study", "run", "killed.py", *STUDY_OPTIONS), record),
+        "train": (reading_undrawn("train", "--resume", run, "--device=cpu", "--threads=1"), trained(run)),
+        "study run": (reading_undrawn("study", "run", "killed.py", *STUDY_OPTIONS), record),
         "claims": (reading("claims", "--results", "results", "--root", "runs"), said),
         "watch": (watch(run), said),
     }

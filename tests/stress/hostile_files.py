@@ -18,7 +18,7 @@ import numpy as np
 
 from attractor.files import sealed, sha256_of
 from stress import kill_study
-from stress.commands import Ended, command, import_all
+from stress.commands import Ended, command, import_all, in_child, undrawn
 
 CANARY = "executed"
 LATEX = re.compile(r"\\(immediate|write|input|openout|catcode|csname|def)\b(?!\{numbers\})")
@@ -242,7 +242,7 @@ def check(root: Path, say: Any = print) -> int:
         judge(f"report of a study file that is {what}", command("report", "runs/killed-smoke", folder=place), [], True)
         ended = command("claims", "--results=results", "--root=runs", folder=place)
         judge(f"claims with a study file that is {what}", ended, [] if ended.code == 1 else ["did not say so"])
-        ended = command("study", "run", "killed.py", *options, folder=place)
+        ended = in_child(undrawn("study", "run", "killed.py", *options), place)
         faults = [] if sorted(path.name for path in (place / "runs/runs").iterdir()) == runs else ["changed the runs"]
         if ended.code != 0 or json.loads((place / STUDY_FILE).read_bytes())["cells"] != json.loads(content)["cells"]:
             faults.append(f"was not written anew: {ended.text[-300:]}")
