@@ -1,7 +1,7 @@
 """Set up every test process: one thread, interpreted kernels, a cache folder that is removed, and no deadlines.
 
-Tests check the shapes in attention's signatures at run time. `make test` does so in the tests of attention, of its
-kernels and of the contract alone, because the checks take four fifths of the time of a small attention layer.
+The shapes in attention's signatures are checked at run time in the tests of attention, of its kernels and of the
+contract alone, because the checks take four fifths of the time of a small attention layer.
 
 The page of a run has eight charts, which take longer than a short run. The tests of reports and all slow tests draw
 every chart. In other tests a chart is drawn once for each process, and later pages show it again.
@@ -81,8 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    is_fast_tier = item.config.option.markexpr == "not slow"
-    is_checked = not is_fast_tier or any(item.path.is_relative_to(path) for path in CHECKED)
+    is_checked = any(item.path.is_relative_to(path) for path in CHECKED)
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
     is_drawn = item.get_closest_marker("slow") is not None or item.path.is_relative_to(TESTS / "report")
     run_page._chart = draw_chart if is_drawn else chart_of_this_process

@@ -277,9 +277,9 @@ def test_too_large_a_state_for_a_step_with_one_derivative_is_refused() -> None:
 
 def test_the_equilibrium_of_a_fast_slow_model_has_its_jacobian() -> None:
     config = FastSlowConfig(
-        vocab_size=20, d_model=16, n_heads=2, d_ff=16, equilibrium="deq", n_iterations=100, max_seq_len=8
+        vocab_size=20, d_model=16, n_heads=2, d_ff=16, pool_factor=2, equilibrium="deq", n_iterations=90, max_seq_len=4
     )
-    step, x = layer_maps(config.build(seed=0).double().eval(), torch.arange(6)[None]).block(2)
+    step, x = layer_maps(config.build(seed=0).double().eval(), torch.arange(3)[None]).block(2)
     v = normal(*x.shape, seed=4)
     with torch.no_grad():
         difference = (step(x + 1e-6 * v) - step(x - 1e-6 * v)) / 2e-6
@@ -325,7 +325,7 @@ def without_grad(x: Tensor) -> Tensor:
     [
         (without_grad, "one differentiable map, got two derivatives.*remove torch.no_grad from the step"),
         (lambda x: x + without_grad(x), "one differentiable map, got two derivatives"),
-        (lambda x: x + 0.1 * F.dropout(attend(x), 0.1), r"one map, got two images of x; call model.eval\(\)"),
+        (lambda x: x + F.dropout(attend(x), 0.5), r"one map, got two images of x; call model.eval\(\)"),
         (lambda x: (x - x.detach()).sqrt(), "a finite derivative at x, got NaN or infinity"),
     ],
     ids=["no-grad", "partly", "dropout", "infinite"],

@@ -2,8 +2,6 @@
 reason."""
 
 import itertools
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch import Tensor
 from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
+from several_processes import together
 
 WIDTH, HEADS = 16, 4
 INTERVENTIONS: dict[str, Any] = {"qk_norm": True, "softcap": 2.0, "sigma_reparam": True, "z_loss": 0.1}
@@ -113,8 +112,12 @@ def test_control_has_no_logits_to_act_on(field: str) -> None:
 def test_interventions_compile_without_a_graph_break() -> None:
     """Criterion: loss, gradients and vectors are the same over two steps. The test runs in a process of its own, since
     the shape checks that conftest adds to signatures cannot be traced."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(1, compile_two)
+
+
+def compile_two() -> None:
+    compile_whole("mla", sigma_reparam=True)
+    compile_whole("differential", z_loss=0.1, softcap=2.0)
 
 
 def compile_whole(attention: str, **changes: Any) -> None:
@@ -131,8 +134,3 @@ def compile_whole(attention: str, **changes: Any) -> None:
             gradients = torch.autograd.grad(loss, list(model.parameters()))  # type: ignore[arg-type]
         ends.append((gradients, dict(model.named_buffers())))
     torch.testing.assert_close(ends[0], ends[1])
-
-
-if __name__ == "__main__":
-    compile_whole("mla", sigma_reparam=True)
-    compile_whole("differential", z_loss=0.1, softcap=2.0)

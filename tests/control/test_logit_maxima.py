@@ -3,8 +3,6 @@
 import contextlib
 import copy
 import math
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from attractor.control import logit_maxima
 from attractor.control.heads import query_key_heads
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima, exact_maxima, logit_bound
 from attractor.control.score_inputs import _CALLBACKS, ScoreInputs
+from several_processes import together
 from tiers import fast_alone, tiered
 
 SCORING = [name for name in PRESETS if name not in ("uniform", "decay")]
@@ -328,10 +327,7 @@ def test_under_autocast_the_logits_are_formed_in_fp32() -> None:
 def test_compiled_models_are_recorded() -> None:
     """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
     traced."""
-    command = [sys.executable, "-W", "ignore", __file__]
-    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(1, record_compiled)
 
 
 def record_compiled() -> None:
@@ -512,7 +508,3 @@ def test_padding_and_window_of_flash_attention() -> None:
     spelled_out = ScoreInputs(q, k, 1.0, allowed=wanted)
     heads = torch.arange(4)
     assert torch.equal(exact_maxima(scored, heads), exact_maxima(spelled_out, heads))
-
-
-if __name__ == "__main__":
-    record_compiled()

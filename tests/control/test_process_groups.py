@@ -1,11 +1,8 @@
 """Only processes that train the same layers clip each other, however a model is spread over them.
 
-One torchrun of two processes and one of four run all cases, and this process runs their counterparts alone.
+Two processes and four run all cases together, and this process runs their counterparts alone.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -21,7 +18,7 @@ from torch import Tensor, nn
 from attractor.control import QKClip, QuacK, query_key_heads
 from attractor.control.process_groups import groups_of
 from attractor.errors import InputError
-from attractor.train.distributed import end_process
+from several_processes import join_group, together
 
 N_STEPS, THRESHOLD = 3, 0.5
 
@@ -152,10 +149,9 @@ def four_processes(rank: int, folder: Path) -> dict[str, Any]:
     return outcomes
 
 
-def main(folder: Path) -> None:
-    """Run all cases inside a process that torchrun has started."""
-    dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+def train_all(folder: Path, size: int) -> None:
+    """Run all cases as one of several processes."""
+    rank = join_group()
     torch.save((two_processes if size == 2 else four_processes)(rank, folder), folder / f"{size} {rank}.pt")
     dist.destroy_process_group()
 
@@ -164,12 +160,7 @@ def main(folder: Path) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("outcomes")
     for size in (2, 4):
-        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [*start, __file__, str(path)], capture_output=True, text=True, timeout=300, env=environment
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        together(size, train_all, path, size)
     return path
 
 
@@ -232,8 +223,3 @@ def test_one_process_needs_no_group() -> None:
             assert groups_of(nn.parallel.DistributedDataParallel(model), views) == [(dist.group.WORLD,)] * 2
         finally:
             dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    end_process(0)

@@ -1,11 +1,8 @@
 """Processes with different batches clip by the largest logit of all, as one process that sees all batches does.
 
-One torchrun runs all cases on two processes, and this process runs their counterparts alone.
+Two processes run all cases together, and this process runs their counterparts alone.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from attractor.attention import PRESETS
 from attractor.control.heads import query_key_heads
 from attractor.control.logit_maxima import LogitMaxima
 from attractor.control.qk_clip import QKClip
-from attractor.train.distributed import end_process
+from several_processes import join_group, together
 
 N_PROCESSES = 2
 CASES: dict[str, dict[str, Any]] = {
@@ -87,25 +84,22 @@ def clipped(model: nn.Module, threshold: float, batches: list[Tensor]) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("clips")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N_PROCESSES}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, __file__, str(root)], capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(N_PROCESSES, clip_all, root)
     return root
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARING)
 @pytest.mark.parametrize("case", CASES)
-def test_processes_clip_by_the_largest_logit_of_all(together: Path, case: str, sharing: str) -> None:
+def test_processes_clip_by_the_largest_logit_of_all(clips: Path, case: str, sharing: str) -> None:
     """Criterion: both processes hold the weights and maxima of one process that saw both batches, and some but not all
     heads were clipped."""
     alone = clipped(model_of(case), threshold_of(case), [tokens(rank) for rank in range(N_PROCESSES)])
     assert 0 < alone["n_clipped"] < sum(len(of) for name, of in alone.items() if name.startswith("maxima"))
     for rank in range(N_PROCESSES):
-        found = load_file(together / f"{case}-{sharing}-{rank}.safetensors")
+        found = load_file(clips / f"{case}-{sharing}-{rank}.safetensors")
         assert found.keys() == alone.keys()
         for name, values in alone.items():
             torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
@@ -121,18 +115,12 @@ def test_both_batches_matter(case: str) -> None:
     assert not larger.all()
 
 
-def main(root: Path) -> None:
-    """Run all cases inside a process that torchrun has started."""
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
+def clip_all(root: Path) -> None:
+    """Run all cases as one of several processes."""
+    rank = join_group()
     for case in CASES:
         threshold = threshold_of(case)
         for sharing in SHARING:
             found = clipped(shared(model_of(case), sharing), threshold, [tokens(rank)])
             save_file(found, root / f"{case}-{sharing}-{rank}.safetensors")
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    end_process(0)

@@ -1,16 +1,11 @@
 """A checkpoint with QuacK that is saved under one way of training continues under another, bit for bit.
 
-    torchrun --standalone --nproc-per-node=2 tests/control/test_quack_checkpoints.py FOLDER 1000
-
-trains two processes for so many steps, saves each checkpoint at half of them, and writes what became of the weights.
-Every process gets the same gradients, drawn from the step's number, since gradients that are averaged over processes
-differ in their last bits. No head is cut in two by FSDP2 here, so that norms are summed in one order. Torch's Muon sums
-in another order over shards, in bf16, so that its own steps differ by 4e-4. Its FSDP2 checkpoints continue under FSDP2.
+Two processes train, save each checkpoint after half of the steps, and write what became of the weights. Every process
+gets the same gradients, drawn from the step's number, since gradients that are averaged over processes differ in their
+last bits. No head is cut in two by FSDP2 here, so that norms are summed in one order. Torch's Muon sums in another
+order over shards, in bf16, so that its own steps differ by 4e-4. Its FSDP2 checkpoints continue under FSDP2.
 """
 
-import os
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -28,10 +23,11 @@ from torch.distributed.checkpoint.state_dict import (
 
 from attractor.control import QuacK
 from attractor.models import TransformerConfig
-from attractor.train.distributed import end_process
+from several_processes import join_group, together
 
 WAYS = ("plain", "ddp", "fsdp")
 MUON = "muon and adamw"
+N_STEPS = 8
 OPTIMIZERS = ("sgd", "adamw", MUON)
 WHOLE = StateDictOptions(full_state_dict=True)
 
@@ -97,36 +93,32 @@ def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 
-def uninterrupted(way: str, optimizer: str, n_steps: int) -> list[Tensor]:
+def uninterrupted(way: str, optimizer: str) -> list[Tensor]:
     training = Training(way, optimizer)
-    training.train(range(n_steps))
+    training.train(range(N_STEPS))
     return training.weights()
 
 
-def main(folder: Path, n_steps: int) -> None:
-    """Run every change of ways inside a process that torchrun has started."""
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
+def change_ways(folder: Path) -> None:
+    """Run every change of ways as one of two processes."""
+    rank = join_group()
     differences = {}
     for optimizer in OPTIMIZERS:
-        wanted = {way: uninterrupted(way, optimizer, n_steps) for way in ("plain", "fsdp")}
+        wanted = {way: uninterrupted(way, optimizer) for way in ("plain", "fsdp")}
         for saved in WAYS:
             first = Training(saved, optimizer)
-            first.train(range(n_steps // 2))
+            first.train(range(N_STEPS // 2))
             state = first.state()
             for loaded in WAYS:
                 if optimizer == MUON and (saved == "fsdp") != (loaded == "fsdp"):
                     continue
                 second = Training(loaded, optimizer)
                 second.load(state)
-                second.train(range(n_steps // 2, n_steps))
+                second.train(range(N_STEPS // 2, N_STEPS))
                 differences[f"{optimizer}, {saved} to {loaded}"] = largest_difference(
                     second.weights(), wanted["fsdp" if optimizer == MUON and loaded == "fsdp" else "plain"]
                 )
-                if torch.distributed.get_rank() == 0:
-                    print(f"{optimizer}, {saved} to {loaded}: {list(differences.values())[-1]}", flush=True)
-    torch.save(differences, folder / f"{torch.distributed.get_rank()}.pt")
+    torch.save(differences, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -134,17 +126,8 @@ def main(folder: Path, n_steps: int) -> None:
 def test_a_checkpoint_moves_between_plain_ddp_and_fsdp_without_a_changed_bit(tmp_path: Path) -> None:
     """Criterion: for each optimizer and change of ways, the weights equal those of an uninterrupted training, on both
     processes."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*torchrun, __file__, str(tmp_path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(2, change_ways, tmp_path)
     for rank in (0, 1):
         differences = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         assert len(differences) == 9 + 9 + 5
         assert not any(differences.values()), differences
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
-    end_process(0)

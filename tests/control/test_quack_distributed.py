@@ -1,11 +1,8 @@
 """Under DDP and FSDP2, two processes with QuacK compute what one process computes.
 
-One torchrun runs all cases on two processes, and this process runs their counterparts alone.
+Two processes run all cases together, and this process runs their counterparts alone.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from attractor.control.layouts import VIEWS, register_view
 from attractor.control.quack import QuacK
 from attractor.control.views import DotProduct, Rows
 from attractor.models import TransformerConfig
-from attractor.train.distributed import end_process
+from several_processes import join_group, together
 
 N_STEPS = 4
 CASES: dict[str, dict[str, Any]] = {
@@ -115,11 +112,9 @@ def outcome(case: str, norm: str, parallel: str) -> dict[str, Any]:
     }
 
 
-def main(folder: Path) -> None:
-    """Run all cases inside a process that torchrun has started."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
+def train_all(folder: Path) -> None:
+    """Run all cases as one of two processes."""
+    rank = join_group()
     for case in CASES:
         for norm in NORMS:
             for parallel in ("ddp", "fsdp"):
@@ -130,10 +125,7 @@ def main(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("outcomes")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, str(path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(2, train_all, path)
     yield path
     VIEWS.remove(view_of_transposed)
 
@@ -152,8 +144,3 @@ def test_two_processes_compute_what_one_computes(folder: Path, case: str, norm: 
     for what in ("weights", "rates"):
         torch.testing.assert_close(both[0][what], wanted[what], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(both[0]["state"]["initial"], wanted["state"]["initial"], rtol=1e-5, atol=0)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    end_process(0)

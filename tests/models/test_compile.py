@@ -1,8 +1,6 @@
 """torch.compile takes every mechanism and family without a graph break, with the same loss and gradients."""
 
 import pkgutil
-import subprocess
-import sys
 from dataclasses import is_dataclass
 from importlib import import_module
 
@@ -25,6 +23,7 @@ from attractor.models import (
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
+from several_processes import together
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
 TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, pool_factor=2)
@@ -53,9 +52,7 @@ MODELS |= {
 def test_every_model_compiles_without_a_graph_break() -> None:
     """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
     traced."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == list(MODELS)
+    together(1, compile_all)
 
 
 def test_what_a_model_calls_has_the_hash_of_its_identity() -> None:
@@ -69,6 +66,11 @@ def test_what_a_model_calls_has_the_hash_of_its_identity() -> None:
     called = [member for member in members if is_dataclass(member) and "__call__" in vars(member)]
     assert {NormAndPosition, fixed_point._Adjoint} <= set(called)
     assert not [kind for kind in called if kind.__hash__ is not object.__hash__]
+
+
+def compile_all() -> None:
+    for config in MODELS.values():
+        compile_whole(config)
 
 
 def compile_whole(config: ModelConfig[LanguageModel]) -> None:
@@ -91,9 +93,3 @@ def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     real[0, :3] = False  # the first row has padding on its left
     hidden, _ = torch.compile(model.hidden, fullgraph=True, backend="eager")(tokens, None, real)
     torch.testing.assert_close(hidden[real], model.hidden(tokens, None, real)[0][real])
-
-
-if __name__ == "__main__":
-    for name, config in MODELS.items():
-        compile_whole(config)
-        print(name)

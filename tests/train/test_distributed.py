@@ -72,11 +72,11 @@ def config_of(case: str, corpus: str) -> TrainConfig:
     base = TrainConfig(
         model=model,
         task=Text(corpus),
-        n_steps=20,
+        n_steps=12,
         batch_size=8,
         seq_len=16,
         warmup_steps=3,
-        eval_every=10,
+        eval_every=6,
         eval_batches=2,
     )
     return base.replace(**CASES[case])

@@ -1,11 +1,8 @@
 """Regularizers as fields of a run take effect on any number of processes, resume exactly, and are recorded or refused.
 
-One torchrun runs all cases on two processes, and this process runs their counterparts alone.
+Two processes run all cases together, and this process runs their counterparts alone.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +19,12 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.distributed import World, end_process
+from attractor.train.distributed import World
 from attractor.train.interventions import Interventions, Penalty, regularizer_weight
 from attractor.train.loop import train
 from attractor.train.optimizer import build_optimizer
 from attractor.train.stacked_loop import stackable
+from several_processes import together
 
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=None)
 CASES: dict[str, dict[str, Any]] = {
@@ -234,11 +232,7 @@ def spread(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("spread")
     for case in SPREAD:
         train(spread_config(case, corpus), root / "one" / case, RUNTIME)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command += [str(Path(__file__)), str(root), corpus]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    together(2, train_all, root, corpus)
     return root
 
 
@@ -258,8 +252,8 @@ def test_two_processes_compute_what_one_computes(spread: Path, case: str, parall
     assert said[0] == said[1]
 
 
-def main(root: Path, corpus: str) -> None:
-    """Run all cases inside a process that torchrun has started."""
+def train_all(root: Path, corpus: str) -> None:
+    """Run all cases as one of two processes."""
     rank, add_gradients = World.from_environment().rank, Penalty.add_gradients
     found: list[str] = []
 
@@ -274,8 +268,3 @@ def main(root: Path, corpus: str) -> None:
             found.clear()
             train(spread_config(case, corpus), root / parallel / case, replace(RUNTIME, parallel=parallel, threads=1))
             (root / f"{parallel}-{case}-{rank}.txt").write_text("\n".join(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
-    end_process(0)

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,12 +20,12 @@ from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train import checkpoint, sharded
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.distributed import World, end_process
 from attractor.train.finished import finished_run
 from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
 from attractor.train.sharded import convert_run
 from attractor.train.shards import read_shards, write_shards
+from several_processes import together
 
 SHARDED = Runtime(device="cpu", log_every=5, save_every=3, checkpoint_format="sharded")
 
@@ -161,23 +161,6 @@ def test_a_write_that_fails_keeps_the_checkpoint_before_and_ends_in_a_line(
     train(config.replace(eval_every=12), tmp_path, SHARDED)
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_sharded import SHARDED, config_of
-from attractor.train import checkpoint
-from attractor.train.loop import train
-finish = checkpoint.finish_writing
-def killed(folder, temporary, state, number):
-    if state.step == 6:
-        os._exit(9)
-    return finish(folder, temporary, state, number)
-checkpoint.finish_writing = killed
-train(config_of({corpus!r}), {path!r}, SHARDED)
-"""
-
-
 def config_of(corpus: str) -> TrainConfig:
     model = TransformerConfig(
         vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
@@ -187,12 +170,24 @@ def config_of(corpus: str) -> TrainConfig:
     )
 
 
+def be_killed(path: Path, corpus: str) -> None:
+    """Train, and end between the shards and the name of the checkpoint of step 6."""
+    finish = checkpoint.finish_writing
+
+    def killed(folder: Path, temporary: Path, state: Any, number: int) -> Path:
+        if state.step == 6:
+            os._exit(9)
+        return finish(folder, temporary, state, number)
+
+    checkpoint.finish_writing = killed
+    train(config_of(corpus), path, SHARDED)
+
+
 @pytest.mark.slow
 def test_a_kill_inside_a_save_loses_nothing(corpus: str, tmp_path: Path) -> None:
     """Criterion: a process that ends between the shards and the name of the checkpoint of step 6 leaves that of step 3,
     and the resumed run equals an undisturbed one."""
-    script = KILLED.format(tests=str(Path(__file__).parent), corpus=corpus, path=str(tmp_path / "killed"))
-    assert subprocess.run([sys.executable, "-c", script], timeout=240, check=False).returncode == 9
+    together(1, be_killed, tmp_path / "killed", corpus, ends_with=9)
     assert [path.name for path in checkpoints(tmp_path / "killed")] == ["step-00000003"]
     for name in ("killed", "whole"):
         train(config_of(corpus), tmp_path / name, SHARDED)
@@ -200,7 +195,7 @@ def test_a_kill_inside_a_save_loses_nothing(corpus: str, tmp_path: Path) -> None
     assert not list((tmp_path / "killed/checkpoints").glob(".*"))
 
 
-def until(step: int, path: str, corpus: str) -> None:
+def until(step: int, path: Path, corpus: str) -> None:
     """Train up to a step, as one of several processes, and be interrupted there."""
     take_step = Run.take_step
 
@@ -211,12 +206,8 @@ def until(step: int, path: str, corpus: str) -> None:
 
     Run.take_step = stopping  # type: ignore[method-assign]
     runtime = replace(SHARDED, threads=1, log_every=1, parallel="fsdp", save_every_minutes=1e-9)
-    try:
+    with suppress(RunInterrupted):
         train(config_of(corpus), path, runtime)
-    except RunInterrupted as interrupted:
-        print(interrupted)
-    if World.from_environment().size > 1:
-        end_process(0)
 
 
 @pytest.mark.slow
@@ -224,10 +215,7 @@ def test_a_run_continues_on_any_number_of_processes(corpus: str, tmp_path: Path)
     """Criterion: steps on 1, 2, 4, 2 and 1 processes have the losses of one process to 1e-5; every process writes a
     shard, and a checkpoint that four processes wrote converts to the plain format."""
     for n_processes, step in ((1, 3), (2, 5), (4, 7), (2, 9), (1, 100)):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
-        arguments = [__file__, str(step), str(tmp_path / "spread"), corpus]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        together(n_processes, until, step, tmp_path / "spread", corpus)
         last = checkpoints(tmp_path / "spread")[-1]
         assert len(list(last.glob("shard-*"))) == n_processes
         checkpoint.verify(last)
@@ -244,7 +232,3 @@ def test_a_run_continues_on_any_number_of_processes(corpus: str, tmp_path: Path)
     assert len(losses[0]) == 12
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert json.loads((tmp_path / "spread/summary.json").read_text())["steps"] == 12
-
-
-if __name__ == "__main__":
-    until(int(sys.argv[1]), *sys.argv[2:])
