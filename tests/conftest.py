@@ -49,7 +49,7 @@ if not torch.accelerator.is_available():
 jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
 
 # On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
-from attractor.corpus import sign_of_life  # noqa: E402
+from attractor import sign_of_life  # noqa: E402
 from attractor.report import run_page  # noqa: E402
 
 sign_of_life.FIRST_SECONDS = 600.0

@@ -14,6 +14,7 @@ from attractor.attention.stage import Stage
 from attractor.corpus.documents import CORPORA
 from attractor.models import FAMILIES, SIZES
 from attractor.models.config import ModelConfig
+from attractor.models.shapes_only import shapes_only
 from attractor.tasks import TASKS, TaskConfig
 from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, TrainConfig
 from attractor.train.parts import without_data
@@ -183,7 +184,7 @@ def choice(name: str, stage: Stage) -> str:
 
 
 def n_parameters(config: AttentionConfig) -> int:
-    with torch.device("meta"):
+    with shapes_only():
         return sum(p.numel() for p in build(config, D_MODEL, N_HEADS).parameters())
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from attractor.cli.console import command_line, say
-from attractor.corpus.sign_of_life import waiting
 from attractor.errors import require
 from attractor.runs.machine import environment
+from attractor.sign_of_life import waiting
 
 Columns = Annotated[
     str | None,

@@ -13,9 +13,9 @@ from tyro.conf import Positional, arg
 from attractor.cli.console import command_line, say
 from attractor.cli.study import RESULTS, refuse_missing
 from attractor.cli.tables import tables
-from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
+from attractor.sign_of_life import waiting
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:

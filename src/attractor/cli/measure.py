@@ -12,8 +12,8 @@ from tyro.conf import Positional, arg
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import MEASURED, dtype_of
 from attractor.cli.study_code import OfStudy, define_mechanisms
-from attractor.corpus.sign_of_life import waiting
 from attractor.errors import InputError, RunInterrupted, require
+from attractor.sign_of_life import waiting
 from attractor.train.config import Runtime
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from rich.table import Column
 
 from attractor.corpus import prepare
 from attractor.corpus.shards import SIDES, PreparedCorpus
-from attractor.corpus.sign_of_life import SECONDS_BETWEEN, SignOfLife
 from attractor.numerals import in_bytes, in_time, with_prefix
+from attractor.sign_of_life import SECONDS_BETWEEN, SignOfLife
 
 
 class LivePreparation:

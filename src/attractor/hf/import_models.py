@@ -22,6 +22,7 @@ from attractor.hf.safetensors import StoredWeights, read_object
 from attractor.hf.weights import stored_shapes
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
+from attractor.models.shapes_only import shapes_only
 
 ATTRACTOR_TYPE = "attractor"  # the model_type of attractor's exports, and their field with the configuration
 EMBEDDING = "embedding.weight"
@@ -45,7 +46,7 @@ def import_model(folder: str | Path, dtype: torch.dtype | None = None) -> Langua
         foreign = architecture(described["model_type"])
         config = foreign.config(described)
     weights = StoredWeights.open(folder)
-    with torch.device("meta"):
+    with shapes_only():
         model = config.build_uninitialised()
     reader = WeightReader(weights, dtype or stored_dtype(weights, foreign))
     parameters = reader.all_of(model) if foreign is None else reader.translated(model, foreign)

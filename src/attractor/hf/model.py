@@ -29,6 +29,7 @@ from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
+from attractor.models.shapes_only import shapes_only
 from attractor.taps import capture
 
 # Arguments with the bounds of packed sequences. They repeat what `position_ids` say, which must be given as well.
@@ -62,7 +63,7 @@ class AttractorPreTrainedModel(PreTrainedModel):
                 f"model must be one of attractor.models for {cls.__name__}.of, got {type(model).__name__}; build one "
                 "by config.build(), or import a Hugging Face folder by attractor.hf.import_model"
             )
-        with torch.device("meta"):
+        with shapes_only():
             wrapper = cls(AttractorConfig.of(model.config, **rest))
         wanted, given = wrapper.model.config.n_classes, model.config.n_classes
         if given != wanted:

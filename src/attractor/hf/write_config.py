@@ -3,17 +3,16 @@
 import math
 from typing import Any
 
-import torch
-
 from attractor.attention import Attention
 from attractor.attention.position import parse_scaling
 from attractor.attention.project.latent import LatentProjection
 from attractor.hf.read_config import GLOBAL, LOCAL, rotated_layers_of
+from attractor.models.shapes_only import shapes_only
 from attractor.models.transformer import TransformerConfig
 
 
 def first_layer(config: TransformerConfig) -> Attention:
-    with torch.device("meta"):
+    with shapes_only():
         return Attention(config.attention_config, config.d_model, config.n_heads, 0, config.head_dim)
 
 

@@ -19,6 +19,7 @@ from attractor.errors import InputError, require, require_count, require_seed, u
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
+from attractor.models.shapes_only import allocate, shapes_only
 
 Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
@@ -152,7 +153,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
         if self.mlp not in MLPS:
             raise unknown("mlp", self.mlp, MLPS)
-        with torch.device("meta"):  # building without data refuses any other invalid mechanism
+        with shapes_only():  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
                 layer = Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
                 if self.positions == "rope":
@@ -301,7 +302,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         Models that differ only in their attention thus share all other weights. Without a seed, one is drawn from
         torch's global generator.
         """
-        with torch.device("meta"):
+        with shapes_only():
             model = self.build_uninitialised()
         device = torch.get_default_device()
         if device.type == "meta":
@@ -309,7 +310,6 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         if seed is None:
             seed = int(torch.randint(2**31, (), device="cpu"))
         require_seed(seed)
-        # Drawn on the CPU, so that a seed gives the same weights on every device.
-        model.to_empty(device="cpu")
+        allocate(model, "cpu")  # where they are drawn, so that a seed gives the same weights on every device
         initialize(model, int(seed))
         return model.to(device)

@@ -7,6 +7,8 @@ differential attention counts. The probe `elsewhere` measures validation losses 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,8 +20,10 @@ from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.errors import InputError
 from attractor.files import sealed, write_json
 from attractor.models.language_model import LanguageModel
+from attractor.numerals import in_time
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
+from attractor.sign_of_life import SignOfLife
 from attractor.study.launch import Job
 from attractor.study.study import OF_FIRST_WEIGHTS, OF_LAST_WEIGHTS, PROBES
 from attractor.taps import attention_maps
@@ -47,7 +51,10 @@ def probe_named(name: str) -> Probe:
 
 
 def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, console: Console) -> None:
-    """Measure every finished run that has not been measured. Print why a run cannot be measured, and go on."""
+    """Measure every finished run that has not been measured. Print why a run cannot be measured, and go on.
+
+    A terminal shows which run is measured beside the bar, and a log in a line for each run that takes long.
+    """
     todo = [job for job in jobs if job.finished and not _is_done(job, name)]
     if not todo:
         return
@@ -55,12 +62,20 @@ def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, c
     device = resolve_device(runtime.device)
     with run_progress(console) as progress:
         bar = progress.add_task(name, total=len(todo), numbers="")
-        for job in todo:
+        for number, job in enumerate(todo, 1):
+            progress.update(bar, numbers=job.name)
             try:
-                _probe_run(job, name, probe, device)
+                with _sign_of_life(console, f"{name} of {job.name}, run {number} of {len(todo)}"):
+                    _probe_run(job, name, probe, device)
             except InputError as error:
                 print_line(console, f"{job.name}: {name} not measured: {error}")
             progress.advance(bar)
+
+
+def _sign_of_life(console: Console, doing: str) -> AbstractContextManager[Any]:
+    if console.is_terminal or console.quiet:
+        return nullcontext()
+    return SignOfLife(partial(print_line, console), lambda seconds: f"{doing}: {in_time(seconds)} so far")
 
 
 def _is_done(job: Job, name: str) -> bool:

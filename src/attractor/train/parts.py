@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention import Attention
 from attractor.attention.config import STAGES
@@ -65,6 +64,8 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
 
     Torch counts all pairs of positions that are multiplied."""
     tokens = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, a quarter of a second
+
     model = without_data(config).eval()  # in training, noise would be drawn from torch's generator
 
     def counted(**how: int) -> dict[str, int]:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
-from torch.utils.flop_counter import flop_registry
 
 MANY = 192  # a product that sums over this many numbers is kept: between the widths of a head and a model
 aten = torch.ops.aten
@@ -23,6 +22,8 @@ OURS = ("attractor::differential_attention",)
 
 
 def is_expensive(operator: OpOverload, *args: Any) -> bool:
+    from torch.utils.flop_counter import flop_registry  # imports triton, a quarter of a second
+
     packet = getattr(operator, "overloadpacket", operator)  # operators of higher order have no overloads
     if packet in PRODUCTS:
         return args[PRODUCTS[packet]].shape[-1] >= MANY

@@ -6,10 +6,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from attractor.corpus import sign_of_life
+from attractor import sign_of_life
 from attractor.corpus.prepare import Progress
 from attractor.corpus.progress import LivePreparation
-from attractor.corpus.sign_of_life import SignOfLife
+from attractor.sign_of_life import SignOfLife
 
 
 def test_long_work_is_reported_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
