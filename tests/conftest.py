@@ -55,6 +55,22 @@ from attractor.report import run_page  # noqa: E402
 sign_of_life.FIRST_SECONDS = 600.0
 
 TESTS = Path(__file__).parent
+# Workers take files in order. These take minutes, so they come first, and no worker is left alone with one at the end.
+LONG = [
+    TESTS / path
+    for path in (
+        "hf/test_compile_and_export.py",
+        "test_docs.py",
+        "train/test_rank_records.py",
+        "test_damaged_files.py",
+        "models/test_compile.py",
+        "study/test_study_kill.py",
+        "study/test_stacked.py",
+        "train/test_loop.py",
+        "train/test_distributed.py",
+        "claims/test_planning.py",
+    )
+]
 CHECKED = (TESTS / "attention", TESTS / "kernels", TESTS / "test_contract.py")
 
 draw_chart = run_page._chart
@@ -72,7 +88,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` unless this is a machine for them: TRITON_INTERPRET=0 pytest -m gpu"""
+    """Put long files first, and skip tests marked `gpu` unless this is a machine for them.
+
+    Such a machine runs them by `TRITON_INTERPRET=0 pytest -m gpu`.
+    """
+    items.sort(key=lambda item: item.path not in LONG)
     if os.environ["TRITON_INTERPRET"] == "1" or not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
