@@ -63,9 +63,9 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
     """Return the FLOPs of one sequence by module, and the windows of attention by module.
 
     Torch counts all pairs of positions that are multiplied."""
-    tokens = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
     from torch.utils.flop_counter import FlopCounterMode  # imports triton, a quarter of a second
 
+    tokens = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
     model = without_data(config).eval()  # in training, noise would be drawn from torch's generator
 
     def counted(**how: int) -> dict[str, int]:

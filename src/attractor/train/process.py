@@ -1,8 +1,8 @@
 """Fresh processes for runs, each with memory and failures of its own.
 
-They are forked from a server that has imported what all runs need. torch loads its compiler as soon as a model is built
-on the meta device or an optimizer is made, even if nothing is compiled. That costs seconds and tens of megabytes, which
-every run would otherwise pay again and count as its own memory.
+They are forked from a server that has imported what all runs need. torch loads its compiler as soon as an optimizer is
+made, even if nothing is compiled. That costs seconds and tens of megabytes, which every run would otherwise pay again
+and count as its own memory.
 
 A signal that is sent to all processes of a job must not end the server: without it, the parent would no longer learn
 when its processes end. So the server blocks signals, and each fresh process unblocks them.
