@@ -55,10 +55,10 @@ def change_weights(folder: Path, changed: Callable[[dict[str, torch.Tensor]], di
 @torch.no_grad()
 @pytest.mark.parametrize("name", fast_alone(MODELS, *FAST))
 def test_same_logits_at_once_and_token_by_token(name: str, tmp_path: Path) -> None:
-    """Criterion: fp32 logits agree to 1e-5, far below their differences between tokens. The sequence is longer than the
-    positions at which any RoPE scaling begins."""
-    model = saved(tmp_path, name, spelled=False)
-    ours, inputs = import_model(tmp_path), tokens()
+    """Criterion: logits agree to 1e-5, far below their differences between tokens. The sequence is longer than the
+    positions at which any RoPE scaling begins. Both compute in fp64, since fp32 would round logits by as much."""
+    model = saved(tmp_path, name, spelled=False).double()
+    ours, inputs = import_model(tmp_path).double(), tokens()
     expected = model(inputs).logits
     assert expected.std() > 0.05
     torch.testing.assert_close(ours(inputs)[0], expected, rtol=0, atol=1e-5)

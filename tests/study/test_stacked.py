@@ -25,7 +25,7 @@ from attractor.study.launch import Job
 from attractor.study.stacked import groups, launch, prefer_stacked, stackable, train_stacked
 from attractor.tasks import Batch
 from attractor.tasks.recall import Recall
-from attractor.train import checkpoint
+from attractor.train import checkpoint, learner
 from attractor.train import stacked as train_module
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run, train
@@ -120,6 +120,31 @@ def test_a_traced_step_equals_the_untraced_step(attention: str, text: TrainConfi
         train_stacked(jobs_of(config, tmp_path / name), RUNTIME, traced=traced)
     for seed in (0, 1):
         assert_same_run(tmp_path / f"traced/seed{seed}", tmp_path / f"eager/seed{seed}", config)
+
+
+@pytest.mark.slow
+def test_a_compiled_stack_equals_the_ordinary_loop(
+    text: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: with `compile` the step of a stack is compiled once, and its records and weights are those of runs
+    without it. A backend that only traces stands in for the compiler; its seconds are none of the steps'."""
+    graphs = []
+
+    def stand_in(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        time.sleep(0.5)
+        return graph.forward
+
+    config = text.replace(attention="coupled-euler", n_steps=8, eval_every=4, warmup_steps=1, accumulation=2)
+    jobs = jobs_of(config.replace(compile=True), tmp_path / "stacked")
+    for job in jobs:
+        train(job.config.replace(compile=False), tmp_path / job.path.name, RUNTIME)
+    monkeypatch.setattr(learner, "compiler", lambda *_: lambda loss: torch.compile(loss, backend=stand_in))
+    assert train_stacked(jobs, RUNTIME) == {}
+    assert len(graphs) == 1
+    for job in jobs:
+        assert_same_run(job.path, tmp_path / job.path.name, config)
+        assert (RunFolder.open(job.path).summary() or {})["compile_seconds"] >= 0.5 / len(jobs)
 
 
 @pytest.mark.slow
@@ -441,12 +466,12 @@ class PeekingCoupling(nn.Module):
         ({"dropout": 0.1}, "dropout"),
         ({"attention": AttentionConfig(dropout=0.1)}, "dropout"),
         ({"precision": "fp16"}, "fp16"),
-        ({"compile": True}, "compiled"),
         ({"activation_checkpointing": True}, "checkpointing"),
         ({"d_ff": 10_000_000}, "parameters is too large to stack"),
         ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: "),
         ({"n_classes": 2}, None),
         ({"precision": "bf16"}, None),
+        ({"compile": True}, None),
         ({"positions": "learned"}, None),
     ],
 )

@@ -19,6 +19,8 @@ from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, Recursive
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
+from attractor.study.launch import Job
+from attractor.study.stacked import train_stacked
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
@@ -37,6 +39,7 @@ FAMILIES: dict[str, ModelConfig[LanguageModel]] = {
 MODELS = {name: LAYERED.replace(attention=name) for name in PRESETS} | FAMILIES
 COMPILED = ("standard", "mla", "differential", "coupled-hamiltonian", "psiqrh", "decay", *FAMILIES)
 REPLAYED = ("standard", "coupled-hamiltonian", "differential", "psiqrh")
+STACKED = ("standard", "coupled-hamiltonian", "differential")
 WAYS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
@@ -57,6 +60,10 @@ def config_of(name: str, folder: Path, **changes: Any) -> TrainConfig:
 
 def losses_of(config: TrainConfig, folder: Path, **runtime: Any) -> list[float]:
     train(config, folder, Runtime(device="cuda", log_every=1, telemetry_every=None, **runtime))
+    return stored_losses(folder)
+
+
+def stored_losses(folder: Path) -> list[float]:
     return [record["loss"] for record in RunFolder.open(folder).metrics() if "loss" in record]
 
 
@@ -136,7 +143,8 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one(name: str, tmp_path: Path
 
 
 def compiled_losses(name: str, folder: Path) -> None:
-    """Compare compiled losses of a model with eager ones in fp32 and bf16, and replayed ones for some models.
+    """Compare compiled losses of a model with eager ones in fp32 and bf16. For some models, also compare those of
+    replayed steps and of stacked seeds.
 
     Criterion: fp32 agrees to 1e-4, bf16 to 1%.
     """
@@ -151,6 +159,14 @@ def compiled_losses(name: str, folder: Path) -> None:
         config = config_of(name, folder, compile=True, precision="bf16")
         replayed = losses_of(config, folder / "graphs", cuda_graphs=True)
         torch.testing.assert_close(replayed, wanted, rtol=1e-2, atol=0.0, msg=partial("replayed: {}".format))
+    if name in STACKED:
+        for compiled_stack in (False, True):
+            torch.compiler.reset()
+            config = config_of(name, folder, compile=compiled_stack)
+            jobs = [Job(config.replace(seed=seed), folder / f"stack-{compiled_stack}-{seed}") for seed in (0, 1)]
+            assert train_stacked(jobs, Runtime(device="cuda", log_every=1, telemetry_every=None)) == {}
+            message = partial("stacked, compile {}: {}".format, compiled_stack)
+            torch.testing.assert_close(stored_losses(jobs[0].path), wanted, rtol=1e-4, atol=0.0, msg=message)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 
 from attractor.errors import InputError
 from attractor.train.console import in_numbers
-from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, time_of_a_gpu
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, slow_precision, time_of_a_gpu
 
 
 @pytest.mark.parametrize("name", ["cud", "gpu", "", "cuda:99"])
@@ -20,6 +20,16 @@ def test_a_missing_device_is_refused_with_a_remedy(name: str) -> None:
 def test_auto_selects_a_device_that_works() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_half_precision_without_instructions_is_named(has_instructions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for precision in ("bf16", "fp16"):
+        monkeypatch.setattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", lambda: has_instructions)
+        said = slow_precision(precision, torch.device("cpu"))
+        assert said is None if has_instructions else said is not None and precision in said
+        assert slow_precision(precision, torch.device("meta")) is None
+    assert slow_precision("fp32", torch.device("cpu")) is None
 
 
 def test_mfu_is_reported_only_for_known_hardware(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,20 +124,22 @@ def folder_of(args: Any, config: TrainConfig) -> Path:
 def train(args: Any, console: Console) -> None:
     from attractor.runs.study_record import stored_loss_unit
     from attractor.train.console import LiveConsole, print_line, shown
-    from attractor.train.hardware import resolve_device
+    from attractor.train.hardware import resolve_device, slow_precision
     from attractor.train.loop import train as train_run
     from attractor.train.mirror import mirrored
     from attractor.train.plan import plan_run
 
     config, path = starting_point(args)
     runtime = args.runtime()
-    resolve_device(runtime.device)
+    device = resolve_device(runtime.device)
     if args.batch_size == AUTO:
         print_line(console, said_of_auto(config, args.processes(), Room.of(runtime).free))
     memory = None if RunFolder(path, {}).finished else Room.of(runtime).refuse_oversized(config)
     task = data_of(config)
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, replace(plan_run(config, task), memory=memory).in_short)
+        if warning := slow_precision(config.precision, device):
+            print_line(console, warning)
     try:
         address = args.mirror if World.from_environment().is_first else None
         with mirrored(path, address, lambda line: print_line(console, line)):

@@ -48,7 +48,7 @@ from attractor.train.calibrate import CalibrationError, calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
 from attractor.train.fit import Room, refuse_side_by_side
-from attractor.train.hardware import resolve_device
+from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout
 
 EARLIER = "earlier"  # the folder with a study's plans from before it was edited
@@ -276,7 +276,7 @@ def write_plan(planned: Planned) -> list[str]:
 
 def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console) -> tuple[StudyRecord, dict[str, str]]:
     """Carry out the runs that are not finished. Return the record of the study, and the failures by name."""
-    resolve_device(runtime.device)
+    device = resolve_device(runtime.device)
     refuse_unsuited(study, conduct)
     planned = plan_study(study, conduct, runtime)
     failures: dict[str, str] = {}
@@ -301,6 +301,10 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         )
     of_all = "" if len(jobs) == len(planned.jobs) else f"{len(jobs)} of "
     print_line(console, f"{study.title}, scale {conduct.scale}: {of_all}{len(planned.jobs)} runs")
+    if study.kind == "training" and conduct.launcher != "ray":  # the machines of a cluster are not this one
+        waiting = {slow_precision(job.config.precision, device) for job in jobs if not job.finished}
+        for warning in sorted(filter(None, waiting)):
+            print_line(console, warning)
     failures |= carry_out(jobs, study.kind, conduct, runtime, console)
     for name in study.probes:
         probe_runs(jobs, name, probe_named(name), runtime, console)

@@ -48,6 +48,16 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def slow_precision(precision: str, device: torch.device) -> str | None:
+    """Say that this processor has no instructions for half precision, if that is so."""
+    known = {"bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported, "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported}
+    if device.type != "cpu" or precision not in known or known[precision]():
+        return None
+    return (
+        f"precision {precision} is slow here: this processor has no instructions for it, and fp32 is many times as fast"
+    )
+
+
 def arithmetic(device: torch.device, n_processes: int = 1) -> str:
     """Describe what decides in which order sums are added, and so how they are rounded."""
     n_threads = torch.get_num_threads()

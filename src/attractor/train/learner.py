@@ -66,7 +66,8 @@ class Learner:
         if runtime.cuda_graphs:
             refuse_cuda_graphs(config, self.device)
         padded = config.compile and task.train_batch(0, config.batch_size).real is not None
-        self.loss = self.world.spread(self.model, runtime.parallel, compiler(config, runtime, padded))
+        self.compiler = compiler(config, runtime, padded)
+        self.loss = self.world.spread(self.model, runtime.parallel, self.compiler)
         self.segments = Segments(config.model.steps_of_batch, self.world)
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)

@@ -9,7 +9,8 @@ Rows never mix, so each model learns as it would alone. In a row the matrices co
 step never waits for the device: its loss and gradient norm stay there as tensors until the training loop reads them.
 
 For small models on a GPU, launching operations takes longer than computing them. There the pass is traced once and
-replayed as a plain list of operations. Without autograd and vmap, a step costs the host about half.
+replayed as a plain list of operations. Without autograd and vmap, a step costs the host about half. With `compile`,
+torch's compiler takes this list.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,10 @@ ALIGNED = 64  # the number of weights in a row is a multiple of this, so that ke
 
 
 class Stack:
-    """The weights and AdamW's state of S models, as rows. `traced` says whether the pass is replayed from a trace."""
+    """The weights and AdamW's state of S models, as rows.
+
+    `traced` says whether the pass is replayed from a trace. With a `compiler` it always is, and the trace is compiled.
+    """
 
     def __init__(
         self,
@@ -47,9 +51,11 @@ class Stack:
         max_bad_steps: int,
         bad_steps: Sequence[int],
         traced: bool,
+        compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self.models, self.optimizers = models, optimizers
-        self.autocast, self.clip, self.traced = autocast, clip, traced
+        self.autocast, self.clip = autocast, clip
+        self.traced, self.compiler = traced or compiler is not None, compiler
         self.template = _Caller(models[0])
         names = {id(parameter): name for name, parameter in self.template.named_parameters()}
         order = _in_order(optimizers[0])
@@ -112,7 +118,8 @@ class Stack:
         assert isinstance(gradients, Tensor)
         return self._move(rate, losses, gradients, moved(np.array(counts) > 0, self.device))
 
-    def _gradients(self, *data: Any) -> tuple[Tensor, Tensor]:
+    def _gradients(self, inputs: Tensor, targets: Tensor, real: Tensor | None, shares: Tensor) -> tuple[Tensor, Tensor]:
+        data = (inputs, targets, real, shares)
         if not self.traced:
             return self._computed(self.weights, *data)
         key = tuple(None if x is None else x.shape for x in data)
@@ -121,7 +128,9 @@ class Stack:
             trace = make_fx(
                 lambda weights, inputs, targets, real, shares: self._computed(weights, inputs, targets, real, shares)
             )
-            self._traces[key] = trace(self.weights, *data)
+            operations = trace(self.weights, *data)
+            # Padded batches have many lengths, and a graph for each of them would be compiled in vain.
+            self._traces[key] = operations if self.compiler is None or real is not None else self.compiler(operations)
         with torch.no_grad():
             return self._traces[key](self.weights, *data)
 

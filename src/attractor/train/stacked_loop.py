@@ -42,7 +42,6 @@ def stackable(config: TrainConfig) -> str | None:
             model.dropout or any(mechanism.dropout for mechanism in model.mechanisms)
         ),
         "fp16 needs a loss scale for each run": config.precision == "fp16",
-        "a compiled step is that of one model": config.compile,
         "activation checkpointing recomputes one model at a time": config.activation_checkpointing,
         "Muon orthogonalises the matrices of one model": config.optimizer != "adamw",
         "the stack has no parameter group for gates with a learning rate of their own": config.gate_lr is not None,
@@ -141,8 +140,9 @@ class StackedTraining:
             [run.state.bad_steps for run in runs],
             # On a CPU, computing takes longer than launching.
             traced=self.device.type == "cuda" if traced is None else traced,
+            compiler=first.compiler if self.config.compile else None,
         )
-        self.memory = first.memory
+        self.memory, self.compiling = first.memory, first.compiling
         self.memory.n_shares = len(runs)
         for row, run in enumerate(runs):
             run.join(self, row)
@@ -155,10 +155,14 @@ class StackedTraining:
         return [run for run in self.runs if run.stopped is None]
 
     def carry_out(self, stop: StopRequest) -> None:
-        config, runtime = self.config, self.runtime
         for run in self.runs:
-            run.display.begin(run.facts(), self.step, config.n_steps)
+            run.display.begin(run.facts(), self.step, self.config.n_steps)
         self.since = time.perf_counter()
+        with self.compiling:
+            self.take_steps(stop)
+
+    def take_steps(self, stop: StopRequest) -> None:
+        config, runtime = self.config, self.runtime
         while self.step < config.n_steps and self.alive:
             self.take_step()
             interrupted, at_end = stop.signal_number, self.step == config.n_steps
@@ -188,7 +192,12 @@ class StackedTraining:
     def read_steps(self) -> None:
         """Read the numbers of the unread steps, and account for them in every run."""
         numbers_of_steps = torch.stack([numbers for _, numbers in self.unread]).tolist()  # waits for the device
-        seconds = (time.perf_counter() - self.since) / len(self.unread) / len(self.runs)
+        compiled, self.compiling.seconds = self.compiling.seconds, 0.0
+        seconds = (time.perf_counter() - self.since - compiled) / len(self.unread) / len(self.runs)
+        for run in self.alive:
+            run.state.compile_seconds += compiled / len(self.runs)
+            if compiled:
+                run.display.note(f"compiled in {compiled:.1f} s for {len(self.runs)} runs together")
         for (rate, _), numbers in zip(self.unread, numbers_of_steps, strict=True):
             for run in self.alive:
                 run.state.train_seconds += seconds
