@@ -89,7 +89,8 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
     blind, unknown = (
         next((obstacle for obstacle in obstacles if obstacle is not None), None)
         for obstacles in zip(
-            *(instrument(record, quantity, column, pair.margin, control) for column in pair.columns), strict=True
+            *(instrument(record, quantity, column, pair.margin, control) for column in dict.fromkeys(pair.columns)),
+            strict=True,
         )
     )
     rows = [(pair.of, of), (pair.against, against)]
