@@ -105,6 +105,17 @@ def test_rank_ignores_scale_and_rotation() -> None:
         torch.testing.assert_close(effective_rank(changed), rank)
 
 
+def test_the_slope_of_the_rank_is_that_of_an_svd_and_finite_at_zero_singular_values() -> None:
+    weights = random_map(5, 7).double().requires_grad_()
+    sigma = torch.linalg.svdvals(weights)
+    (wanted,) = torch.autograd.grad(sigma.sum().square() / sigma.square().sum(), weights)
+    (slope,) = torch.autograd.grad(effective_rank(weights), weights)
+    torch.testing.assert_close(slope, wanted)
+    with_zeros = torch.diag(torch.tensor([2.0, 1.0, 0.0, 0.0])).requires_grad_()
+    (slope,) = torch.autograd.grad(effective_rank(with_zeros), with_zeros)
+    assert slope.isfinite().all()
+
+
 def test_rank_of_a_map_with_more_keys_than_queries() -> None:
     assert 1 <= effective_rank(random_map(3, 10)).item() <= 3
 

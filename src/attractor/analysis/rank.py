@@ -42,7 +42,9 @@ def _singular_values(weights: Tensor) -> Tensor:
     """Return the singular values, the largest first."""
     wide = weights.double()
     gram = wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
-    return torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(-1)
+    squares = torch.linalg.eigvalsh(gram).flip(-1)
+    positive = squares > 0
+    return torch.where(positive, squares, 1.0).sqrt() * positive  # the slope of a root at 0 would be infinite
 
 
 def effective_rank(weights: Float[Tensor, "*batch T S"]) -> Float[Tensor, "*batch"]:
