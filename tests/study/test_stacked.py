@@ -162,10 +162,15 @@ def test_other_ways_of_training_agree_as_well(changes: dict[str, Any], text: Tra
         assert_same_run(tmp_path / f"stacked/seed{seed}", tmp_path / f"seed{seed}", config)
 
 
-def stack_of(config: TrainConfig, traced: bool = False) -> tuple[Stack, list[Transformer]]:
+def stack_of(
+    config: TrainConfig, traced: bool = False, compiler: Callable[..., Any] | None = None
+) -> tuple[Stack, list[Transformer]]:
     models = [config.model.build(seed) for seed in range(3)]
     optimizers = [build_optimizer(model, config) for model in models]
-    return Stack(models, optimizers, nullcontext(), config.clip, config.max_bad_steps, [0] * 3, traced), models
+    bad_steps = [0] * 3
+    return Stack(
+        models, optimizers, nullcontext(), config.clip, config.max_bad_steps, bad_steps, traced, compiler
+    ), models
 
 
 def alone(config: TrainConfig, model: Transformer, batch: Batch, accumulation: int) -> float:
@@ -219,10 +224,16 @@ def test_a_model_without_scored_targets_does_not_move(text: TrainConfig) -> None
     assert stack.steps.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("n_classes", [1, 3])
-def test_padding_to_the_longest_of_all_models_changes_nothing(text: TrainConfig, n_classes: int) -> None:
+def never(operations: Callable[..., Any]) -> Callable[..., Any]:
+    raise AssertionError("padded batches have many lengths, each of which would be compiled")
+
+
+@pytest.mark.parametrize(("n_classes", "compiler"), [(1, None), (3, None), (3, never)])
+def test_padding_to_the_longest_of_all_models_changes_nothing(
+    n_classes: int, compiler: Callable[..., Any] | None, text: TrainConfig
+) -> None:
     config = text.replace(n_classes=n_classes, causal=False)
-    stack, models = stack_of(config)
+    stack, models = stack_of(config, compiler=compiler)
     draw, batches = np.random.default_rng(0), []
     for length in (3, 8, 5):
         real = np.arange(length) < draw.integers(1, length + 1, (4, 1))
