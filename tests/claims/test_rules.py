@@ -222,11 +222,13 @@ def test_a_larger_scale_without_the_runs_that_a_claim_needs_does_not_decide() ->
     assert judged(BY_ID["C5"], [unfinished]).verdict.status == "not run"
 
 
-def test_a_larger_scale_with_one_pair_of_some_rows_does_not_decide() -> None:
-    """Criterion: with two pairs it decides, although a row is missing. Without any other scale one pair stands."""
+@pytest.mark.parametrize("euler", ["missing", "run"])
+def test_a_larger_scale_with_one_pair_of_seeds_does_not_decide(euler: str) -> None:
+    """Criterion: with two pairs it decides, even if a row is missing. Without any other scale one pair stands."""
     for n, scales in ((1, ["desk", "bench"]), (2, ["bench", "desk"])):
         rows = {"standard": losses(1.7, n), "mlp-only": losses(1.7, n), "coupled-hamiltonian": losses(1.69, n)}
-        started = record(rows | {"coupled-euler": [None] * n}, scale="bench", claims=("C5",))
+        of_euler = [None] * n if euler == "missing" else losses(1.69, n)
+        started = record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
         found = judged(BY_ID["C5"], [started, ablation(0.05, "desk")])
         assert [verdict.scale for verdict in (found.verdict, *found.others)] == scales
         assert judged(BY_ID["C5"], [started]).verdict.scale == "bench"

@@ -62,7 +62,7 @@ class Verdict:
     corpus: str = ""
     remark: str = ""  # a note beside the status
     brief: str = ""  # the reason in one phrase, for a table
-    partial: bool = False  # whether it is unclear, a row has no run, and those with runs cannot be judged either
+    partial: bool = False  # whether it is unclear because runs are missing: a second seed, a row, or the control
 
     @property
     def bounds(self) -> str:
@@ -103,7 +103,8 @@ class Rule(ABC):
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
         unjudged = part.interval is None or part.interval.low is None or part.reason.startswith(SENSITIVITY_UNKNOWN)
-        partial = status == "unclear" and unjudged and any(other.status == "not run" for other in deciding)
+        lacking = part.n == 1 or any(other.status == "not run" for other in deciding)
+        partial = status == "unclear" and unjudged and lacking
         about = _size(record), record.design.scale, corpus_of(record)
         return Verdict(status, reason, *figures, *about, remark, brief, partial)
 

@@ -4,7 +4,7 @@
     laptop   an hour on two cores: many seeds of a small model on bytes of real text, where context matters early
     desk     nights on two cores: 0.93M parameters, four layers, heads 32 wide, 8.2M bytes of real text, and learned
              positions as in the paper; sequences are short enough that these learn to use context within 2M bytes.
-             Twelve such runs side by side took a GPU one to three minutes
+             Five stacks of eight such runs side by side took an H200 one to two minutes
     bench    one GPU: the 60M model, 1,250 steps of 32 x 512 tokens, so that one pass over 21M tokens is enough; a run
              takes about three minutes of an H200 that three others share
     paper    as CoupledQK publishes it
