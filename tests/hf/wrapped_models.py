@@ -18,8 +18,8 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     **{name: TransformerConfig(**SMALL, n_layers=2, attention=name) for name in PRESETS},
     "untied": TransformerConfig(**SMALL, n_layers=2, tied_embeddings=False, positions="rope"),
     "sigma-reparam": TransformerConfig(**SMALL, n_layers=2, attention="mla", sigma_reparam=True),
-    "fast-slow": FastSlowConfig(**SMALL),
-    "fast-slow-streams": FastSlowConfig(**SMALL, streams=2, attention="coupled-euler", projector_width=16),
+    "fast-slow": FastSlowConfig(**SMALL, n_slow=1),
+    "fast-slow-streams": FastSlowConfig(**SMALL, n_slow=1, streams=2, attention="coupled-euler", projector_width=16),
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3, blank=None),
 }
 

@@ -26,7 +26,7 @@ from attractor.models.recurrent import RecurrentModel
 from several_processes import together
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
-TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, pool_factor=2)
+TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, n_slow=1, pool_factor=2)
 WINDOW = SMALL.replace(window=16, global_layers="every:2", n_layers=2, max_seq_len=160).replace(
     local_rope_theta=100.0, logit_softcap=5.0
 )

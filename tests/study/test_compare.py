@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,18 +31,19 @@ from attractor.study.run import Conduct, Planned, plan_study, run_study
 from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat
+from stress.commands import forked, in_child, typed
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 RUNTIME = Runtime(device="cpu", threads=1)
 
 
-def command(base: TrainConfig, out: Path, *more: str) -> list[str]:
-    """Return the same comparison as a person would type it."""
+def words_of(base: TrainConfig, out: Path, *more: str) -> list[str]:
+    """Return the same comparison as a person would type it, after the word attractor."""
     settings = vars(base.model) | vars(base.task) | vars(base)
     names = ["d_model", "n_heads", "n_layers", "d_ff", "max_seq_len", "corpus", "n_steps", "warmup_steps"]
     names += ["batch_size", "seq_len", "eval_every", "eval_batches"]
     options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
-    return [ATTRACTOR, "compare", *more, *options, f"--out={out}", "--device=cpu"]
+    return ["compare", *more, *options, f"--out={out}", "--device=cpu"]
 
 
 def written(folder: Path) -> dict[Path, int]:
@@ -52,8 +54,8 @@ def written(folder: Path) -> dict[Path, int]:
 def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
     """Compare two presets and the control with two seeds in a folder whose name needs quoting."""
     out = tmp_path_factory.mktemp("study") / "my comparison"
-    words = command(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
-    return out, subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=out.parent)
+    words = words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
+    return out, subprocess.run([ATTRACTOR, *words], capture_output=True, text=True, timeout=120, cwd=out.parent)
 
 
 def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(
@@ -125,18 +127,12 @@ def test_the_same_command_again_trains_nothing_and_reports_it(
 ) -> None:
     out, done = first
     before = written(out)
-    again = subprocess.run(
-        command(base, out, "standard", "coupled-euler", "--seeds", "0", "1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=out.parent,
-    )
-    assert (again.returncode, without_heartbeat(again.stderr)) == (0, "")
+    again = in_child(typed(*words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")), out.parent)
+    assert (again.code, without_heartbeat(again.error)) == (0, "")
     changed = {path for path, when in written(out).items() if when != before.get(path)}
     assert {path.parent for path in changed} == {out, out / "figures"}, "no run was touched"
     assert out / "report.html" in changed
-    said = again.stdout.splitlines()
+    said = again.out.splitlines()
     assert "6 of 6 runs were finished before" in said
     assert not [line for line in said if line.startswith("[")]
     rest = done.stdout.splitlines()
@@ -356,8 +352,9 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     """Criterion: Ctrl-C ends the command with 130 and a line with the next command. Unfinished runs have metrics and a
     checkpoint, and the printed command finishes them."""
     out = tmp_path / "out"
-    words = command(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    words = words_of(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = forked(typed(*words), tmp_path, **streams)
     try:
         until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)
@@ -374,10 +371,10 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     assert all(1 <= step < 300 for step in stood)
     assert not list(out.glob("runs/*/summary.json"))
     resume = shlex.split(line.split("same command: ")[1])
-    assert resume == ["attractor", *words[1:]]
-    done = subprocess.run([ATTRACTOR, *resume[1:]], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert (done.returncode, without_heartbeat(done.stderr)) == (0, "")
-    assert Path(done.stdout.splitlines()[-1]) == out / "report.html"
+    assert resume == ["attractor", *words]
+    done = in_child(typed(*resume[1:]), tmp_path)
+    assert (done.code, without_heartbeat(done.error)) == (0, "")
+    assert Path(done.out.splitlines()[-1]) == out / "report.html"
     runs = find_runs(out)
     assert len(runs) == 2
     for run in runs:

@@ -33,6 +33,7 @@ from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
 from attractor.train.repair import repair_run
 from in_process import without_heartbeat
+from stress.commands import forked, typed
 from tiers import fast_alone
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
@@ -479,11 +480,15 @@ def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Start a command with readable standard error, and end it when the test ends."""
-    started = []
+    """Start `attractor WORDS` with readable standard error, and end it when the test ends."""
+    started: list[subprocess.Popen] = []
 
-    def run(command: list[str]) -> subprocess.Popen:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    def run(words: list[str]) -> subprocess.Popen:
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        if started:
+            process = forked(typed(*words), tmp_path, **streams)
+        else:
+            process = subprocess.Popen([ATTRACTOR, *words], cwd=tmp_path, **streams)
         started.append(process)
         return process
 
@@ -498,7 +503,8 @@ def test_signals_save_and_the_printed_command_resumes(
     config: TrainConfig, runtime: Runtime, tmp_path: Path, start: Callable[..., subprocess.Popen]
 ) -> None:
     """Criterion: a run stopped by a signal exits with 128 plus its number. It leaves a checkpoint of the current step
-    and prints one line with a command, which continues the run to the weights of an uninterrupted run."""
+    and prints one line with a command, which continues the run to the weights of an uninterrupted run. The first
+    process is fresh, and the others are forked from that of the tests."""
     folder = tmp_path / "a run"  # the printed command must quote the blank
     config = config.replace(n_steps=500, warmup_steps=50, eval_every=250)
     model = [
@@ -506,10 +512,10 @@ def test_signals_save_and_the_printed_command_resumes(
     ]
     names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches")
     options = [f"--{name}={getattr(config, name)}" for name in names] + [f"--corpus={config.task.corpus}"]
-    command = [ATTRACTOR, "train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
+    words = ["train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)):
         done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0
-        process = start([*command, "--log-every=2", "--threads=1"])
+        process = start([*words, "--log-every=2", "--threads=1"])
         metrics = folder / "metrics.jsonl"
         until(lambda m=metrics, d=done: m.exists() and len(m.read_bytes().splitlines()) > d // 2 + 3, process)
         os.kill(process.pid, number)
@@ -519,10 +525,9 @@ def test_signals_save_and_the_printed_command_resumes(
         step, resume = line.removeprefix("interrupted after step ").split(", saved. Resume: ")
         assert (folder / "checkpoints" / f"step-{int(step):08d}" / "manifest.json").exists()
         assert done < int(step) < config.n_steps
-        program, *arguments = shlex.split(resume)
+        program, *words = shlex.split(resume)
         assert program == "attractor"
-        command = [ATTRACTOR, *arguments]
-    assert start(command).wait(timeout=60) == 0
+    assert start(words).wait(timeout=60) == 0
     assert TrainConfig.from_dict(RunFolder.open(folder).config) == config
     train(config, tmp_path / "whole", runtime)
     assert same(newest_tensors(folder), newest_tensors(tmp_path / "whole"))
