@@ -4,8 +4,7 @@
 
 Both ways to start ranks are tried: torchrun, and the launcher of studies. After each fault every process must have
 ended, the newest checkpoint must be intact, and the lock must be free. A rank that hangs is named. A rank that fails
-shows its traceback, and no other rank does; torchrun adds one of its own. The studies are forked from a process that
-has imported torch.
+shows its traceback, and no other rank does; torchrun adds one of its own.
 """
 
 import os
@@ -16,20 +15,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attractor.runs.lock import is_held
 from attractor.train.checkpoint import list_checkpoints, verify
 from processes import living_family
-from stress.commands import forked, typed
 from stress.kill_resume import MODEL, newest_step
 from stress.kill_study import STUDY, runs_of
 
 LIMIT = 8.0  # seconds that a collective operation may take
 N_STEPS = 4000
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SAVED = 5  # steps after which the fault comes, when there are checkpoints
 PROGRAM = """
 import sys, time
@@ -59,22 +55,21 @@ def torchrun(folder: Path, fault: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
     options = [*MODEL, "--corpus=squares.txt", f"--n-steps={N_STEPS}", "--eval-every=4000", "--save-every=1"]
     options += ["--device=cpu", "--threads=1", "--log-every=1", "--out=run", f"--collective-timeout={LIMIT}"]
-    return begin(
-        folder, partial(subprocess.Popen, [*command, "train", *options], cwd=folder, env=os.environ | ONE_THREAD)
-    )
+    return begin([*command, "train", *options], folder)
 
 
 def study(folder: Path, fault: str) -> subprocess.Popen[bytes]:
     (folder / "killed.py").write_text(STUDY.format(n_steps=N_STEPS))
     options = ["--device=cpu", "--launcher=torchrun", "--workers=2", "--threads=1", "--save-every=1", "--part=1/2"]
     options += [f"--collective-timeout={LIMIT}", "--seeds", "0"]
-    return begin(folder, partial(forked, typed("study", "run", "killed.py", *options), folder, ONE_THREAD))
+    return begin([sys.executable, "-m", "attractor", "study", "run", "killed.py", *options], folder)
 
 
-def begin(folder: Path, start: Callable[..., subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def begin(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (folder / "said.txt").open("wb") as said:
-        return start(stdout=said, stderr=said)
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=environment)
 
 
 STARTS: dict[str, Callable[[Path, str], subprocess.Popen[bytes]]] = {"torchrun": torchrun, "study": study}

@@ -31,7 +31,7 @@ from attractor.study.run import Conduct, Planned, plan_study, run_study
 from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat
-from stress.commands import forked, in_child, typed
+from stress.commands import in_child, typed
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 RUNTIME = Runtime(device="cpu", threads=1)
@@ -354,7 +354,7 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     out = tmp_path / "out"
     words = words_of(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = forked(typed(*words), tmp_path, **streams)
+    process = subprocess.Popen([ATTRACTOR, *words], cwd=tmp_path, **streams)
     try:
         until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)

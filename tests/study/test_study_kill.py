@@ -1,11 +1,9 @@
-"""Real processes are killed while a study runs, and no finished run is lost. `make stress` kills more often.
-
-The studies are forked from the process of the tests, which has imported torch; the undisturbed one is a fresh process.
-"""
+"""Real processes are killed while a study runs, and no finished run is lost. `make stress` kills more often."""
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from processes import living_family
-from stress.commands import forked, typed
+from stress.commands import as_at_a_terminal
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
 N_STEPS = 500  # enough that a run is still under way once its start is noticed
@@ -32,8 +30,10 @@ def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
     (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(3000)))
     (folder / "stopped.py").write_text(STUDY.format(n_steps=N_STEPS))
-    words = ["study", "run", "stopped.py", "--device=cpu", "--threads=1", *options.split()]
-    return forked(typed(*words), folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", "study", "run", "stopped.py"]
+    command += ["--device=cpu", "--threads=1", *options.split()]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, preexec_fn=as_at_a_terminal, **pipes)
 
 
 def steps_of(run: Path) -> list[int]:

@@ -33,16 +33,17 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_estimated_memory_is_that_of_the_run(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
-    """Criterion: the estimate is within 20% of the summary of a run in a process of its own."""
+    """Criterion: the estimate is within 20% of the summary of a run in a process of its own. The run has two steps,
+    which are measured however slow the machine is."""
     model = MODEL.replace(attention=name)
-    config = TrainConfig(model, Text(corpus), n_steps=6, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
+    config = TrainConfig(model, Text(corpus), n_steps=2, batch_size=8, seq_len=128, warmup_steps=0, eval_batches=1)
     job = Job(config, tmp_path / name)
     assert launch([job], 1, RUNTIME, lambda running, ended: None) == {}
     summary = RunFolder.open(job.path).summary()
     assert summary is not None
     estimate = calibrate(config, RUNTIME)
     assert estimate.peak_memory_bytes == pytest.approx(summary["peak_memory_bytes"], rel=0.2)
-    assert (estimate.device, estimate.threads, estimate.measured_steps) == ("cpu", 1, 6)
+    assert (estimate.device, estimate.threads, estimate.measured_steps) == ("cpu", 1, 2)
     assert not list(temporary.glob("attractor-*"))
 
 
