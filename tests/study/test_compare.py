@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -353,8 +352,8 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     checkpoint, and the printed command finishes them."""
     out = tmp_path / "out"
     words = words_of(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([ATTRACTOR, *words], cwd=tmp_path, **streams)
+    command = [ATTRACTOR, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
         until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)

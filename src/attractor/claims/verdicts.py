@@ -62,7 +62,7 @@ class Verdict:
     corpus: str = ""
     remark: str = ""  # a note beside the status
     brief: str = ""  # the reason in one phrase, for a table
-    partial: bool = False  # whether it is unclear because runs are missing: a second seed, a row, or the control
+    partial: bool = False  # whether it is unclear for want of a second seed, of a row, or of a row and the control
 
     @property
     def bounds(self) -> str:
