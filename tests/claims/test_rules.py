@@ -234,10 +234,12 @@ def test_a_larger_scale_with_one_pair_of_seeds_does_not_decide(euler: str) -> No
         assert judged(BY_ID["C5"], [started]).verdict.scale == "bench"
 
 
-def test_a_larger_scale_without_its_control_and_a_row_does_not_decide() -> None:
-    """Criterion: with the control it decides, although a row is missing."""
+@pytest.mark.parametrize("euler", ["missing", "run"])
+def test_a_larger_scale_without_its_control_does_not_decide(euler: str) -> None:
+    """Criterion: with the control it decides, even if a row is missing."""
     rows = {"standard": losses(1.7), "mlp-only": losses(1.7), "coupled-hamiltonian": losses(1.69)}
-    started = record(rows | {"coupled-euler": [None] * 8}, scale="bench", claims=("C5",))
+    of_euler = [None] * 8 if euler == "missing" else losses(1.69)
+    started = record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
     cells = [replace(cell, outcomes=()) if cell.row == started.design.control else cell for cell in started.cells]
     for bench, scale in ((started, "bench"), (replace(started, cells=tuple(cells)), "desk")):
         found = judged(BY_ID["C5"], [bench, ablation(0.05, "desk")])

@@ -62,7 +62,7 @@ class Verdict:
     corpus: str = ""
     remark: str = ""  # a note beside the status
     brief: str = ""  # the reason in one phrase, for a table
-    partial: bool = False  # whether it is unclear for want of a second seed, of a row, or of a row and the control
+    partial: bool = False  # whether it is unclear for want of a second seed, of a row, or of the control
 
     @property
     def bounds(self) -> str:
@@ -102,9 +102,9 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
-        unjudged = part.interval is None or part.interval.low is None or part.reason.startswith(SENSITIVITY_UNKNOWN)
-        lacking = part.n == 1 or any(other.status == "not run" for other in deciding)
-        partial = status == "unclear" and unjudged and lacking
+        no_interval = part.interval is None or part.interval.low is None
+        few_runs = no_interval and (part.n == 1 or any(other.status == "not run" for other in deciding))
+        partial = status == "unclear" and (few_runs or part.reason.startswith(SENSITIVITY_UNKNOWN))
         about = _size(record), record.design.scale, corpus_of(record)
         return Verdict(status, reason, *figures, *about, remark, brief, partial)
 

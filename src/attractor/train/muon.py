@@ -26,7 +26,7 @@ Jordan et al. 2024, kellerjordan.github.io/posts/muon; adjustment: Liu et al. 20
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from jaxtyping import Float
@@ -34,11 +34,12 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from attractor.attention import Attention
-from attractor.control.heads import attention_view, query_key_heads
-from attractor.control.views import Rows
 from attractor.errors import InputError, require, unknown
 from attractor.parameters import is_matrix
 from attractor.train.distributed import is_spread
+
+if TYPE_CHECKING:
+    from attractor.control.views import Rows
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
 N_ITERATIONS = 5
@@ -212,7 +213,7 @@ def orthogonalized(update: Float[Tensor, "*n R C"]) -> Float[Tensor, "*n R C"]:
     return x
 
 
-def blocks(parts: list[Rows]) -> list[tuple[Tensor, int, int]]:
+def blocks(parts: "list[Rows]") -> list[tuple[Tensor, int, int]]:
     """Return how a matrix is cut: rows, the number of equal blocks that they make, and the axis that they lie on.
 
     Every head is a block. All rows that belong to no head, such as the values of a fused matrix, form one more block.
@@ -225,8 +226,11 @@ def blocks(parts: list[Rows]) -> list[tuple[Tensor, int, int]]:
     return [*known, (rest.nonzero().flatten(), 1, axis)] if rest.any() else known
 
 
-def heads_of(model: nn.Module) -> dict[Tensor, list[Rows]]:
+def heads_of(model: nn.Module) -> "dict[Tensor, list[Rows]]":
     """Return the rows of the heads in every matrix with several heads."""
+    # This imports torch's compiler, three seconds that a command without a step should not take.
+    from attractor.control.heads import attention_view, query_key_heads
+
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     if layers and all(attention_view("", layer) is None for layer in layers):
         return {}  # the control and decay have no logits, and so no query and key heads
