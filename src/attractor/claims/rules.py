@@ -58,7 +58,8 @@ from attractor.statistics.t_tests import paired_t_test, welch
 
 LEVEL = 0.05
 SHARE = 1 / 4  # the margin as a share of the published effect
-FEWEST_LAYERS = 4  # so that layer 2 of a profile has neighbours on both sides
+PUBLISHED_DIP = 2  # a layer
+FEWEST_LAYERS = PUBLISHED_DIP + 2  # so that it has neighbours on both sides
 TOLERANCE = 0.1  # the share by which a stable run's loss may exceed the row's best loss over all rates
 
 
@@ -633,7 +634,7 @@ class AtDip(Rule):
         blind, _ = instrument(record, entropy(0), self.pair.column)
         if len(profile) < FEWEST_LAYERS:
             reason = (
-                f"{len(profile)} layers have no inner layer 2; models of {FEWEST_LAYERS} layers or more would decide"
+                f"{len(profile)} layers have no inner layer {PUBLISHED_DIP}; models of {FEWEST_LAYERS} layers or more would decide"
             )
             return [Statement(statement, "unclear", reason)]
         layer = deepest_dip(profile)
@@ -641,9 +642,9 @@ class AtDip(Rule):
             return [Statement(statement, blind.status, blind.reason)]
         if layer is None:
             shape = ", ".join(f"{x:.2f}" for x in profile)
-            return [
-                Statement(statement, "unclear", f"{self.pair.against} has no dip here (entropies by layer: {shape})")
-            ]
+            reason = f"{self.pair.against} has no dip here (entropies by layer: {shape})"
+            beside = Reported((self.pair, *self.reported), entropy(PUBLISHED_DIP)).parts(record)
+            return [Statement(statement, "unclear", reason), *beside]
         quantity = entropy(layer)
         (part,) = Differs((self.pair,), quantity).parts(record)
         return [
