@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module, reload
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,6 +13,7 @@ import attractor
 from attractor import analysis, attention, models
 from attractor.former_names import PRESENT_NAMES
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
 OF_THE_COMPILER = ("sympy", "triton")  # which torch's compiler loads, and some operations on the meta device
 
@@ -94,6 +96,23 @@ def test_runs_are_watched_without_torch_and_figures_are_drawn_only_on_request() 
     loaded = modules_after("import attractor.report.live_server")
     assert "jinja2" in loaded
     assert loaded.isdisjoint({"torch", "matplotlib", "scipy", "pandas", "transformers"})
+
+
+def test_reports_and_claims_are_written_without_torch(tmp_path: Path) -> None:
+    """Criterion: a report and the ledger need the stored numbers alone."""
+    record = ROOT / "results" / "study-glue-desk.json"
+    code = f"""
+import sys
+from attractor.cli import main
+for line in (["report", "{record}", "--out={tmp_path}", "--formats=svg"], ["claims", "--results={record.parent}"]):
+    sys.argv = ["attractor", *line]
+    main()
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+    assert "C10" in done.stdout
 
 
 @pytest.mark.slow

@@ -634,7 +634,8 @@ class AtDip(Rule):
         blind, _ = instrument(record, entropy(0), self.pair.column)
         if len(profile) < FEWEST_LAYERS:
             reason = (
-                f"{len(profile)} layers have no inner layer {PUBLISHED_DIP}; models of {FEWEST_LAYERS} layers or more would decide"
+                f"{len(profile)} layers have no inner layer {PUBLISHED_DIP}; "
+                f"models of {FEWEST_LAYERS} layers or more would decide"
             )
             return [Statement(statement, "unclear", reason)]
         layer = deepest_dip(profile)

@@ -48,7 +48,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "train": "runs",
     "plan": "runs",
     "watch": "watch",
-    "advise": "evidence",
+    "advise": "advise",
     "generate": "runs",
     "evaluate": "evaluate",
     "measure": "measure",
@@ -77,7 +77,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "list": "listing",
     "completion": "completion",
 }
-WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs")
+WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Commands about the results of runs and studies: report, claims, advise."""
+"""Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
 import shlex
 from collections.abc import Callable
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.cli.console import command_line, say
-from attractor.cli.study import RESULTS, refuse_missing
+from attractor.cli.console import say
 from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
-from attractor.sign_of_life import waiting
-from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Cell, StudyRecord
+
+RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
@@ -44,31 +43,7 @@ class ClaimsArguments:
     write: Annotated[Path | None, arg(help="markdown file that receives all claims and verdicts")] = None
 
 
-@dataclass(frozen=True)
-class AdviseArguments:
-    """Say which mechanism to use on a corpus, and how sure that is. It runs the smallest pilot that can decide."""
-
-    corpus: Annotated[str, arg(help="named corpus, text file, table or prepared folder")]
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    budget: Annotated[str, arg(help="time that the pilot may take here, as 90s, 10m or 2h")] = "10m"
-    margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats per token")] = 0.01
-    alpha: Annotated[float, arg(help="accepted chance of a wrong answer, over all looks and rivals")] = 0.05
-    max_seeds: Annotated[int, arg(help="most seeds per mechanism")] = 8
-    rivals: Annotated[tuple[str, ...], arg(help="mechanisms to compare with standard attention")] = (
-        "coupled-euler",
-        "differential",
-    )
-    workers: Annotated[
-        int | None, arg(help="runs at the same time; by default as many as the machine has room for")
-    ] = None
-    out: Annotated[Path | None, arg(help="folder to write; by default a new one in runs/")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-
-
 def report(args: ReportArguments, console: Console) -> None:
-    from attractor.attention.presets import presets_as_data
     from attractor.files import write_text
     from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
@@ -91,7 +66,7 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(record, args.out or source, args.formats, presets_as_data())
+        page = write_report(record, args.out or source, args.formats, tables().presets)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise
@@ -155,6 +130,11 @@ def folder_around(source: Path) -> Path:
     return studies[0] if studies else source
 
 
+def refuse_missing(results: Path) -> None:
+    if results != RESULTS and not results.is_dir():
+        raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
+
+
 def claims(args: ClaimsArguments, console: Console) -> None:
     from attractor.papers import CLAIMS
     from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
@@ -185,20 +165,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
         say(console, str(args.write))
 
 
-def advise(args: AdviseArguments, console: Console) -> None:
-    from attractor.study.advise import PilotRequest, seconds_of
-    from attractor.study.advise import advise as run_pilot
-    from attractor.tasks.text import load_corpus
-
-    given = {name: value for name, value in vars(args).items() if name not in ("budget", "device")}
-    request = PilotRequest(**given, budget=seconds_of(args.budget), command=command_line())
-    with waiting(f"reading {args.corpus}"):
-        load_corpus(args.corpus, args.column)
-    run_pilot(request, Runtime(args.device), console)
-
-
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "report": (ReportArguments, report),
     "claims": (ClaimsArguments, claims),
-    "advise": (AdviseArguments, advise),
 }

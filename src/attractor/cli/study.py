@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+from attractor.cli.evidence import RESULTS, refuse_missing
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console_table import console_table
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from attractor.runs.study_record import Design
     from attractor.study.launch import Job
 
-STUDIES, RESULTS = Path("studies"), Path("results")
+STUDIES = Path("studies")
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,6 @@ class StudyRunArguments(StudyPlanArguments):
         str, arg(help="a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)")
     ] = Runtime.on_divergence
     max_rollbacks: Annotated[int, arg(help="times that a run may go back before it stops")] = Runtime.max_rollbacks
-
-
-def refuse_missing(results: Path) -> None:
-    if results != RESULTS and not results.is_dir():
-        raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
 
 
 def study_run(args: StudyRunArguments, console: Console) -> None:

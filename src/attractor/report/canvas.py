@@ -71,6 +71,13 @@ def framed(axes: "Axes") -> "Axes":
     return axes
 
 
+def lay_out(figure: "Figure") -> None:
+    """Place the axes within the figure, as its first drawing would."""
+    engine = figure.get_layout_engine()
+    assert engine is not None  # `blank` gives every figure one
+    engine.execute(figure)
+
+
 def as_svg(figure: "Figure", name: str, description: str) -> str:
     """Return the figure as an SVG element, with a prefix on its ids, since a page holds several figures."""
     svg = as_file(figure, "svg", name, transparent=True).decode("utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from attractor.report.canvas import INK, WIDTH, blank, framed
+from attractor.report.canvas import INK, WIDTH, blank, framed, lay_out
 from attractor.report.curves import Curves
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def name_lines(
     The limits of the axes must be final, since labels that would overlap are moved apart. Where a line ends early, its
     leader crosses the panel: it is dotted, so that nobody takes it for the line.
     """
-    figure.draw_without_rendering()  # the layout, and with it the height of each panel, is known from here on
+    lay_out(figure)  # the layout, and with it the height of each panel, is known from here on
     for panel, axes in panels.items():
         ends = {row: curve[-1][:2] for row, curve in curves[panel].items()}
         to_axes = axes.transData + axes.transAxes.inverted()
@@ -72,7 +72,8 @@ def name_lines(
                 "linestyle": looks[row]["linestyle"] if places[row][0] > LATE else DOTTED,
                 "linewidth": 0.6,
                 "relpos": (0, 0.5),
-                "shrinkA": 1,
+                "patchA": None,  # a leader that is clipped to its label takes most of the time of a figure
+                "shrinkA": 5,
                 "shrinkB": 1.5,
             }
             axes.annotate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
-from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, styles
+from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.curves import Clouds, entropy_against_gate
 from attractor.report.judged_study import SHOWN, JudgedStudy
@@ -39,7 +39,7 @@ class Picture:
 
         with rc_context({"text.parse_math": False}):  # a dollar sign in a label is a dollar sign
             figure = self.draw()
-            figure.draw_without_rendering()
+            lay_out(figure)
         figure.set_layout_engine("none")
         return figure
 
