@@ -58,8 +58,8 @@ from attractor.statistics.t_tests import paired_t_test, welch
 
 LEVEL = 0.05
 SHARE = 1 / 4  # the margin as a share of the published effect
-PUBLISHED_DIP = 2  # a layer
-FEWEST_LAYERS = PUBLISHED_DIP + 2  # so that it has neighbours on both sides
+PUBLISHED_DIP = 2  # the layer at which the paper has the dip, counted from 0
+FEWEST_LAYERS = PUBLISHED_DIP + 2  # so that this layer has neighbours on both sides
 TOLERANCE = 0.1  # the share by which a stable run's loss may exceed the row's best loss over all rates
 
 

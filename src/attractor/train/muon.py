@@ -228,7 +228,7 @@ def blocks(parts: "list[Rows]") -> list[tuple[Tensor, int, int]]:
 
 def heads_of(model: nn.Module) -> "dict[Tensor, list[Rows]]":
     """Return the rows of the heads in every matrix with several heads."""
-    # This imports torch's compiler, three seconds that a command without a step should not take.
+    # This imports torch's compiler, two seconds that a command without a step should not take.
     from attractor.control.heads import attention_view, query_key_heads
 
     layers = [module for module in model.modules() if isinstance(module, Attention)]
