@@ -1,7 +1,25 @@
-"""The processes that a test has started, as the system lists them."""
+"""Processes that tests start, and how the system lists them."""
 
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from attractor.train.interrupt import SIGNALS
+from attractor.train.process import fresh_processes
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function, which stands at the top of a module, in a process that has imported torch and computed nothing.
+
+    Tests that fork commands do so from there. A process forked from one that has computed with two threads waits
+    forever as soon as it does so itself (GNU OpenMP), and any test may have computed with two threads before.
+    """
+    unblock = (signal.SIG_UNBLOCK, SIGNALS)
+    with ProcessPoolExecutor(1, fresh_processes(), signal.pthread_sigmask, unblock) as executor:
+        return executor.submit(function, *arguments, **options).result()
 
 
 def living_family(process: int) -> list[int]:

@@ -14,8 +14,8 @@ import pytest
 
 from attractor.cli import streams
 from attractor.cli.streams import SIGPIPE, OutputLost, Stream
-from attractor.train import console
 from attractor.train.interrupt import StopRequest
+from processes import in_fresh_process
 from stress.signals import send_and_check
 
 N_BYTES = 300_000  # more than a pipe holds
@@ -159,8 +159,7 @@ def test_ascii_output_spells_other_letters_out(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_lost_output_or_a_repeated_signal_saves_and_ends_in_one_line(
-    case: tuple[str, int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: tuple[str, int, str], tmp_path: Path
 ) -> None:
     """Criterion: that of `stress/signals.py`, twice, so that the second time continues from what the first saved."""
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 1.0)  # a study notices at its next line that nobody reads
-    send_and_check(tmp_path, [case, case], seed=0)
+    in_fresh_process(send_and_check, tmp_path, [case, case], seed=0)

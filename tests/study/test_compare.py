@@ -30,7 +30,8 @@ from attractor.study.run import Conduct, Planned, plan_study, run_study
 from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat
-from stress.commands import in_child, typed
+from processes import in_fresh_process
+from stress.commands import command
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 RUNTIME = Runtime(device="cpu", threads=1)
@@ -126,7 +127,8 @@ def test_the_same_command_again_trains_nothing_and_reports_it(
 ) -> None:
     out, done = first
     before = written(out)
-    again = in_child(typed(*words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")), out.parent)
+    words = words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
+    again = in_fresh_process(command, *words, folder=out.parent)
     assert (again.code, without_heartbeat(again.error)) == (0, "")
     changed = {path for path, when in written(out).items() if when != before.get(path)}
     assert {path.parent for path in changed} == {out, out / "figures"}, "no run was touched"
@@ -352,8 +354,9 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     checkpoint, and the printed command finishes them."""
     out = tmp_path / "out"
     words = words_of(base.replace(n_steps=300, eval_every=150), out, "standard", "--seeds", "0", "--workers", "2")
-    command = [ATTRACTOR, *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    process = subprocess.Popen(
+        [ATTRACTOR, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
     try:
         until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)
@@ -371,7 +374,7 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
     assert not list(out.glob("runs/*/summary.json"))
     resume = shlex.split(line.split("same command: ")[1])
     assert resume == ["attractor", *words]
-    done = in_child(typed(*resume[1:]), tmp_path)
+    done = in_fresh_process(command, *resume[1:], folder=tmp_path)
     assert (done.code, without_heartbeat(done.error)) == (0, "")
     assert Path(done.out.splitlines()[-1]) == out / "report.html"
     runs = find_runs(out)

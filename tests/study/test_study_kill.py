@@ -11,7 +11,7 @@ import pytest
 
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
-from processes import living_family
+from processes import in_fresh_process, living_family
 from stress.commands import as_at_a_terminal
 from stress.kill_study import STUDY, finish, kill_and_compare, runs_of
 
@@ -23,7 +23,7 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="proc
 def test_a_killed_study_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """Criterion: first the launcher, then one run, then all processes are killed; `kill_and_compare` states what must
     hold."""
-    kill_and_compare(tmp_path, n_kills=3, seed=2, n_steps=40)
+    in_fresh_process(kill_and_compare, tmp_path, n_kills=3, seed=2, n_steps=40)
 
 
 def study_run(folder: Path, options: str) -> subprocess.Popen[bytes]:

@@ -10,12 +10,13 @@ import pytest
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job, launch
 from attractor.train.config import Runtime, TrainConfig
+from processes import in_fresh_process
 from stress.kill_resume import kill_and_compare, start
 
 
 @pytest.mark.slow
 def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
-    kill_and_compare(tmp_path, n_kills=2, seed=5, n_steps=40)
+    in_fresh_process(kill_and_compare, tmp_path, n_kills=2, seed=5, n_steps=40)
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
 from attractor.train.repair import repair_run
 from in_process import without_heartbeat
+from processes import in_fresh_process
 from stress.commands import forked, typed
 from tiers import fast_alone
 
@@ -470,43 +471,44 @@ def test_the_count_in_a_row_survives_an_interruption(
         train(config.replace(max_bad_steps=3), tmp_path, runtime)
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+@contextmanager
+def started(words: list[str], folder: Path, fresh: bool) -> Iterator[subprocess.Popen]:
+    """Start `attractor WORDS` with readable standard error, and end it when the context ends."""
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    if fresh:
+        process = subprocess.Popen([ATTRACTOR, *words], cwd=folder, **streams)
+    else:
+        process = forked(typed(*words), folder, **streams)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until_lines(path: Path, n_lines: int, process: subprocess.Popen) -> None:
     deadline = time.monotonic() + 60
-    while not condition():
+    while not (path.exists() and len(path.read_bytes().splitlines()) > n_lines):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Start `attractor WORDS` with readable standard error, and end it when the test ends."""
-    started: list[subprocess.Popen] = []
-
-    def run(words: list[str]) -> subprocess.Popen:
-        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        if started:
-            process = forked(typed(*words), tmp_path, **streams)
-        else:
-            process = subprocess.Popen([ATTRACTOR, *words], cwd=tmp_path, **streams)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.slow
-def test_signals_save_and_the_printed_command_resumes(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, start: Callable[..., subprocess.Popen]
-) -> None:
-    """Criterion: a run stopped by a signal exits with 128 plus its number. It leaves a checkpoint of the current step
-    and prints one line with a command, which continues the run to the weights of an uninterrupted run. The first
-    process is fresh, and the others are forked from that of the tests."""
+def test_signals_save_and_the_printed_command_resumes(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
+    """Criterion: `stop_and_resume` states what must hold. The run ends with the weights of an uninterrupted run."""
     folder = tmp_path / "a run"  # the printed command must quote the blank
     config = config.replace(n_steps=500, warmup_steps=50, eval_every=250)
+    in_fresh_process(stop_and_resume, config, folder)
+    assert TrainConfig.from_dict(RunFolder.open(folder).config) == config
+    train(config, tmp_path / "whole", runtime)
+    assert same(newest_tensors(folder), newest_tensors(tmp_path / "whole"))
+
+
+def stop_and_resume(config: TrainConfig, folder: Path) -> None:
+    """Stop a run by four signals: each time it exits with 128 plus the signal's number, leaves a checkpoint of the
+    current step, and prints one line with the command that continues it. The last command ends the run. The first
+    process is fresh, and the others are forked from this one."""
     model = [
         f"--{name}={getattr(config.model, name)}" for name in ("d_model", "n_heads", "n_layers", "d_ff", "dropout")
     ]
@@ -515,11 +517,10 @@ def test_signals_save_and_the_printed_command_resumes(
     words = ["train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)):
         done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0
-        process = start([*words, "--log-every=2", "--threads=1"])
-        metrics = folder / "metrics.jsonl"
-        until(lambda m=metrics, d=done: m.exists() and len(m.read_bytes().splitlines()) > d // 2 + 3, process)
-        os.kill(process.pid, number)
-        said = process.communicate(timeout=60)[1]
+        with started([*words, "--log-every=2", "--threads=1"], folder.parent, fresh=done == 0) as process:
+            until_lines(folder / "metrics.jsonl", done // 2 + 3, process)
+            os.kill(process.pid, number)
+            said = process.communicate(timeout=60)[1]
         assert process.returncode == code
         (line,) = without_heartbeat(said).splitlines()
         step, resume = line.removeprefix("interrupted after step ").split(", saved. Resume: ")
@@ -527,7 +528,6 @@ def test_signals_save_and_the_printed_command_resumes(
         assert done < int(step) < config.n_steps
         program, *words = shlex.split(resume)
         assert program == "attractor"
-    assert start(words).wait(timeout=60) == 0
-    assert TrainConfig.from_dict(RunFolder.open(folder).config) == config
-    train(config, tmp_path / "whole", runtime)
-    assert same(newest_tensors(folder), newest_tensors(tmp_path / "whole"))
+    with started(words, folder.parent, fresh=False) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
