@@ -178,7 +178,7 @@ def test_a_record_with_a_changed_number_is_refused(study):
     record = StudyRecord.read(study)
     stored = json.loads(record.to_text())
     assert StudyRecord.from_dict(stored) == record
-    stored["cells"][0]["outcomes"][0]["summary"]["valid_loss"] = 1.0
+    stored["cells"][0]["shared"]["summary"]["valid_loss"]["_each"][0] = 1.0
     with pytest.raises(InputError, match="the record does not have the content that was stored"):
         StudyRecord.from_dict(stored)
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from attractor.files import sealed, sha256_of
+from attractor.files import plain, sealed, sha256_of
+from attractor.papers.ledger import read_record
+from attractor.runs.packed_record import packed
 from stress import kill_study
 from stress.commands import Ended, command, import_all, in_child, undrawn
 
@@ -92,6 +94,11 @@ def records(stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
         changed["cells"][0]["outcomes"][0].update(fields)
         return changed
 
+    def shared(**fields: Any) -> dict[str, Any]:
+        changed = packed(json.loads(json.dumps(stored)))
+        changed["cells"][0]["shared"].update(fields)
+        return changed
+
     return {
         "LaTeX on a second line": design(name="x\n\\immediate\\write18{touch executed}"),
         "LaTeX in a row": named("\\immediate\\write18{touch executed}"),
@@ -113,6 +120,9 @@ def records(stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
             summary={**stored["cells"][0]["outcomes"][0]["summary"], "device": "<script>alert(1)</script>"},
             key="<script>",
         ),
+        "a shared value of too few runs": shared(key={"_each": ["x"]}),
+        "a text for a shared summary": shared(summary="x"),
+        "a shared series of two lengths": shared(curve={"_at": [1, 2], "_values": [1.0]}),
     }
 
 
@@ -226,7 +236,7 @@ def check(root: Path, say: Any = print) -> int:
         judge(f"corpus with {what}", command(*words, folder=place), [], is_refused=True)
         n_files += 1
 
-    stored = {name: value for name, value in json.loads(stored_path.read_text()).items() if name != "checksum"}
+    stored = plain(read_record(stored_path).to_dict())
     for what, change in records(stored).items():
         (place / "hostile.json").write_text(json.dumps(sealed(change)))
         shutil.rmtree(place / "reported", ignore_errors=True)

@@ -134,5 +134,5 @@ def read_record(path: Path) -> StudyRecord:
         raise InputError(f"'{path}': {error}") from error
     except OSError as error:
         raise InputError(f"'{path}' must hold a study's record: {error.strerror}; check the path") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"'{path}' must hold a study's record, and is damaged; store it anew") from error

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from attractor.errors import InputError, LeftOutWarning
 from attractor.files import plain, seal_holds, sealed
+from attractor.runs import packed_record
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
 from attractor.runs.run_folder import RunFolder, read_sealed
@@ -261,12 +262,12 @@ class StudyRecord:
         return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
 
     def to_text(self) -> str:
-        """Return the record as it is stored: one line of JSON with a checksum."""
+        """Return the record as it is stored: one line of JSON in packed form, with a checksum."""
         return self._text
 
     @cached_property
     def _text(self) -> str:
-        content = sealed(plain(self.to_dict()))
+        content = sealed(packed_record.packed(plain(self.to_dict())))
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
     @classmethod
@@ -275,8 +276,13 @@ class StudyRecord:
             raise InputError(
                 "the record does not have the content that was stored (checksum); restore it or store it anew"
             )
-        if stored.get("format") != FORMAT:
-            raise InputError(f"format of a study's record must be {FORMAT}, got {stored.get('format')}")
+        if stored.get("format") == packed_record.FORMAT:
+            stored = packed_record.unpacked(stored)
+        elif stored.get("format") != FORMAT:
+            raise InputError(
+                f"format of a study's record must be {FORMAT} or {packed_record.FORMAT}, got {stored.get('format')}; "
+                "install the version of attractor that stored it"
+            )
         cells = tuple(
             Cell(
                 _in_single_lines(cell["row"]),
