@@ -6,13 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attractor.kernels.wide_products import widen_slow_products
+
 HALF_PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device | str, precision: str) -> AbstractContextManager[Any]:
     """Compute matrix products inside in this precision; in fp32 nothing is cast."""
     dtype = HALF_PRECISIONS.get(precision)
-    return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
+    if dtype is None:
+        return nullcontext()
+    widen_slow_products(dtype, device)
+    return torch.autocast(torch.device(device).type, dtype)
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:

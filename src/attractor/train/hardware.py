@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError
+from attractor.kernels.precision import HALF_PRECISIONS
+from attractor.kernels.wide_products import has_instructions
 from attractor.numerals import in_time
 from attractor.tasks import Batch
 from attractor.train.distributed import World
@@ -50,11 +52,12 @@ def resolve_device(name: str) -> torch.device:
 
 def slow_precision(precision: str, device: torch.device) -> str | None:
     """Say that this processor has no instructions for half precision, if that is so."""
-    known = {"bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported, "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported}
-    if device.type != "cpu" or precision not in known or known[precision]():
+    dtype = HALF_PRECISIONS.get(precision)
+    if device.type != "cpu" or dtype is None or has_instructions(dtype):
         return None
     return (
-        f"precision {precision} is slow here: this processor has no instructions for it, and fp32 is many times as fast"
+        f"precision {precision} gains no time here: this processor has no instructions for it, so products are "
+        "computed in fp32 and rounded"
     )
 
 

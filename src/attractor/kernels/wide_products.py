@@ -1,0 +1,63 @@
+"""Matrix products of half-precision arrays on a CPU that has no instructions for them.
+
+There torch multiplies number by number, which takes 16 to 35 times as long as in fp32 (LOG.md, 2026-11-28). Here the
+arrays are widened to fp32 and multiplied, and the result is rounded. Instructions for half precision do the same: they
+add up in fp32 and round at the end.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# All that `@`, `linear` and `einsum` come down to, in the forms that return, that write to `out`, and that add in place
+FORMS = tuple(f"{product}{form}" for product in ("mm", "bmm") for form in ("", ".out")) + tuple(
+    f"{product}{form}" for product in ("addmm", "baddbmm") for form in ("", ".out", "_")
+)
+
+
+def widen_slow_products(dtype: torch.dtype, device: torch.device | str) -> None:
+    """Widen matrix products of this half precision if they run on a CPU without instructions for them."""
+    if torch.device(device).type == "cpu" and not has_instructions(dtype):
+        widen_products(dtype)
+
+
+def has_instructions(dtype: torch.dtype) -> bool:
+    """Return whether this CPU has instructions for matrix products of this half precision."""
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@cache
+def widen_products(dtype: torch.dtype) -> torch.library.Library:
+    """Let torch compute matrix products of this half precision in fp32, on CPUs and for the rest of this process.
+
+    torch's kernels are replaced, because torch itself calls the products of a backward pass and of a compiled loss.
+    Products of all other types still reach the kernels that were there before.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    kernels = {form: torch.library.get_kernel(f"aten::{form}", "CPU") for form in FORMS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that kernels are replaced
+        for form in FORMS:
+            returning = kernels[form.removesuffix(".out").removesuffix("_")]
+            library.impl(form, _widened(form, kernels[form], returning, dtype), "CPU", with_keyset=True)
+    return library
+
+
+def _widened(form: str, plain: Any, returning: Any, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return the kernel that stands in for `plain`; `returning` is the form that returns a new array."""
+
+    def product(keys: Any, *arrays: Tensor, **options: Any) -> Tensor:
+        if arrays[0].dtype is not dtype:
+            kept: Tensor = plain.call_boxed(keys, *arrays, **options)
+            return kept
+        out = options.pop("out", arrays[0] if form.endswith("_") else None)
+        result: Tensor = returning.call_boxed(keys, *(array.float() for array in arrays), **options)
+        return result.to(dtype) if out is None else out.resize_(result.shape).copy_(result)
+
+    return product

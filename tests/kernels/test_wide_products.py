@@ -1,0 +1,103 @@
+"""Products of half-precision arrays equal those in fp32, rounded once; all other products are bit for bit as before."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from attractor.kernels import wide_products
+from attractor.kernels.precision import autocast
+from attractor.kernels.wide_products import FORMS, has_instructions, widen_products
+
+FORMS_OF_A_PRODUCT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "mm": lambda x, a, b: a[0] @ b[0],
+    "mm.out": lambda x, a, b: torch.mm(a[0], b[0], out=torch.empty_like(x[0])),
+    "bmm": lambda x, a, b: a @ b,
+    "bmm.out": lambda x, a, b: torch.bmm(a, b, out=torch.empty_like(x)),
+    "addmm": lambda x, a, b: torch.addmm(x[0], a[0], b[0], beta=0.5, alpha=2),
+    "addmm.out": lambda x, a, b: torch.addmm(x[0], a[0], b[0], beta=0.5, alpha=2, out=torch.empty_like(x[0])),
+    "addmm_": lambda x, a, b: x[0].clone().addmm_(a[0], b[0], beta=0.5, alpha=2),
+    "baddbmm": lambda x, a, b: torch.baddbmm(x, a, b, beta=0.5, alpha=2),
+    "baddbmm.out": lambda x, a, b: torch.baddbmm(x, a, b, beta=0.5, alpha=2, out=torch.empty_like(x)),
+    "baddbmm_": lambda x, a, b: x.clone().baddbmm_(a, b, beta=0.5, alpha=2),
+}
+OTHER_TYPES = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.float16)
+
+
+@pytest.fixture
+def widened() -> Iterator[None]:
+    """Products of bf16 are widened whatever this processor has, until the test ends."""
+    library = widen_products.__wrapped__(torch.bfloat16)
+    yield
+    library._destroy()
+
+
+def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    drawn = torch.Generator().manual_seed(0)
+    shapes = (3, 16, 24), (3, 16, 40), (3, 40, 24)
+    return tuple(torch.randint(-9, 10, shape, generator=drawn).to(dtype) for shape in shapes)  # type: ignore[return-value]
+
+
+def test_every_form_of_a_product_is_tested() -> None:
+    assert set(FORMS_OF_A_PRODUCT) == set(FORMS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("widened")
+def test_a_product_is_exact_but_for_one_rounding(form: str) -> None:
+    """Criterion: sums of products of small integers are exact in fp32, so only the result may be rounded."""
+    product = FORMS_OF_A_PRODUCT[form]
+    exact = product(*operands(torch.float64))
+    assert exact.bfloat16().double().ne(exact).any()  # or the rounding would not be tested
+    assert torch.equal(product(*operands(torch.bfloat16)), exact.bfloat16())
+
+
+def test_products_of_other_types_stay_as_they_were(request: pytest.FixtureRequest) -> None:
+    def results() -> list[Tensor]:
+        kinds = [dtype for dtype in OTHER_TYPES if dtype.is_floating_point]
+        return [
+            product(*operands(dtype))
+            for name, product in FORMS_OF_A_PRODUCT.items()
+            for dtype in (kinds if "add" in name else OTHER_TYPES)
+        ]
+
+    before = results()
+    request.getfixturevalue("widened")
+    assert all(
+        torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(before, results(), strict=True)
+    )
+
+
+@pytest.mark.usefixtures("widened")
+def test_gradients_and_mapped_products_are_widened_too() -> None:
+    _, a, b = operands(torch.bfloat16)
+    mapped = torch.vmap(torch.matmul)(a, b)
+    assert torch.equal(mapped, (a.float() @ b.float()).bfloat16())
+    linear = torch.nn.Linear(40, 24, bias=False).bfloat16()
+    linear(a).backward(torch.ones(3, 16, 24, dtype=torch.bfloat16))
+    ones = torch.ones(24, 48)
+    assert linear.weight.grad is not None
+    assert torch.equal(linear.weight.grad, (ones @ a.float().flatten(0, 1)).bfloat16())
+
+
+@pytest.mark.usefixtures("widened")
+def test_a_result_is_written_to_an_array_of_another_shape() -> None:
+    """torch resizes an empty `out`."""
+    _, a, b = operands(torch.bfloat16)
+    out = torch.empty(0, dtype=torch.bfloat16)
+    assert torch.mm(a[0], b[0], out=out) is out
+    assert torch.equal(out, a[0] @ b[0])
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_only_a_processor_without_instructions_widens(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr(wide_products, "widen_products", asked.append)
+    for precision in ("bf16", "fp16"):
+        monkeypatch.setattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", lambda: supported)
+    for precision in ("fp32", "bf16", "fp16"):
+        autocast("cpu", precision)
+    wide_products.widen_slow_products(torch.bfloat16, "cuda:1")
+    assert asked == ([] if supported else [torch.bfloat16, torch.float16])
+    assert has_instructions(torch.bfloat16) is has_instructions(torch.float16) is supported
