@@ -99,10 +99,11 @@ def test_each_second_belongs_to_the_part_that_took_it(
 
     monkeypatch.setattr(Learner, "__init__", slowed)
     monkeypatch.setattr(profiling, "WARM_UP", 1)
-    parts = profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1).parts
-    assert parts[part].forward >= 0.3
-    assert parts[part].backward >= 0.9
-    assert all(max(found.forward, found.backward) < 0.3 for name, found in parts.items() if name != part)
+    profile = profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1)
+    assert profile.parts[part].forward >= 0.3
+    assert profile.parts[part].backward >= 0.9
+    # Counted in another part as well, they would make the sum exceed the step.
+    assert profile.accounted_seconds == pytest.approx(profile.step_seconds, abs=0.3)
 
 
 def test_profiling_does_not_change_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

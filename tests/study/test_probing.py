@@ -2,7 +2,7 @@
 
 import io
 import re
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,24 +30,38 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     return jobs
 
 
-def lines_of(jobs: list[Job], probe: Probe) -> list[str]:
-    console = Console(file=io.StringIO(), width=200)
-    probe_runs(jobs, "penalty", probe, Runtime(device="cpu"), console)
-    assert isinstance(console.file, io.StringIO)
-    return [line for line in console.file.getvalue().splitlines() if "penalty of" in line]
+class Log(io.StringIO):
+    """A log that lets a probe wait for the line about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_line = threading.Event()
+
+    def write(self, text: str) -> int:
+        if "so far" in text:
+            self.has_line.set()
+        return super().write(text)
+
+
+def lines_of(jobs: list[Job], probe: Probe, log: Log) -> list[str]:
+    probe_runs(jobs, "penalty", probe, Runtime(device="cpu"), Console(file=log, width=200))
+    return [line for line in log.getvalue().splitlines() if "penalty of" in line]
 
 
 def test_a_log_names_the_run_that_is_measured_while_that_takes_long(
     finished: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Criterion: a run whose probe ends at once has no line, and a slow one has a line that counts the runs."""
-    monkeypatch.setattr(sign_of_life, "FIRST_SECONDS", 1.0)
+    log = Log()
 
     def probe(model: object, config: TrainConfig) -> dict[str, int]:
-        time.sleep(1.5 * config.seed)
+        if config.seed == 0:
+            monkeypatch.setattr(sign_of_life, "FIRST_SECONDS", 0.001)  # from here on, no run ends before its first line
+        else:
+            assert log.has_line.wait(60)
         return {"seed": config.seed}
 
-    (line,) = lines_of(finished, probe)
-    assert re.fullmatch(r"penalty of row seed 1, run 2 of 2: 1\d{3} ms so far", line)
+    (line,) = lines_of(finished, probe, log)
+    assert re.fullmatch(r"penalty of row seed 1, run 2 of 2: .+ so far", line)
     assert [probes_of(job) for job in finished] == [{"seed": seed, "done": ["penalty"]} for seed in (0, 1)]
-    assert lines_of(finished, probe) == []
+    assert lines_of(finished, probe, Log()) == []
