@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attractor import causal as causal_module
 from attractor.causal import Causal, load_causal
 from attractor.errors import InputError
 from attractor.hf.export import export_model
@@ -60,6 +61,15 @@ def test_our_models_are_recognised_as_ours(run: Path, llama: Path) -> None:
     assert (isinstance(ours.model, LanguageModel), ours.name, ours.trained_length) == (True, "run", 32)
     assert (isinstance(theirs.model, LanguageModel), theirs.name) == (False, "llama")
     assert next(theirs.model.parameters()).dtype == torch.bfloat16
+
+
+def test_weights_in_half_precision_are_multiplied_in_the_quickest_way(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[torch.dtype, torch.device]] = []
+    monkeypatch.setattr(causal_module, "widen_slow_products", lambda *given: asked.append(given))
+    load_causal(llama, CPU, dtype=torch.bfloat16)
+    assert asked == [(torch.bfloat16, CPU)]
 
 
 def test_a_name_on_the_hub_is_refused_at_once() -> None:

@@ -27,6 +27,7 @@ from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
 from attractor.kernels.precision import autocast
+from attractor.kernels.wide_products import widen_slow_products
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.task import TaskConfig
@@ -133,13 +134,16 @@ def load_causal(
     folder = Path(path).expanduser()
     config = described(folder)
     if "model_type" not in config:
-        return _of_run(folder, device, dtype, checkpoint)
-    if checkpoint != CHECKPOINTS[0]:
+        causal = _of_run(folder, device, dtype, checkpoint)
+    elif checkpoint != CHECKPOINTS[0]:
         raise InputError(f"checkpoint must be left out with a Hugging Face folder, got '{checkpoint}'; leave it out")
-    files_of(folder)  # refuses pickled weights, before transformers is asked
-    with without_progress_bars():
-        loader = _of_export if config["model_type"] == ATTRACTOR_TYPE else _of_hub
-        return loader(folder, device, dtype)
+    else:
+        files_of(folder)  # refuses pickled weights, before transformers is asked
+        with without_progress_bars():
+            loader = _of_export if config["model_type"] == ATTRACTOR_TYPE else _of_hub
+            causal = loader(folder, device, dtype)
+    widen_slow_products(next(causal.model.parameters()).dtype, device)  # outside autocast, the weights decide
+    return causal
 
 
 def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, checkpoint: str) -> Causal:

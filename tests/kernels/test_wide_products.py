@@ -81,6 +81,20 @@ def test_gradients_and_mapped_products_are_widened_too() -> None:
     assert torch.equal(linear.weight.grad, (ones @ a.float().flatten(0, 1)).bfloat16())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # the compiler's own
+@pytest.mark.usefixtures("widened")
+def test_compiled_products_are_widened_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: torch's compiler calls the product, which it does not write itself, and gets the widened one."""
+    widths: list[torch.dtype] = []
+    to_float = Tensor.float
+    monkeypatch.setattr(Tensor, "float", lambda x: widths.append(x.dtype) or to_float(x))
+    _, a, b = operands(torch.bfloat16)
+    compiled = torch.compile(lambda a, b: (a @ b).relu(), dynamic=False)
+    assert torch.equal(compiled(a, b), (a.double() @ b.double()).bfloat16().relu())
+    assert widths == [torch.bfloat16, torch.bfloat16]
+
+
 @pytest.mark.usefixtures("widened")
 def test_a_result_is_written_to_an_array_of_another_shape() -> None:
     """torch resizes an empty `out`."""

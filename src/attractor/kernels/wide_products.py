@@ -20,16 +20,18 @@ FORMS = tuple(f"{product}{form}" for product in ("mm", "bmm") for form in ("", "
 
 
 def widen_slow_products(dtype: torch.dtype, device: torch.device | str) -> None:
-    """Widen matrix products of this half precision if they run on a CPU without instructions for them."""
+    """Widen matrix products of this type if they are to run on a CPU without instructions for it."""
     if torch.device(device).type == "cpu" and not has_instructions(dtype):
         widen_products(dtype)
 
 
 def has_instructions(dtype: torch.dtype) -> bool:
-    """Return whether this CPU has instructions for matrix products of this half precision."""
-    if dtype is torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Return whether this CPU has instructions for matrix products of this type."""
+    ask = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }.get(dtype)
+    return ask is None or bool(ask())
 
 
 @cache
