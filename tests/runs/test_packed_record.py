@@ -13,7 +13,7 @@ from attractor.runs.packed_record import FORMAT, packed, unpacked
 from attractor.runs.study_record import StudyRecord
 from invented_records import losses, record
 
-NAMES = st.sampled_from(["a", "b", "c", "d"])
+NAMES = st.sampled_from(["a", "b", "_at", "_values", "_each", "__each"])  # some of them those of the packed form
 STEPS = st.lists(st.integers(0, 3), max_size=3)  # growing, equal or falling
 NUMBERS = st.none() | st.booleans() | st.integers(0, 1) | st.sampled_from([0.0, 0.5, 1.0])
 VALUES = st.recursive(

@@ -5,7 +5,7 @@ holds every name that all its runs have, with the value that they share or with 
 Each run keeps the names that not all have. Packing moves these behind the others, and changes nothing else.
 
 A series, which is a list of pairs of a growing step and a value, becomes `{"_at": [steps], "_values": [values]}`, since
-runs measured at the same steps share the first list. No run may have a dictionary with just the names of either kind.
+runs measured at the same steps share the first list. A run's own names that begin with an underscore get another one.
 """
 
 import json
@@ -69,7 +69,7 @@ def _joined(shared: Any, run: Any, place: int) -> Any:
 
 def _in_two_lists(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _in_two_lists(item) for name, item in value.items()}
+        return {f"_{name}" if name.startswith("_") else name: _in_two_lists(item) for name, item in value.items()}
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return value
     steps = [step for step, _ in value]
@@ -82,4 +82,4 @@ def _in_pairs(value: Any) -> Any:
         return value
     if value.keys() == {AT, VALUES}:
         return [[step, item] for step, item in zip(value[AT], value[VALUES], strict=True)]
-    return {name: _in_pairs(item) for name, item in value.items()}
+    return {name[1:] if name.startswith("_") else name: _in_pairs(item) for name, item in value.items()}
