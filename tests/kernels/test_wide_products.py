@@ -69,6 +69,24 @@ def test_products_of_other_types_stay_as_they_were(request: pytest.FixtureReques
     )
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_arrays_of_several_types_are_refused_as_before(form: str, request: pytest.FixtureRequest) -> None:
+    x, a, b = operands(torch.bfloat16)
+
+    def refusals() -> list[str]:
+        refused = []
+        for arrays in ((x, a, b.float()), (x.float(), a, b)):
+            if form not in ("mm", "bmm") or arrays[0].dtype is x.dtype:  # these do not use the first array
+                with pytest.raises(RuntimeError) as caught:
+                    FORMS_OF_A_PRODUCT[form](*arrays)
+                refused.append(str(caught.value))
+        return refused
+
+    before = refusals()
+    request.getfixturevalue("widened")
+    assert refusals() == before
+
+
 @pytest.mark.usefixtures("widened")
 def test_gradients_and_mapped_products_are_widened_too() -> None:
     _, a, b = operands(torch.bfloat16)

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# All that `@`, `linear` and `einsum` come down to, in the forms that return, that write to `out`, and that add in place
-FORMS = tuple(f"{product}{form}" for product in ("mm", "bmm") for form in ("", ".out")) + tuple(
-    f"{product}{form}" for product in ("addmm", "baddbmm") for form in ("", ".out", "_")
-)
+# What `@`, `linear` and `einsum` come down to. A form returns the result, writes it to `out` or adds it in place (`_`).
+FORMS = ("mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_")
 
 
 def widen_slow_products(dtype: torch.dtype, device: torch.device | str) -> None:
@@ -55,10 +53,11 @@ def _widened(form: str, plain: Any, returning: Any, dtype: torch.dtype) -> Calla
     """Return the kernel that stands in for `plain`; `returning` is the form that returns a new array."""
 
     def product(keys: Any, *arrays: Tensor, **options: Any) -> Tensor:
-        if arrays[0].dtype is not dtype:
-            kept: Tensor = plain.call_boxed(keys, *arrays, **options)
+        out = options.get("out", arrays[0] if form.endswith("_") else None)
+        if any(array.dtype is not dtype for array in (*arrays, *([] if out is None else [out]))):
+            kept: Tensor = plain.call_boxed(keys, *arrays, **options)  # refuses arrays of several types
             return kept
-        out = options.pop("out", arrays[0] if form.endswith("_") else None)
+        options.pop("out", None)
         result: Tensor = returning.call_boxed(keys, *(array.float() for array in arrays), **options)
         return result.to(dtype) if out is None else out.resize_(result.shape).copy_(result)
 
