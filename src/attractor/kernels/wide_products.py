@@ -1,6 +1,6 @@
 """Matrix products of half-precision arrays on a CPU that has no instructions for them.
 
-There torch multiplies number by number, which takes 16 to 35 times as long as in fp32 (LOG.md, 2026-11-28). Here the
+There torch multiplies number by number, which takes 14 to 36 times as long as in fp32 (LOG.md, 2026-11-28). Here the
 arrays are widened to fp32 and multiplied, and the result is rounded. Instructions for half precision do the same: they
 add up in fp32 and round at the end.
 """
