@@ -12,6 +12,7 @@ import pytest
 
 from attractor.claims.comparisons import Control, Pair
 from attractor.claims.rules import (
+    Contrast,
     Costs,
     Counts,
     Differs,
@@ -46,7 +47,7 @@ ROOT = Path(__file__).parents[2]
 STUDIES = {path.stem: load_study(path) for path in sorted((ROOT / "studies").glob("*.py"))}
 BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
-    *(f"C{n}" for n in range(1, 19)),
+    *(f"C{n}" for n in range(1, 21)),
     *(f"F{n}" for n in range(1, 13)),
     *(f"L{n}" for n in range(1, 12)),
     *(f"J{n}" for n in range(1, 11)),
@@ -80,6 +81,44 @@ def test_a_statement_names_a_row_whose_runs_equal_those_of_another_row() -> None
     assert of_plain.statement == "MLA QuacK below MLA"
 
 
+INTERACTION = Contrast(Pair("rival", "standard", -0.02, 0.01), (("rich", 1.0), ("poor", -1.0)), looks=(4, 8))
+
+
+def of_leads(rich: float, poor: float, n: int = 8) -> StudyRecord:
+    """Return a record in which a rival leads by these losses in two columns."""
+    leads = {"rich": rich, "poor": poor}
+    cells = {("standard", column): losses(1.6, n) for column in leads}
+    cells |= {("rival", column): losses(1.6 - lead, n, noise=-1.0) for column, lead in leads.items()}
+    cells["rival", "poor"] = losses(1.6 - poor, n, noise=0.5)
+    return record(cells)
+
+
+@pytest.mark.parametrize(
+    ("rich", "poor", "n", "status", "says"),
+    [
+        (0.03, 0.0, 8, "holds", "shown with 8 pairs"),
+        (0.03, 0.0, 4, "holds", "shown with 4 pairs"),
+        (0.03, 0.0, 7, "holds", "shown with 4 pairs"),  # between two looks the earlier one counts
+        (0.03, 0.0, 3, "unclear", "3 pairs, but the first look is planned at 4"),
+        (0.03, 0.03, 8, "fails", "shown to be less than the margin"),  # a lead in both columns is no interaction
+        (0.0, 0.03, 8, "fails", "shown to be less than the margin"),
+        (0.005, 0.0, 4, "unclear", "the next look may decide"),
+    ],
+)
+def test_a_contrast_compares_leads_between_columns(rich: float, poor: float, n: int, status: str, says: str) -> None:
+    (part,) = INTERACTION.parts(of_leads(rich, poor, n))
+    assert (part.status, says in part.reason) == (status, True), part.reason
+    if n >= INTERACTION.looks[0]:
+        assert part.interval is not None
+        assert part.interval.mean == pytest.approx(poor - rich, abs=1e-9)
+
+
+def test_a_contrast_needs_every_column() -> None:
+    there = {(row, "rich"): losses(1.6) for row in ("standard", "rival")}
+    (part,) = INTERACTION.parts(record(there))
+    assert part.status == "not run"
+
+
 def test_every_claim_occurs_once_and_in_order() -> None:
     assert [claim.id for claim in CLAIMS] == IDS
     assert all(claim.statement and claim.published for claim in CLAIMS)
@@ -97,6 +136,8 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
     """Yield every row and column that a rule uses."""
     if isinstance(part, StableAtMore):
         yield from itertools.product((part.pair.of, part.pair.against), part.columns)
+    elif isinstance(part, Contrast):
+        yield from itertools.product((part.pair.of, part.pair.against), dict(part.weights))
     elif isinstance(part, Control):
         yield from ((row, "") for row in (part.row, part.against))
     elif isinstance(part, Pair):

@@ -34,7 +34,7 @@ from attractor.claims.rules import (
 from attractor.claims.verdicts import AllOf, conjunction, figure
 from attractor.papers import CLAIMS
 from attractor.papers.claim import BYTES_PER_TOKEN
-from attractor.papers.coupled_qk import SMALL
+from attractor.papers.coupled_qk import REPETITION, SMALL
 from attractor.papers.logit_control import FIRST_ORDER
 from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
@@ -681,7 +681,7 @@ PLACES = {
         ItrSA_spectral_1e-4 AKOrN_spectral_1e-2 ItrSA_E-multi_1e-2
         no_injection starts_as_its_stimulus coupled-symplectic uninformative_slow_path""",
     **dict.fromkeys(("1e-3", "3e-3", "1e-2", "3e-2"), "standard psiqrh psiqrh_without_phase"),
-    **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous"), "standard coupled-hamiltonian"),
+    **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous", *REPETITION), "standard coupled-hamiltonian"),
     **dict.fromkeys(("learned", "rope", "easy", "medium", "hard"), "standard coupled-hamiltonian"),
     **dict.fromkeys(("SST-2", "MNLI", "QNLI", "small", "large"), "standard coupled-hamiltonian"),
     **dict.fromkeys(

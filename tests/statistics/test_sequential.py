@@ -1,5 +1,6 @@
 """A sequential test with a look after every pair keeps its error rate, and has power against true differences."""
 
+import itertools
 import math
 
 import numpy as np
@@ -19,6 +20,10 @@ def decisions(plan, draws):
         looks = (plan.look(row[:n]) for n in range(1, plan.n_max + 1))
         found.append(next(decision for decision in looks if decision.final))
     return found
+
+
+def all_looks(n_max):
+    return tuple(range(2, n_max + 1))
 
 
 def share(found, *outcomes):
@@ -46,7 +51,7 @@ def some_look_rejects(n_max, alpha, n_draws):
     `Sequential`, computed for many rows at once."""
     draws = draw(n_max, n_draws=n_draws, seed=7)
     rejected = np.zeros(n_draws, dtype=bool)
-    for n, nominal in enumerate(nominal_levels(alpha, n_max).difference, start=2):
+    for n, nominal in enumerate(nominal_levels(alpha, all_looks(n_max)).difference, start=2):
         unit = mean_interval(np.arange(n), 1 - nominal).half_width / np.std(np.arange(n), ddof=1)
         rejected |= np.abs(draws[:, :n].mean(1)) > unit * draws[:, :n].std(1, ddof=1)
     return rejected.mean()
@@ -116,10 +121,33 @@ def test_the_intervals_of_all_looks_hold_jointly():
     assert plan.look(draws[0]).interval.level == 0.9
 
 
+@pytest.mark.parametrize("looks", [(4, 8, 16), (6, 12), (12,)])
+def test_planned_looks_err_at_most_at_alpha_and_decide_nothing_between(looks):
+    """Criterion: fewer looks allow each a higher level, and pairs after a look change nothing until the next one."""
+    plan = Sequential(0.1, 0.0, looks[-1], looks=looks)
+    draws = draw(looks[-1])
+    assert 0.07 < share(decisions(plan, draws), "better", "worse") < 0.1 + three_errors(0.1, 1000)
+    alone, among_all = (nominal_levels(0.1, some).difference[-1] for some in (looks, all_looks(looks[-1])))
+    assert alone > among_all
+    for row in draws[:20]:
+        for first, second in itertools.pairwise((*looks, looks[-1] + 1)):
+            assert all(plan.look(row[:n]) == plan.look(row[:first]) for n in range(first, second))
+    assert len(looks) > 1 or alone == pytest.approx(0.1, abs=0.003)
+
+
+@pytest.mark.parametrize("looks", [(1, 8), (4, 4, 8), (8, 4), (4, 6), (4, 9)])
+def test_looks_rise_and_end_with_the_last_pair(looks):
+    with pytest.raises(InputError, match="looks must be rising numbers of pairs from 2 up that end with 8"):
+        Sequential(0.1, 0.0, 8, looks=looks)
+
+
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
 @pytest.mark.parametrize("n_max", [2, 5, 20])
 def test_levels_rise_with_the_degrees_of_freedom_between_bonferronis_and_alpha(alpha, n_max):
-    for levels in (nominal_levels(alpha, n_max).difference, nominal_levels(alpha, n_max).equivalence):
+    for levels in (
+        nominal_levels(alpha, all_looks(n_max)).difference,
+        nominal_levels(alpha, all_looks(n_max)).equivalence,
+    ):
         assert len(levels) == n_max - 1
         assert levels == pytest.approx(levels[0] * np.arange(1, n_max))
         assert sum(levels) >= alpha * (1 - 1e-9)
@@ -127,7 +155,7 @@ def test_levels_rise_with_the_degrees_of_freedom_between_bonferronis_and_alpha(a
 
 
 def test_an_alpha_too_small_to_simulate_falls_back_on_bonferroni():
-    assert sum(nominal_levels(1e-6, 5).difference) == pytest.approx(1e-6)
+    assert sum(nominal_levels(1e-6, all_looks(5)).difference) == pytest.approx(1e-6)
 
 
 def test_a_single_look_is_the_t_test_and_tost():

@@ -7,6 +7,9 @@ single comparison would decide a rule, Holm's correction covers all comparisons 
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
     Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05) and the premises
                  hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
+    Contrast     compares the difference of two rows between columns: an interaction. It holds where the weighted sum of
+                 the columns' differences is shown in the claimed direction, and fails where it is shown to reach less
+                 than the margin in that direction. Looks are planned, and their levels are those of the sequential test
     Steadier     holds where the 95% interval of a ratio of standard deviations lies below 1 and the test of Brown and
                  Forsythe, which needs no normal distribution, agrees; fails where the interval lies above 1, or
                  where it excludes even a quarter of the published reduction (on the logarithmic scale)
@@ -53,6 +56,7 @@ from attractor.statistics.equivalence import paired_equivalence, welch_equivalen
 from attractor.statistics.intervals import mean_estimate, mean_interval, summary
 from attractor.statistics.multiplicity import holm
 from attractor.statistics.power import POWER, pairs_needed
+from attractor.statistics.sequential import Sequential
 from attractor.statistics.spread import brown_forsythe, spread_ratio
 from attractor.statistics.t_tests import paired_t_test, welch
 
@@ -171,6 +175,64 @@ class Equivalent(Rule):
         """Name the premises that are not shown: without any effect of coupling, equal step counts say nothing."""
         missing = [part for premise in self.premises for part in premise.parts(record) if part.status != "holds"]
         return "; ".join(f"{part.statement} ({part.reason})" for part in missing)
+
+
+@dataclass(frozen=True)
+class Contrast(Rule):
+    """A difference of two rows that depends on the column, by a sum over columns c, seed by seed:
+
+    d_s = sum over c of weight_c (x_sc(of) - x_sc(against))                                                  (1)
+
+    `pair` has the claimed sum as its effect, and the margin.
+    """
+
+    pair: Pair
+    weights: tuple[tuple[str, float], ...]  # by column
+    looks: tuple[int, ...]  # numbers of pairs at which the sum is judged; the last ends the study
+    quantity: Quantity = LOSS
+
+    @property
+    def words(self) -> str:
+        less = f"fails where less than {_margin(self.pair.margin, self.quantity)} is shown"
+        return f"{self.quantity.name}: {self._statement}; {less}; looks at {', '.join(map(str, self.looks))} pairs"
+
+    @property
+    def _statement(self) -> str:
+        columns = " ".join(f"{weight:+g} ({column})" for column, weight in self.weights)
+        return (
+            f"{self.pair.of} - {self.pair.against} summed as {columns} {'below' if self.pair.effect < 0 else 'above'} 0"
+        )
+
+    def parts(self, record: StudyRecord) -> list[Statement]:
+        compared = [compare(record, self.quantity, replace(self.pair, column=column)) for column, _ in self.weights]
+        seeds = sorted(set.intersection(*(set(of_column.differences) for of_column in compared)))
+        sums = {  # (1)
+            seed: sum(w * c.differences[seed] for (_, w), c in zip(self.weights, compared, strict=True))
+            for seed in seeds
+        }
+        obstacles = [of_column.obstacle for of_column in compared if of_column.obstacle is not None]
+        part = _measured(self._statement, Compared(sums, obstacles[0] if obstacles else None), self.quantity)
+        if obstacles:
+            return [part]
+        if len(seeds) < self.looks[0]:
+            return [replace(part, reason=f"{len(seeds)} pairs, but the first look is planned at {self.looks[0]} pairs")]
+        return [self._judged(part, list(sums.values())[: self.looks[-1]])]
+
+    def _judged(self, part: Statement, sums: Sequence[float]) -> Statement:
+        plan = Sequential(LEVEL, 0.0, self.looks[-1], looks=self.looks)
+        interval = self.quantity.shown(plan.look(sums).interval)
+        assert interval.low is not None
+        assert interval.high is not None
+        part = replace(part, interval=interval, ours=figure(interval, self.quantity.unit), n=interval.n)
+        sign = 1 if self.pair.effect > 0 else -1
+        least, most = sorted((sign * interval.low, sign * interval.high))
+        seen = f"with {interval.n} pairs, at a level corrected for {len(self.looks)} planned looks"
+        if most < self.pair.margin:
+            return replace(part, status="fails", reason=f"shown to be less than the margin {seen}")
+        if least > 0:
+            return replace(part, status="holds", reason=f"shown {seen}")
+        left = "the next look may" if interval.n < self.looks[-1] else "a further study would have to"
+        return replace(part, reason=f"not shown {seen}; {left} decide")
 
 
 @dataclass(frozen=True)

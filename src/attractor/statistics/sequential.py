@@ -1,9 +1,9 @@
-"""Test after every new pair of seeds, stop as soon as the answer is clear, and keep the error rate at alpha.
+"""Test at planned looks, stop as soon as the answer is clear, and keep the error rate over all looks at alpha.
 
-At each look n = 2 .. N the t test of the first n differences has the p value p_n. Testing at alpha every time would err
-far more often than alpha. So look n is allowed the nominal level
+At each look, which by default are all n = 2 .. N, the t test of the first n differences has the p value p_n. Testing at
+alpha every time would err far more often than alpha. So look n is allowed the nominal level
 
-    a_n = c w_n,   w_n = (n - 1) / sum of (m - 1) over m = 2 .. N                                           (1)
+    a_n = c w_n,   w_n = (n - 1) / sum of (m - 1) over all looks m                                          (1)
 
 with one number c for all looks, such that
 
@@ -11,7 +11,7 @@ with one number c for all looks, such that
 
 where there is no difference. That probability depends on nothing unknown: t statistics of normal differences change
 with neither their mean (once the truth is subtracted) nor their spread, so the minimum in (2) has one distribution for
-given N, and c is its alpha quantile. c is read off simulated paths at an order statistic three binomial standard
+given looks, and c is its alpha quantile. c is read off simulated paths at an order statistic three binomial standard
 deviations below the quantile, and never below c = alpha, which is Bonferroni's inequality and needs no simulation.
 By (2), for any true difference, the repeated confidence intervals
 
@@ -28,7 +28,9 @@ n = 2, where t has such tails that next to nothing can be shown. Limits: N = 2 i
 which errs less; differences that are not normal are as safe as the t test is for them.
 """
 
+import itertools
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -36,7 +38,7 @@ from typing import Literal
 import numpy as np
 
 from attractor.errors import InputError, require, require_count
-from attractor.statistics.intervals import Interval, Values, mean_interval
+from attractor.statistics.intervals import Interval, Values, as_array, mean_interval
 from attractor.statistics.power import require_error_rate
 
 SequentialOutcome = Literal["better", "worse", "no relevant difference", "go on", "undecided at the end"]
@@ -58,7 +60,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Levels:
-    """The nominal levels of looks 2 .. N: two-sided for a difference, one-sided for equivalence."""
+    """The nominal levels of the looks in order: two-sided for a difference, one-sided for equivalence."""
 
     difference: tuple[float, ...]
     equivalence: tuple[float, ...]
@@ -76,6 +78,9 @@ class Sequential:
     margin: float
     n_max: int
     better: Literal["lower", "higher"] = "lower"
+    looks: tuple[
+        int, ...
+    ] = ()  # numbers of pairs at which the plan looks, the last of them n_max; none: at all from 2 up
 
     def __post_init__(self) -> None:
         require_error_rate(self.alpha)
@@ -83,56 +88,66 @@ class Sequential:
             raise InputError(f"margin must be zero or more: {self.margin}; 0 never stops for equivalence")
         require_count("n_max", self.n_max, least=2, next_step="one pair gives no interval")
         require(self.better in ("lower", "higher"), "better", "'lower' or 'higher'", self.better)
+        looks = self.looks or tuple(range(2, self.n_max + 1))
+        rising = looks[0] >= 2 and all(a < b for a, b in itertools.pairwise(looks)) and looks[-1] == self.n_max
+        require(rising, "looks", f"rising numbers of pairs from 2 up that end with {self.n_max}", looks, "as 4 8 16")
+        object.__setattr__(self, "looks", looks)
 
     def look(self, differences: Values) -> Decision:
-        """Judge all differences so far. "No relevant difference" precedes "better" and "worse" where both hold."""
+        """Judge all differences so far. "No relevant difference" precedes "better" and "worse" where both hold.
+
+        Between two looks the differences up to the earlier one count, so that nothing is decided at a look too many.
+        """
         n = len(differences)
         if n > self.n_max:
             raise InputError(f"n_max must be at least the number of pairs: {self.n_max} < {n}; plan for more pairs")
         interval = mean_interval(differences, 1 - self.alpha)
         if not math.isfinite(interval.mean):
             return Decision("undecided at the end", interval)  # no further pair would mend it
-        if n == 1:
+        if n < self.looks[0]:
             return Decision("go on", interval)
-        levels = nominal_levels(self.alpha, self.n_max)
-        interval = _at(differences, levels.difference[n - 2], 1 - self.alpha)
-        narrow = _at(differences, 2 * levels.equivalence[n - 2], 1 - 2 * self.alpha)
+        levels = nominal_levels(self.alpha, self.looks)
+        place = bisect_right(self.looks, n) - 1
+        n = self.looks[place]
+        differences = as_array(differences)[:n]
+        interval = _at(differences, levels.difference[place], 1 - self.alpha)
+        narrow = _at(differences, 2 * levels.equivalence[place], 1 - 2 * self.alpha)
         assert narrow.low is not None
         assert narrow.high is not None
         # Differences without spread tell no more than their signs, unless they are those of equal runs.
         signs = 0.5**n if interval.half_width == 0 and interval.mean else 0.0
         within = -self.margin < narrow.low and narrow.high < self.margin
-        if within and signs <= levels.equivalence[n - 2]:
+        if within and signs <= levels.equivalence[place]:
             return Decision("no relevant difference", interval)
-        if interval.excludes_zero and 2 * signs <= levels.difference[n - 2]:
+        if interval.excludes_zero and 2 * signs <= levels.difference[place]:
             return Decision("better" if (interval.mean < 0) == (self.better == "lower") else "worse", interval)
         return Decision("go on" if n < self.n_max else "undecided at the end", interval)
 
 
 @cache
-def nominal_levels(alpha: float, n_max: int) -> Levels:
-    """Return the nominal levels (1), with c from (2)."""
-    freedom = np.arange(1, n_max)
+def nominal_levels(alpha: float, looks: tuple[int, ...]) -> Levels:
+    """Return the nominal levels (1) of these looks, with c from (2)."""
+    freedom = np.array(looks) - 1
     weights = freedom / freedom.sum()
-    two_sided, one_sided = _smallest_p_values(n_max)
+    two_sided, one_sided = _smallest_p_values(looks)
     return Levels(*(tuple(float(level) for level in _quantile(p, alpha) * weights) for p in (two_sided, one_sided)))
 
 
 @cache
-def _smallest_p_values(n_max: int) -> tuple[np.ndarray, np.ndarray]:
+def _smallest_p_values(looks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return min_n p_n / w_n of simulated paths without a difference, sorted, for two-sided and one-sided tests."""
     from scipy.special import stdtr
 
-    rng = np.random.default_rng(n_max)
+    rng = np.random.default_rng(looks[-1])
     mean, squares = np.zeros((2, N_PATHS))
     two_sided, one_sided = np.full((2, N_PATHS), np.inf)
-    all_freedom = n_max * (n_max - 1) / 2
-    for n in range(1, n_max + 1):
+    all_freedom = sum(looks) - len(looks)
+    for n in range(1, looks[-1] + 1):
         new = rng.standard_normal(N_PATHS)
         from_old_mean = new - mean
         mean += from_old_mean / n
         squares += from_old_mean * (new - mean)  # about the mean of now, without cancellation
-        if n > 1:
+        if n in looks:
             p = stdtr(n - 1, mean * np.sqrt(n * (n - 1) / squares))
             weight = (n - 1) / all_freedom
             np.minimum(one_sided, p / weight, out=one_sided)
