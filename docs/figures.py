@@ -27,9 +27,9 @@ from attractor.papers.ledger import read_record
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
-from attractor.statistics.intervals import paired_difference
 from attractor.study.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
 from attractor.train.parts import forward_flops
+from attractor.verdict.intervals import paired_difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

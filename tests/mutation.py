@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant("analysis/sink.py", "weights[..., 1:, 0]", "weights[..., 0, 1:]", "the sink is read from the first row"),
     Mutant(
-        "statistics/intervals.py",
+        "verdict/intervals.py",
         "error, moments.n - 1, moments.n",
         "error, moments.n, moments.n",
         "a mean has one degree of freedom too many",

@@ -25,11 +25,11 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "kernels": set(),
     "analysis": set(),
     "equilibrium": set(),
-    "statistics": set(),
-    "runs": {"statistics", "files"},
-    "claims": {"runs", "statistics"},
+    "verdict": set(),
+    "runs": {"verdict", "files"},
+    "claims": {"runs", "verdict"},
     "papers": {"claims", "runs"},
-    "evidence": {"claims", "runs", "statistics"},
+    "evidence": {"claims", "runs", "verdict"},
     "former_names": set(),
     "corpus": {"console_table", "files", "numerals", "sign_of_life"},
     "tasks": {"corpus", "fields"},
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "corpus",
         "tasks",
         "runs",
-        "statistics",
+        "verdict",
         "kernels",
         "taps",
         "files",
@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "causal",
         "corpus",
         "claims",
-        "statistics",
+        "verdict",
         "models",
         "tasks",
         "train",
@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "control",
         "corpus",
         "runs",
-        "statistics",
+        "verdict",
         "hf",
         "models",
         "report",
@@ -100,7 +100,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "fields",
         "sign_of_life",
     },
-    "report": {"console_table", "claims", "runs", "statistics", "papers", "numerals", "files"},
+    "report": {"console_table", "claims", "runs", "verdict", "papers", "numerals", "files"},
     "study": {
         "kernels",
         "train",
@@ -150,7 +150,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "numerals",
     },
     "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
-    "results": {"attention", "runs", "statistics", "models", "papers", "report", "study", "train"},
+    "results": {"attention", "runs", "verdict", "models", "papers", "report", "study", "train"},
     "cli": ANYTHING,
     "__main__": ANYTHING,
     "__init__": ANYTHING,
@@ -239,7 +239,7 @@ def test_files_import_one_another_without_circles() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in FILES if place(file).startswith(("claims", "report", "runs", "statistics"))], ids=place
+    "file", [file for file in FILES if place(file).startswith(("claims", "report", "runs", "verdict"))], ids=place
 )
 def test_results_are_read_without_torch(file: Path) -> None:
     heavy = sorted(name for name in imports(file) if name.split(".")[0] == "torch")

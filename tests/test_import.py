@@ -129,7 +129,7 @@ def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["claims", "equilibrium", "report", "runs", "solving", "statistics", "study", "tasks", "train"]
+    "room", ["claims", "equilibrium", "report", "runs", "solving", "verdict", "study", "tasks", "train"]
 )
 def test_a_room_is_imported_when_it_is_first_named(room: str) -> None:
     found = getattr(attractor, room)
@@ -151,7 +151,7 @@ def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
 def test_names_of_the_former_room_of_evidence_still_import_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match="attractor.evidence became attractor.runs"):
         reload(attractor.evidence)
-    assert attractor.evidence.mean_interval is attractor.statistics.mean_interval
+    assert attractor.evidence.mean_interval is attractor.verdict.mean_interval
     assert attractor.evidence.RunFolder is attractor.runs.RunFolder
 
 

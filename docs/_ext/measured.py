@@ -31,7 +31,7 @@ from attractor.report.ledger import HEADINGS, cells
 from attractor.report.study_table import console_tables, results
 from attractor.report.table import UNKNOWN
 from attractor.runs.study_record import Cell, StudyRecord
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 RESULTS = Path(__file__).parents[2] / "results"
 COST_HEADINGS = ("mechanism", "parameters", "forward", "step", "peak memory")

@@ -49,10 +49,10 @@ _ROOMS = (
     "runs",
     "scoring",
     "solving",
-    "statistics",
     "study",
     "tasks",
     "train",
+    "verdict",
 )
 _MODULE_OF = {
     "RunResult": "attractor.results",

@@ -3,7 +3,7 @@
 from warnings import warn
 
 from attractor.runs import RunFolder, config_differences, config_hash, dotted_fields, environment, find_runs
-from attractor.statistics import Interval, mean_interval, paired_difference, smallest_detectable
+from attractor.verdict import Interval, mean_interval, paired_difference, smallest_detectable
 
 __all__ = [
     "Interval",

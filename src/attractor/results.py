@@ -25,9 +25,9 @@ from attractor.report.study_table import console_tables
 from attractor.runs.quantity import Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, stored_loss_unit, study_runs
-from attractor.statistics.intervals import mean_interval
 from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
 from attractor.train.config import TrainConfig
+from attractor.verdict.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -38,9 +38,9 @@ from attractor.papers.coupled_qk import REPETITION, SMALL
 from attractor.papers.logit_control import FIRST_ORDER
 from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
-from attractor.statistics.equivalence import paired_equivalence
-from attractor.statistics.intervals import summary
-from attractor.statistics.power import pairs_needed
+from attractor.verdict.equivalence import paired_equivalence
+from attractor.verdict.intervals import summary
+from attractor.verdict.power import pairs_needed
 from invented_records import OWN, losses, record
 
 LEAD = Pair("coupled", "standard", effect=-0.08, margin=0.02)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from attractor.hf.card import Exported, escaped, model_card, plain
 from attractor.runs.run_folder import RunFolder
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 TEXT = Exported("a-model", step=10, has_tokenizer=True)
 

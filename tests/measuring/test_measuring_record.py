@@ -17,7 +17,7 @@ from attractor.measuring.figures import _curve
 from attractor.measuring.page import render, write_page
 from attractor.measuring.record import OF_HEADS, OF_STREAM
 from attractor.measuring.table import table_of, with_interval
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 ABOUT = {"text": "a.txt", "n_parameters": 1000, "dtype": "float32", "device": "cpu"}
 NAME = '<script>alert("$x$")</script>'

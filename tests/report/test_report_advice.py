@@ -9,7 +9,7 @@ import pytest
 
 from attractor.claims.pilot import Pilot
 from attractor.report.advice import Advice, Cost, PilotSetting, in_markdown, write_advice
-from attractor.statistics.power import pairs_needed
+from attractor.verdict.power import pairs_needed
 
 COSTS = {
     "standard": Cost(127_000, 31_000.0, 94_000_000),

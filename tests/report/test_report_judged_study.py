@@ -15,7 +15,7 @@ from attractor.report.judged_study import JudgedStudy, parameters_apart
 from attractor.report.study_table import tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
-from attractor.statistics.power import power_of_pairs
+from attractor.verdict.power import power_of_pairs
 
 RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")

@@ -20,7 +20,7 @@ from attractor.report.panels import spread
 from attractor.report.study_figure import _in_short, pictures
 from attractor.report.study_report import write_report
 from attractor.runs.study_record import StudyRecord
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

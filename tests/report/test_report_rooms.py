@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "attractor"
 def test_no_package_of_results_imports_torch():
     """Results can be read on a machine without torch. The test stubs the package `attractor` itself, which imports the
     layers."""
-    packages = ("runs", "statistics", "claims", "report")
+    packages = ("runs", "verdict", "claims", "report")
     paths = [path for package in packages for path in sorted((SOURCE / package).glob("*.py"))]
     names = [".".join(("attractor", path.parent.name, path.stem)).removesuffix(".__init__") for path in paths]
     script = f"""

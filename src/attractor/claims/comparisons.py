@@ -14,7 +14,7 @@ from typing import Literal
 from attractor.claims.sensitivity import control_gap
 from attractor.runs.quantity import LOSS, LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
-from attractor.statistics.intervals import seed_differences
+from attractor.verdict.intervals import seed_differences
 
 ROUNDS = {"tokens_per_second": "step_seconds"}  # the summary field that holds a timing's seconds, round by round
 

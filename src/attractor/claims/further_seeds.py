@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attractor.statistics.intervals import Values, summary
-from attractor.statistics.power import POWER, pairs_needed, power_of_pairs
+from attractor.verdict.intervals import Values, summary
+from attractor.verdict.power import POWER, pairs_needed, power_of_pairs
 
 MOST = 64  # seeds; where more are needed, a setting with less noise is the better way to an answer
 FEWEST = 4  # seeds of a comparison by default

@@ -25,8 +25,8 @@ from typing import Literal
 
 from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.errors import InputError
-from attractor.statistics.intervals import Interval, summary
-from attractor.statistics.sequential import Sequential, SequentialOutcome
+from attractor.verdict.intervals import Interval, summary
+from attractor.verdict.sequential import Sequential, SequentialOutcome
 
 CONTROL_SEEDS = 2
 MORE_CONTROL_SEEDS = 4  # used where two pairs do not show that the control is worse

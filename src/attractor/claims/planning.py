@@ -32,7 +32,7 @@ from attractor.claims.rules import Differs, Equivalent
 from attractor.claims.verdicts import AllOf, Rule
 from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY, Quantity
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
-from attractor.statistics.power import POWER
+from attractor.verdict.power import POWER
 
 Place = tuple[str, str]  # row and column
 N_STUDIES = 500

@@ -52,13 +52,13 @@ from attractor.claims.comparisons import (
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, Status, figure
 from attractor.runs.quantity import INSTABILITIES, LOSS, Quantity, entropy
 from attractor.runs.study_record import Cell, Outcome, StudyRecord
-from attractor.statistics.equivalence import paired_equivalence, welch_equivalence
-from attractor.statistics.intervals import mean_estimate, mean_interval, summary
-from attractor.statistics.multiplicity import holm
-from attractor.statistics.power import POWER, pairs_needed
-from attractor.statistics.sequential import Sequential
-from attractor.statistics.spread import brown_forsythe, spread_ratio
-from attractor.statistics.t_tests import paired_t_test, welch
+from attractor.verdict.equivalence import paired_equivalence, welch_equivalence
+from attractor.verdict.intervals import mean_estimate, mean_interval, summary
+from attractor.verdict.multiplicity import holm
+from attractor.verdict.power import POWER, pairs_needed
+from attractor.verdict.sequential import Sequential
+from attractor.verdict.spread import brown_forsythe, spread_ratio
+from attractor.verdict.t_tests import paired_t_test, welch
 
 LEVEL = 0.05
 SHARE = 1 / 4  # the margin as a share of the published effect

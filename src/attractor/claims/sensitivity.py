@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attractor.statistics.intervals import Interval, paired_difference
+from attractor.verdict.intervals import Interval, paired_difference
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from attractor.claims.comparisons import SENSITIVITY_UNKNOWN
 from attractor.claims.further_seeds import MOST, with_seeds
 from attractor.runs.study_record import StudyRecord
-from attractor.statistics.intervals import Interval
+from attractor.verdict.intervals import Interval
 
 REVISION = 2  # raise this number when code changes a verdict without changing a rule's fields
 

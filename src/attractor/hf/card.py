@@ -18,7 +18,7 @@ from attractor.errors import InputError
 from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.runs.configuration import config_differences, dotted_fields
 from attractor.runs.run_folder import RunFolder
-from attractor.statistics.intervals import Interval, mean_interval
+from attractor.verdict.intervals import Interval, mean_interval
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 MEASURES = {"valid_loss": "loss (nats)", "context_gain": "gain from context (nats)"}

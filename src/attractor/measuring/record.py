@@ -8,7 +8,7 @@ from typing import Any
 from attractor.measuring.jacobians import TOLERANCE
 from attractor.measuring.plan import Plan
 from attractor.measuring.sample import Sample
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 Interval = dict[str, float | None]  # mean, low and high; the last two are None for a single passage
 

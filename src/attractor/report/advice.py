@@ -16,8 +16,8 @@ from attractor.papers import coupled_qk
 from attractor.report.judged_study import with_pairs
 from attractor.report.table import in_markdown as table_in_markdown
 from attractor.runs.study_record import BYTE_VOCABULARY
-from attractor.statistics.intervals import Interval
-from attractor.statistics.power import POWER, pairs_needed
+from attractor.verdict.intervals import Interval
+from attractor.verdict.power import POWER, pairs_needed
 
 MANY_PAIRS = 1000  # beyond this, nobody runs so many and the exact number does not matter
 LARGE_VOCABULARY = 1_000

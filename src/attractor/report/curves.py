@@ -7,7 +7,7 @@ from typing import Any
 from attractor.report.judged_study import JudgedStudy, Spread
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import Outcome
-from attractor.statistics.intervals import mean_interval
+from attractor.verdict.intervals import mean_interval
 
 Point = tuple[int, float, float, float]  # place, mean, and the ends of the band
 Curves = dict[str, list[Point]]  # by row

@@ -27,9 +27,9 @@ from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.numerals import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
-from attractor.statistics.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
-from attractor.statistics.multiplicity import holm
-from attractor.statistics.t_tests import Difference, paired_t_test
+from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
+from attractor.verdict.multiplicity import holm
+from attractor.verdict.t_tests import Difference, paired_t_test
 
 LEVEL = 0.95
 # Fields that determine the validation batches, which are as large as a micro-batch.

@@ -25,7 +25,7 @@ from attractor.report.judged_study import (
 from attractor.report.table import UNKNOWN, InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
-from attractor.statistics.intervals import decimals
+from attractor.verdict.intervals import decimals
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 NOT_RUN = "not run"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from attractor.statistics.intervals import Interval
+from attractor.verdict.intervals import Interval
 
 MEAN = "mean"
 # The endings of the paths of costs.

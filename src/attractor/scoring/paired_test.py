@@ -14,7 +14,7 @@ from itertools import zip_longest
 from attractor.claims.verdicts import bounds
 from attractor.errors import InputError
 from attractor.scoring.texts import TextScore
-from attractor.statistics.t_tests import Difference, paired_t_test
+from attractor.verdict.t_tests import Difference, paired_t_test
 
 FEWEST = 6  # with 5 documents, even equal signs of all have a chance of 2 / 2^5 > 5%
 LEVEL = 0.95

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats import weightstats
 
-from attractor.statistics.intervals import Summary, paired_difference, seed_differences, summary
-from attractor.statistics.t_tests import paired_t_test, welch, welch_from_summary
+from attractor.verdict.intervals import Summary, paired_difference, seed_differences, summary
+from attractor.verdict.t_tests import paired_t_test, welch, welch_from_summary
 
 counts = st.integers(2, 12)
 seeds = st.integers(0, 10_000)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attractor.statistics.intervals import Summary, summary
-from attractor.statistics.spread import brown_forsythe, spread_ratio, spread_ratio_from_summary
+from attractor.verdict.intervals import Summary, summary
+from attractor.verdict.spread import brown_forsythe, spread_ratio, spread_ratio_from_summary
 
 
 @pytest.mark.parametrize("seed", range(4))

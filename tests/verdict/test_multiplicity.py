@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from statsmodels.stats import multitest
 
 from attractor.errors import InputError
-from attractor.statistics.multiplicity import holm
+from attractor.verdict.multiplicity import holm
 
 p_values = st.lists(st.floats(0, 1), max_size=12).map(lambda values: dict(enumerate(values)))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attractor.errors import require_count
-from attractor.statistics.intervals import ROUNDING, Interval, Values, as_array, require_confidence
+from attractor.verdict.intervals import ROUNDING, Interval, Values, as_array, require_confidence
 
 FEWEST = 5  # four values have 35 distinct samples: the ends of a 95% interval would be their extremes
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attractor.statistics.bootstrap import FEWEST, bootstrap_interval
+from attractor.verdict.bootstrap import FEWEST, bootstrap_interval
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])

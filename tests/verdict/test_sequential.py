@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from attractor.errors import InputError
-from attractor.statistics.equivalence import paired_equivalence
-from attractor.statistics.intervals import mean_interval
-from attractor.statistics.sequential import Sequential, nominal_levels
-from attractor.statistics.t_tests import paired_t_test
+from attractor.verdict.equivalence import paired_equivalence
+from attractor.verdict.intervals import mean_interval
+from attractor.verdict.sequential import Sequential, nominal_levels
+from attractor.verdict.t_tests import paired_t_test
 
 
 def decisions(plan, draws):

@@ -1,8 +1,8 @@
 """Compute intervals, tests and plans for numbers by seed. Nothing here knows what a run is or imports torch."""
 
-from attractor.statistics.bootstrap import bootstrap_interval
-from attractor.statistics.equivalence import paired_equivalence, welch_equivalence
-from attractor.statistics.intervals import (
+from attractor.verdict.bootstrap import bootstrap_interval
+from attractor.verdict.equivalence import paired_equivalence, welch_equivalence
+from attractor.verdict.intervals import (
     Interval,
     Summary,
     mean_interval,
@@ -11,11 +11,11 @@ from attractor.statistics.intervals import (
     smallest_detectable,
     summary,
 )
-from attractor.statistics.multiplicity import holm
-from attractor.statistics.power import detectable_with_power, pairs_needed, power_of_pairs
-from attractor.statistics.sequential import Sequential
-from attractor.statistics.spread import brown_forsythe, spread_ratio
-from attractor.statistics.t_tests import paired_t_test, welch
+from attractor.verdict.multiplicity import holm
+from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
+from attractor.verdict.sequential import Sequential
+from attractor.verdict.spread import brown_forsythe, spread_ratio
+from attractor.verdict.t_tests import paired_t_test, welch
 
 __all__ = [
     "Interval",

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from attractor.errors import InputError
-from attractor.statistics.bootstrap import bootstrap_interval
-from attractor.statistics.intervals import (
+from attractor.verdict.bootstrap import bootstrap_interval
+from attractor.verdict.intervals import (
     Estimate,
     mean_interval,
     paired_difference,
@@ -18,7 +18,7 @@ from attractor.statistics.intervals import (
     smallest_detectable,
     summary,
 )
-from attractor.statistics.spread import brown_forsythe, spread_ratio
+from attractor.verdict.spread import brown_forsythe, spread_ratio
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])

@@ -8,9 +8,9 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from attractor.errors import InputError
-from attractor.statistics.intervals import smallest_detectable
-from attractor.statistics.power import detectable_with_power, pairs_needed, power_of_pairs
-from attractor.statistics.t_tests import paired_t_test
+from attractor.verdict.intervals import smallest_detectable
+from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
+from attractor.verdict.t_tests import paired_t_test
 
 
 @pytest.mark.parametrize("n", [3, 8, 40])

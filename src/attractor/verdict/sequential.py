@@ -38,8 +38,8 @@ from typing import Literal
 import numpy as np
 
 from attractor.errors import InputError, require, require_count
-from attractor.statistics.intervals import Interval, Values, as_array, mean_interval
-from attractor.statistics.power import require_error_rate
+from attractor.verdict.intervals import Interval, Values, as_array, mean_interval
+from attractor.verdict.power import require_error_rate
 
 SequentialOutcome = Literal["better", "worse", "no relevant difference", "go on", "undecided at the end"]
 

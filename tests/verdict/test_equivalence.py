@@ -8,8 +8,8 @@ from scipy import stats
 from statsmodels.stats import weightstats
 
 from attractor.errors import InputError
-from attractor.statistics.equivalence import paired_equivalence, welch_equivalence, welch_equivalence_from_summary
-from attractor.statistics.intervals import Summary, summary
+from attractor.verdict.equivalence import paired_equivalence, welch_equivalence, welch_equivalence_from_summary
+from attractor.verdict.intervals import Summary, summary
 
 
 @pytest.mark.parametrize("seed", range(5))

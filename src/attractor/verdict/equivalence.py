@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 
 from attractor.errors import InputError
-from attractor.statistics.intervals import Estimate, Interval, Summary, Values, mean_estimate, summary
-from attractor.statistics.power import require_error_rate
-from attractor.statistics.t_tests import welch_estimate
+from attractor.verdict.intervals import Estimate, Interval, Summary, Values, mean_estimate, summary
+from attractor.verdict.power import require_error_rate
+from attractor.verdict.t_tests import welch_estimate
 
 
 @dataclass(frozen=True)

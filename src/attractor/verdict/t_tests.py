@@ -13,7 +13,7 @@ over n seeds, have no pairs.
 import math
 from dataclasses import dataclass
 
-from attractor.statistics.intervals import Estimate, Interval, Summary, Values, mean_estimate, summary
+from attractor.verdict.intervals import Estimate, Interval, Summary, Values, mean_estimate, summary
 
 
 @dataclass(frozen=True)

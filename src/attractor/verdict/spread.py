@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attractor.statistics.intervals import ROUNDING, Interval, Summary, Values, as_array, require_confidence, summary
+from attractor.verdict.intervals import ROUNDING, Interval, Summary, Values, as_array, require_confidence, summary
 
 
 @dataclass(frozen=True)
