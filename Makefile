@@ -45,7 +45,7 @@ test-all: $(VENV)/.installed-dev
 test-extras: $(VENV)/.installed-dev
 	@$(INSTALL) -c constraints.txt -e '.[ray,remote-tests,peers]'
 	@$(PYTEST) tests/study/test_ray.py tests/train/test_mirror.py tests/bench/test_bench_peers.py \
-	  tests/bench/test_bench_command.py $(ARGS)
+	  tests/test_import.py tests/bench/test_bench_command.py $(ARGS)
 
 # Plants 30 faults, one at a time, and shows which test notices each. ARGS="--all 3": the third, with every test.
 mutants: $(VENV)/.installed-dev
