@@ -231,7 +231,7 @@ class AttractorModel(AttractorPreTrainedModel):
         cache = self._cache(past_key_values, cache, use_cache)
         with self.observed(output_hidden_states, output_attentions) as seen:
             hidden, *_ = self.encode(input_ids, inputs_embeds, attention_mask, position_ids, cache)
-        out = BaseModelOutputWithPast(last_hidden_state=hidden, **{CACHE_NAME: cache}, **seen.fields(hidden))
+        out = BaseModelOutputWithPast(last_hidden_state=hidden, **seen.fields(hidden) | {CACHE_NAME: cache})
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
 
@@ -296,7 +296,7 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         if not (self.training and labels is not None if skip_logits is None else skip_logits):
             logits = F.linear(kept_positions(hidden, logits_to_keep), readout)
             logits = soft_capped(logits, self.model.logit_softcap)
-        out = CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE_NAME: cache}, **seen.fields(hidden))
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, **seen.fields(hidden) | {CACHE_NAME: cache})
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
     def _loss(self, hidden: Tensor, aux_loss: Tensor, labels: Tensor, n_items: Tensor | int | None) -> Tensor:
