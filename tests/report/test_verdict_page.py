@@ -184,6 +184,20 @@ def test_curves_are_thinned_and_keep_their_end():
     }
 
 
+def test_a_difference_that_is_not_finite_and_a_name_in_any_script_are_shown(tmp_path):
+    rows = {"base": numbers(4), "方法 \U0001f600": {0: Run(math.nan)}}
+    verdicts = judged(rows, paired("方法 \U0001f600", difference=math.nan, low=math.nan, high=math.nan))
+    assert "nan" not in str(verdicts)
+    assert "方法" in page_of(verdicts, tmp_path)
+
+
+def test_no_verdicts_make_an_empty_table(tmp_path):
+    none = judged({"base": numbers(4)})
+    assert len(str(none).split("\n\n")[0].splitlines()) == 2
+    assert "<figure" not in page_of(none, tmp_path)
+    assert "runs: 4" in printed(none)
+
+
 def test_rows_against_a_number_need_no_baseline(tmp_path):
     verdict = paired(design="against a number", outcome="worse", difference=0.01, low=0.004, high=0.016)
     verdicts = Verdicts(Observations({"mine": numbers(4)}, "loss"), None, (verdict,), True, against=3.28)

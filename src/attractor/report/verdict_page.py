@@ -221,7 +221,7 @@ def _draw_curves(verdicts: Verdicts, curves: Mapping[str, list[Curve]]) -> "Figu
     axes = framed(figure.add_subplot())
     by_name = {_short(row): of_row for row, of_row in list(curves.items())[:MOST_NAMED]}
     looks = styles(by_name, _short(verdicts.rival), None)
-    for row, of_row in reversed(curves.items()):
+    for row, of_row in reversed(list(curves.items())):
         look = looks[_short(row)] if _short(row) in by_name else {"color": GREY}
         for curve in of_row:
             axes.plot(*zip(*curve, strict=True), **look | {"linewidth": 0.9, "alpha": 0.8})

@@ -1,6 +1,7 @@
 """A verdict on a row: better, worse, no difference or undecided, with the numbers and the words that it rests on."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -52,7 +53,7 @@ class Verdict:
     @property
     def interval(self) -> str:
         """The difference with its interval in digits; empty where there is none."""
-        if self.difference is None:
+        if self.difference is None or not math.isfinite(self.difference):
             return ""
         return signed(Interval(self.difference, self.low, self.high, self.n, level=0.95))
 
@@ -116,7 +117,7 @@ class Verdicts:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings, and the cells of each row. A column that would be empty is left out."""
         paired = [verdict.design == "paired" for verdict in self.verdicts]
-        columns = {
+        columns: dict[str, Sequence[str]] = {
             "row": [on_one_line(verdict.row) for verdict in self.verdicts],
             "outcome": [verdict.outcome for verdict in self.verdicts],
             f"difference [{self.level:.0%} interval]": [verdict.interval or UNKNOWN for verdict in self.verdicts],
