@@ -29,8 +29,6 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "runs": {"statistics", "files"},
     "claims": {"runs", "statistics"},
     "papers": {"claims", "runs"},
-    "evidence": {"claims", "runs", "statistics"},
-    "former_names": set(),
     "corpus": {"console_table", "files", "numerals", "sign_of_life"},
     "tasks": {"corpus", "fields"},
     "attention": {"taps", "kernels", "fields"},

@@ -3,15 +3,12 @@
 import json
 import subprocess
 import sys
-from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import attractor
-from attractor import analysis, attention, models
-from attractor.former_names import PRESENT_NAMES
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
@@ -145,99 +142,3 @@ def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
     assert shown >= set(module.__all__)
     assert not shown & {"Any", "ModuleType", "KINDS", "import_module", "annotations", "__getattr__"}
     assert room == "hf" or all(hasattr(module, name) for name in shown)
-
-
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-def test_names_of_the_former_room_of_evidence_still_import_and_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="attractor.evidence became attractor.runs"):
-        reload(attractor.evidence)
-    assert attractor.evidence.mean_interval is attractor.statistics.mean_interval
-    assert attractor.evidence.RunFolder is attractor.runs.RunFolder
-
-
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(PRESENT_NAMES))
-def test_a_former_name_of_a_module_imports_the_present_one_and_warns(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"attractor\.{name} became attractor\.{PRESENT_NAMES[name]}; "):
-        module = import_module(f"attractor.{name}")
-    assert module is import_module(f"attractor.{PRESENT_NAMES[name]}")
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
-        _ = attractor.training
-
-
-def test_the_public_names_are_these() -> None:
-    """These lists are promises, so a change of one belongs in CHANGELOG.md."""
-    rooms = (
-        "analysis attention claims control equilibrium hf models report runs scoring solving statistics study tasks "
-        "train"
-    )
-    functions = "attention_maps capture compare load parameter_groups tap"
-    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
-    assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
-    assert models.__all__ == [
-        "FAMILIES",
-        "SIZES",
-        "AKOrN",
-        "AKOrNConfig",
-        "FastSlow",
-        "FastSlowConfig",
-        "ItrSA",
-        "ItrSAConfig",
-        "PreNormItrSA",
-        "PreNormItrSAConfig",
-        "Recursive",
-        "RecursiveConfig",
-        "Transformer",
-        "TransformerConfig",
-    ]
-    assert analysis.__all__ == [
-        "Effort",
-        "Eigenvalues",
-        "FiniteTime",
-        "Jacobian",
-        "Lumpability",
-        "LyapunovEstimate",
-        "NormEstimate",
-        "OscillatoryShare",
-        "SpectralProfile",
-        "antisymmetric_norm",
-        "antisymmetric_part",
-        "attention_entropy",
-        "decay_length",
-        "distance_holding",
-        "effective_memory",
-        "effective_rank",
-        "eigenvalues",
-        "error_between_orbits",
-        "estimate_eigenvalues",
-        "estimate_jacobian_norm",
-        "finite_time",
-        "finite_time_exponents",
-        "jacobian",
-        "jacobian_norm",
-        "largest_imaginary_part",
-        "leading_eigenvalues",
-        "lumpability_defect",
-        "lumpability_profile",
-        "lyapunov",
-        "lyapunov_spectrum",
-        "mean_distance",
-        "normalised_entropy",
-        "oscillatory_share",
-        "quadratic_form",
-        "sink_mass",
-        "spectral_profile",
-        "spectral_radius",
-        "sphere_tangent",
-        "symmetric_extremes",
-        "symmetric_part",
-    ]
-    for module in (attractor, attention, models, analysis):
-        assert all(hasattr(module, name) for name in module.__all__)
-
-
-def test_the_version_is_a_version() -> None:
-    assert attractor.__version__[0].isdigit()
