@@ -319,14 +319,6 @@ data verify text.txt
 data verify torn-corpus
 data verify cut-corpus
 data verify run
-data describe --out=d => sources
-data describe nope.txt --out=d
-data describe empty.txt --out=d
-data describe text.txt --out=d --max-words=x
-data describe text.txt --out=d --piece-words=0
-data describe text.txt --out=d --order=0
-data bench --rounds=0
-data bench --tokenizer=bytes
 study run
 study run nope.py
 study run small.txt
