@@ -246,19 +246,19 @@ evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3
 evaluate imported
 solve => puzzle must be given; write attractor solve PUZZLE
-solve 0000 --exact => got 4
+solve 0000 --exact => got '0000'
 solve nope.txt --exact
 solve empty.txt --exact => puzzle
-solve 1200340021004300 => run must be given
-solve 1200340021004300 --run=nope
-solve 1200340021004300 --run=run
-solve 1200340021004300 --run=run --exact => run must be left out with exact
-solve 1200340021004300 --run=run --votes=0
-solve 1200340021004300 --run=run --n-iterations=0
-solve 1200340021004300 --run=run --out=x.bmp
-solve 1200340021004300 --exact --out=x.svg
-solve 1100340021004300 --exact => row 1
-solve 9900340021004300 --exact => '9'
+solve 1000002003000004 => run must be given
+solve 1000002003000004 --run=nope
+solve 1000002003000004 --run=run
+solve 1000002003000004 --run=run --exact => run must be left out with exact
+solve 1000002003000004 --run=run --votes=0
+solve 1000002003000004 --run=run --n-iterations=0
+solve 1000002003000004 --run=run --out=x.bmp
+solve 1000002003000004 --exact --out=x.svg
+solve 1100340021004300 --exact => has none
+solve 9900340021004300 --exact => from 0 (blank) to 4
 export => run must be given; write attractor export RUN
 export nope
 export empty

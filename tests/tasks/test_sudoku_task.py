@@ -11,13 +11,12 @@ from attractor.tasks.sudoku import (
     Sudoku,
     SudokuTask,
     boards_right,
-    canonical,
-    canonical_puzzles,
     generate,
     lowest_energy,
     repeat_starts,
 )
 from attractor.tasks.sudoku.data import load_sets
+from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
 
 SMALL = Sudoku(n_boards=40, n_valid_boards=10, ood_givens=(28, 30))
 
