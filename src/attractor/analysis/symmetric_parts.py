@@ -43,12 +43,6 @@ def symmetric_part(step: Step, x: Tensor, batched: bool = False, tangent: Tangen
     return lambda v: (j.jvp(v) + j.vjp(v)) / 2
 
 
-def antisymmetric_part(step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None) -> Operator:
-    """Return the operator v -> A v, for a direction of the state's shape or a block of them."""
-    j = Jacobian(step, x, batched, tangent)
-    return lambda v: (j.jvp(v) - j.vjp(v)) / 2
-
-
 def quadratic_form(step: Step, x: Tensor, v: Tensor, batched: bool = False) -> Tensor:
     """Return v'S v for a direction or a block of them: a number for each direction (and sample)."""
     image = Jacobian(step, x, batched).jvp(v)

@@ -6,7 +6,7 @@ from attractor.tasks.sudoku.digging import add_givens, generate
 from attractor.tasks.sudoku.formats import Puzzles, read
 from attractor.tasks.sudoku.solver import count_solutions, solve
 from attractor.tasks.sudoku.task import Sudoku, SudokuTask, boards_right
-from attractor.tasks.sudoku.voting import lowest_energy, repeat_starts
+from attractor.tasks.sudoku.voting import lowest_energy
 
 __all__ = [
     "Puzzles",
@@ -20,7 +20,6 @@ __all__ = [
     "lowest_energy",
     "n_broken_units",
     "read",
-    "repeat_starts",
     "show",
     "solve",
 ]
