@@ -29,8 +29,6 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "runs": {"verdict", "files"},
     "claims": {"runs", "verdict"},
     "papers": {"claims", "runs"},
-    "evidence": {"claims", "runs", "verdict"},
-    "former_names": set(),
     "corpus": {"console_table", "files", "numerals", "sign_of_life"},
     "tasks": {"corpus", "fields"},
     "attention": {"taps", "kernels", "fields"},

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib import import_module, reload
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,6 @@ import pytest
 
 import attractor
 from attractor import analysis, attention, models
-from attractor.former_names import PRESENT_NAMES
 from in_process import SHORT, TINY
 from stress import kill_study
 
@@ -152,22 +150,6 @@ def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
     assert room == "hf" or all(hasattr(module, name) for name in shown)
 
 
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-def test_names_of_the_former_room_of_evidence_still_import_and_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="attractor.evidence became attractor.runs"):
-        reload(attractor.evidence)
-    assert attractor.evidence.mean_interval is attractor.verdict.mean_interval
-    assert attractor.evidence.RunFolder is attractor.runs.RunFolder
-
-
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(PRESENT_NAMES))
-def test_a_former_name_of_a_module_imports_the_present_one_and_warns(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"attractor\.{name} became attractor\.{PRESENT_NAMES[name]}; "):
-        module = import_module(f"attractor.{name}")
-    assert module is import_module(f"attractor.{PRESENT_NAMES[name]}")
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
         _ = attractor.training
@@ -208,7 +190,6 @@ def test_the_public_names_are_these() -> None:
         "OscillatoryShare",
         "SpectralProfile",
         "antisymmetric_norm",
-        "antisymmetric_part",
         "attention_entropy",
         "decay_length",
         "distance_holding",
@@ -224,7 +205,6 @@ def test_the_public_names_are_these() -> None:
         "jacobian_norm",
         "largest_imaginary_part",
         "leading_eigenvalues",
-        "lumpability_defect",
         "lumpability_profile",
         "lyapunov",
         "lyapunov_spectrum",
@@ -270,7 +250,7 @@ COMMANDS = {
     "stacks": (*STUDY, "--launcher=stacked"),
     "ranks": (*STUDY, "--launcher=torchrun"),
     "ray": (*STUDY, "--launcher=ray"),
-    "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--no-kernels", "--out=bench.json"),
+    "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--out=bench.json"),
     "compiler": ("train", *RUN, "--compile=True", "--out=run"),
 }
 NAMES = ("random", "types", "profile", "queue", "statistics", "string", "signal", "struct", "numpy", "torch")

@@ -8,18 +8,14 @@
 Everything is imported when it is first named, so that `import attractor` takes no time.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from attractor.former_names import FormerNames
 
 if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import analysis as analysis
     from attractor import attention as attention
     from attractor import control as control
     from attractor import equilibrium as equilibrium
-    from attractor import evidence as evidence
     from attractor import hf as hf
     from attractor import models as models
     from attractor import report as report
@@ -66,7 +62,6 @@ _MODULE_OF = {
 }
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
-sys.meta_path.append(FormerNames())
 
 
 def __getattr__(name: str) -> Any:
@@ -74,7 +69,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # this takes longer than all else here
 
         return version("attractor")
-    if name in _ROOMS or name == "evidence":  # deprecated
+    if name in _ROOMS:
         return import_module(f"attractor.{name}")
     if name in _MODULE_OF:
         return getattr(import_module(_MODULE_OF[name]), name)

@@ -350,7 +350,7 @@ def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
     config = TrainConfig(task=Sudoku(board_size=4), model=SMALL.replace(vocab_size=5, causal=False), seq_len=16)
     folder = RunFolder.create(tmp_path / "run", config.to_dict())
     assert tokenizer_to_export(folder, config) is None
-    glue = TrainConfig(task=Glue(glue_data="stdlib"), model=LABELLED, seq_len=16)
+    glue = TrainConfig(task=Glue(), model=LABELLED, seq_len=16)
     tokenizer = tokenizer_to_export(folder, glue)
     assert tokenizer is not None
     assert tokenizer.fingerprint == load_tokenizer("bytes").fingerprint

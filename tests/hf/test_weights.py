@@ -263,12 +263,6 @@ def test_a_layer_with_too_few_key_heads_for_the_plain_class_is_refused(
         import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
 
 
-def test_the_old_name_of_the_flash_layout_warns() -> None:
-    layer = build("differential-original", D, 6, LAYER_INDEX)
-    with pytest.warns(DeprecationWarning, match="now called 'unilm-diff-flash'"):
-        import_attention(layer, FlashDifferential(6, 6, LAYER_INDEX).state_dict(), layout="unilm-diff")
-
-
 @torch.no_grad()
 def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
     """Criterion: translating weights back gives the stored ones bit for bit under the same names."""

@@ -35,7 +35,7 @@ def draws(rng, n_rows, n_seeds, correlation=0.5, spread=(1.0,), normal=True):
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_few_rows_agree_with_scipy_and_statsmodels(seeded):
-    """Criterion: on 100 random tables differences, intervals, p values and adjusted p values agree to 1e-9, and a row is
+    """Criterion: on 100 random tables differences, intervals and (adjusted) p values agree to 1e-9, and a row is
     within the margin exactly where statsmodels' two one-sided tests, corrected by Holm's method, say so."""
     rng = np.random.default_rng(0)
     outcomes = set()

@@ -59,8 +59,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "export": "hugging_face",
     "data prepare": "data",
     "data verify": "data",
-    "data describe": "data",
-    "data bench": "data",
     "study run": "study",
     "study plan": "study",
     "study list": "study",

@@ -12,7 +12,7 @@ from attractor.errors import unknown
 
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 GROUPS_OF_COMMANDS = {
-    "data": "Prepare, check and describe corpora on disk.",
+    "data": "Prepare and check corpora on disk.",
     "runs": "Find, compare, prune, repair, convert and mirror stored runs.",
     "study": "Carry out controlled comparisons that are written down as files.",
 }
@@ -42,8 +42,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ("attractor completion > ~/.attractor-completion",),
     "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),
     "data verify": ("attractor data verify corpora/notes",),
-    "data describe": ("attractor data describe notes.txt stdlib-docs --out described",),
-    "data bench": ("attractor data bench --rounds 3",),
     "runs list": ('attractor runs list --where "attention=gated lr>1e-3" --sort loss',),
     "runs show": ("attractor runs show runs/one",),
     "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),

@@ -504,9 +504,6 @@ class JudgedStudy:
         return max((count for count in counts if count), default=None)
 
 
-Judged = JudgedStudy  # deprecated name
-
-
 def _part(difference: JudgedDifference, place: str) -> VerdictPart:
     interval = difference.shown
     if interval is None or not math.isfinite(interval.mean):

@@ -1,11 +1,10 @@
-"""Read GLUE's examples from the Hugging Face Hub, from a folder of files, or from a saved data set.
+"""Read GLUE's examples from the Hugging Face Hub, from the benchmark's tsv files, or from a saved data set.
 
-Files may be tsv, csv, jsonl, json or parquet. A saved data set is a folder that `save_to_disk` of the datasets library
-wrote. The benchmark's tsv files have no quoting, and CoLA's have no header. Malformed lines are counted, and a warning
-shows the first few; more than one in a hundred is an error.
+A saved data set is a folder that `save_to_disk` of the datasets library wrote. The tsv files have no quoting, and
+CoLA's have no header. Malformed lines are counted, and a warning shows the first few; more than one in a hundred is an
+error.
 """
 
-import json
 import math
 import re
 import warnings
@@ -18,7 +17,6 @@ import numpy as np
 from attractor.corpus.data_paths import expanded, searched_places
 from attractor.corpus.network import OFFLINE, reachable
 from attractor.corpus.optional_packages import require_package
-from attractor.corpus.readers import table_lines
 from attractor.corpus.records import FlawError
 from attractor.errors import InputError
 from attractor.tasks.glue.table import TABLE, GlueEntry, file_names
@@ -155,31 +153,14 @@ def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
     place = named[0] if named else folder
     if (place / "dataset_dict.json").is_file():
         return [_saved(place, part)]
-    names = "|".join(file_names(part))
-    known = [path for path in sorted(place.iterdir()) if path.suffix.lower() in READERS and path.is_file()]
-    files = [path for path in known if re.fullmatch(rf"({names})(-\d+-of-\d+)?", path.stem.lower())]
-    if not files:
-        there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
-        raise InputError(
-            f"glue_data must hold a file '{file_names(part)[0]}' ({', '.join(READERS)}) for '{task}', "
-            f"but '{place}' has {there}; add it"
-        )
-    if not _are_one_table(files):
-        there = ", ".join(path.name for path in files[:N_LISTED])
-        raise InputError(
-            f"'{place}' must hold one file, or all shards of one, for '{part}', but has {there}; remove all but one "
-            "file, or add the missing shards"
-        )
-    return [READERS[path.suffix.lower()](path, TABLE[task]) for path in files]
-
-
-def _are_one_table(files: list[Path]) -> bool:
-    """Whether these are a single file, or all shards of one."""
-    shard = re.fullmatch(r"(.+)-(\d+)-of-(\d+)", files[0].stem.lower())
-    if not shard or len(files) != int(shard[3]):
-        return not shard and len(files) == 1
-    wanted = {f"{shard[1]}-{i:0{len(shard[2])}}-of-{shard[3]}{files[0].suffix.lower()}" for i in range(len(files))}
-    return {path.name.lower() for path in files} == wanted
+    for name in file_names(part):
+        if (place / f"{name}.tsv").is_file():
+            return [_tsv(place / f"{name}.tsv", TABLE[task])]
+    there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
+    raise InputError(
+        f"glue_data must hold a file '{file_names(part)[-1]}.tsv' or a saved data set for '{task}', but '{place}' has "
+        f"{there}; add it"
+    )
 
 
 def _plain(name: str) -> str:
@@ -196,58 +177,12 @@ def _tsv(path: Path, entry: GlueEntry) -> Table:
     return Table(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
 
 
-def _csv(path: Path, entry: GlueEntry) -> Table:
-    (_, header), *rows = [(line, cells) for line, _, cells in table_lines(path)] or [(0, [])]
-    return Table(str(path), "line", header, [(line, _row(header, cells)) for line, cells in rows])
-
-
 def _row(header: Sequence[str], cells: Sequence[str] | FlawError) -> Row:
     if isinstance(cells, FlawError):
         return cells
     if len(cells) != len(header):
         return FlawError(f"{len(cells)} fields where there are {len(header)} columns")
     return dict(zip(header, cells, strict=True))
-
-
-def _jsonl(path: Path, entry: GlueEntry) -> Table:
-    return _objects(path, "line", [(number, _parsed(line)) for number, line in _lines(path)])
-
-
-def _json(path: Path, entry: GlueEntry) -> Table:
-    rows = _parsed(_read(path))
-    if not isinstance(rows, list):
-        raise InputError(f"'{path}' must be a JSON array of objects, but is not; write one object a line as .jsonl")
-    return _objects(path, "object", list(enumerate(rows, start=1)))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return FlawError("not JSON")
-
-
-def _objects(path: Path, unit: str, values: list[tuple[int, Any]]) -> Table:
-    """Return a table of JSON objects. The first object names the columns."""
-    flaw = FlawError("not a JSON object")
-    rows = [(number, value if isinstance(value, dict | FlawError) else flaw) for number, value in values]
-    columns = next((list(row) for _, row in rows if isinstance(row, dict)), [])
-    return Table(str(path), unit, columns, rows)
-
-
-def _parquet(path: Path, entry: GlueEntry) -> Table:
-    require_package("pyarrow")
-    import pyarrow.parquet
-
-    try:
-        rows = pyarrow.parquet.ParquetFile(path).read().to_pylist()
-    except (ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"'{path}' must be parquet, but cannot be read as such ({reason}); fetch it again") from error
-    return _objects(path, "row", list(enumerate(rows, start=1)))
-
-
-READERS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
