@@ -153,3 +153,14 @@ def shown_size(size: float | None) -> str:
     if size is None or not math.isfinite(size):
         return UNKNOWN
     return f"{size:.2g}" if 0 < size < 1e-5 else f"{size:,.{decimals(size)}f}"
+
+
+def short_number(value: float) -> str:
+    """Write a number in a sentence, with four digits: `0.0031`, `3.28`, `1500`."""
+    return f"{value:.0f}" if abs(value) >= 1000 and math.isfinite(value) else f"{value:.4g}"
+
+
+def p_in_words(p: float | None) -> str:
+    if p is None:
+        return "no p value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
