@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from attractor.files import write_text
-from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed, styles
+from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
 from attractor.report.curves import Point
 from attractor.report.page import POLICY, fill, verbatim
 from attractor.report.panels import name_lines
@@ -34,7 +34,8 @@ MOST_ROWS = 60  # in a figure
 MOST_NAMED = 12  # rows whose curves are named and coloured
 MOST_POINTS = 200  # of a curve
 MOST_VALUES = 40  # of a row that are listed
-NAME = 28  # characters of a name in a figure
+NAME = 22  # characters of a name in a figure
+WIDTH = 4.0  # of a figure, in inches: as wide as a phone, so that three fit a screen
 COLOURS = {"better": PALETTE[2], "worse": PALETTE[1], "no difference": PALETTE[0], "undecided": INK}
 
 
@@ -168,7 +169,7 @@ def _rows(n: int) -> "tuple[Figure, Axes]":
 def _name_rows(axes: "Axes", names: list[str]) -> None:
     axes.set_yticks(range(len(names)), map(_short, names))
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=4)
 
 
 def _short(name: str) -> str:
@@ -230,7 +231,7 @@ def _draw_curves(verdicts: Verdicts, curves: Mapping[str, list[Curve]]) -> "Figu
     room = 0.06 * (max(late) - min(late)) or 0.01
     axes.set_ylim(min(late) - room, max(late) + room)
     axes.xaxis.set_major_formatter("{x:,.6g}")
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=4)
     axes.set(xlabel="step", ylabel=_short(verdicts.observations.value))
     ends = {name: [_mean_end(of_row)] for name, of_row in by_name.items()}
     name_lines(figure, {"": axes}, {"": ends}, looks)
