@@ -1,0 +1,237 @@
+"""Read tables (CSV, TSV, JSON lines, JSON, Parquet) into named columns. A file is read whole, within a limit of size.
+
+The content decides how a file is read, not its name. Nothing in a cell is ever executed: a formula is a text.
+"""
+
+import csv
+import io
+import json
+import math
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from attractor.errors import InputError, not_installed
+
+Cell = str | float | None
+LARGEST = 128 << 20  # bytes of a file
+MOST_CELLS = 20_000_000  # about a gigabyte of memory
+MISSING = frozenset({"", "na", "n/a", "null", "none"})
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+PARQUET = b"PAR1"
+LONGEST_SHOWN = 40  # characters of a cell in a message
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of equal length. `files` says how many rows came from which file, in their order."""
+
+    columns: Mapping[str, Sequence[Cell]]
+    files: tuple[tuple[Path, int], ...]
+
+    def __len__(self) -> int:
+        return sum(n_rows for _, n_rows in self.files)
+
+    def place(self, row: int) -> str:
+        """Say where a row stands. The first row below the names of the columns is row 1."""
+        for path, n_rows in self.files:
+            if row < n_rows:
+                return f"row {row + 1} of '{path}'"
+            row -= n_rows
+        raise IndexError("the table has fewer rows")
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return a column as it is written, with None for empty cells."""
+        return [None if cell is None or cell == "" else str(cell) for cell in self.columns[name]]
+
+    def numbers(self, name: str) -> list[float | None]:
+        """Return a column of numbers, with None for missing ones. A text that is no number is refused."""
+        cells = self.columns[name]
+        try:
+            return list(map(float, cells))  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return [self._number(name, row, cell) for row, cell in enumerate(cells)]
+
+    def _number(self, name: str, row: int, cell: Cell) -> float | None:
+        try:
+            return number(cell)
+        except ValueError:
+            raise InputError(
+                f"column '{name}' must hold numbers, and {self.place(row)} has {shown(cell)}; mend the "
+                "cell (a run that failed is nan), or name another column"
+            ) from None
+
+
+def number(cell: Cell) -> float | None:
+    """Return the number in a cell, or None where it is missing. Raise a ValueError where the cell holds a text."""
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
+        return None
+    try:
+        return float(cell)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf if not isinstance(cell, str) and cell > 0 else -math.inf
+
+
+def shown(cell: object) -> str:
+    """Return a cell for a message: quoted, in one line and not too long."""
+    text = repr(cell)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def stack(tables: Sequence[Table]) -> Table:
+    """Put tables below one another. A column that a table lacks is empty there."""
+    if len(tables) == 1:
+        return tables[0]
+    columns: dict[str, list[Cell]] = {name: [] for table in tables for name in table.columns}
+    for table in tables:
+        for name, cells in columns.items():
+            cells.extend(table.columns[name] if name in table.columns else [None] * len(table))
+    return Table(columns, tuple(part for table in tables for part in table.files))
+
+
+def read_table(path: Path | str) -> Table:
+    """Read a table from a file."""
+    return parse_table(Path(path), read_content(Path(path)))
+
+
+def read_content(path: Path) -> bytes:
+    """Return the content of a regular file. A pipe or a device, which might never end, is refused."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"input must be a regular file, and '{path}' is none; write the content to a file first")
+        if status.st_size > LARGEST:
+            raise InputError(
+                f"a file must have at most {LARGEST >> 20} MiB, and '{path}' has {status.st_size >> 20}; keep the "
+                "columns or lines that are needed: row, seed, step and value"
+            )
+        with path.open("rb") as file:
+            return file.read(LARGEST)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def decoded(path: Path, content: bytes) -> str:
+    """Return the text of a file."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"a file must be UTF-8 text, and byte {error.start + 1} of '{path}' is not; convert the file, as by: "
+            "iconv -f utf-16 -t utf-8 FILE > NEW (or -f latin-1)"
+        ) from None
+    if "\0" in text:
+        raise InputError(f"a file must be text, and '{path}' is binary; unpack it, or give a table or a log")
+    return text
+
+
+def parse_table(path: Path, content: bytes) -> Table:
+    """Return the table in the content of a file. `path` is for messages."""
+    if content.startswith(PARQUET):
+        columns = _parquet(path)
+    elif (text := decoded(path, content)).lstrip()[:1] in ("{", "["):
+        columns = _json(path, text)
+    else:
+        columns = _separated(path, text)
+    n_rows = len(next(iter(columns.values()), ()))
+    if not n_rows:
+        raise InputError(f"a table must have rows below the names of its columns, and '{path}' has none; fill it")
+    return Table(columns, ((path, n_rows),))
+
+
+def delimiter_of(text: str) -> str:
+    """Return the character that separates the cells of a table: that which is most frequent in its first line."""
+    first = text.lstrip("\r\n").split("\n", 1)[0]
+    return max((",", "\t", ";"), key=first.count)
+
+
+def _separated(path: Path, text: str) -> dict[str, list[Cell]]:
+    csv.field_size_limit(LARGEST)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
+    try:
+        names = [name.strip() or f"column {n}" for n, name in enumerate(next(filter(None, lines), []), start=1)]
+        _check_names(path, names)
+        columns: list[list[Cell]] = [[] for _ in names]
+        rows = filter(None, lines)  # without blank lines
+        while some := list(islice(rows, 10_000)):
+            if set(map(len, some)) != {len(names)}:
+                wrong = next(row for row in some if len(row) != len(names))
+                raise InputError(
+                    f"rows must have {len(names)} cells, as the names of the columns, and one of '{path}', which "
+                    f"begins with {shown(wrong[0])} before line {lines.line_num + 1}, has {len(wrong)}; mend it"
+                )
+            _check_size(path, (len(columns[0]) + len(some)) * len(names))
+            for column, cells in zip(columns, zip(*some, strict=True), strict=True):
+                column.extend(cells)
+    except csv.Error as error:
+        raise InputError(f"line {lines.line_num} of '{path}' must be a row of a table: {error}; mend it") from None
+    return dict(zip(names, columns, strict=True))
+
+
+def _json(path: Path, text: str) -> dict[str, list[Cell]]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = [_record(path, n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if isinstance(value, dict) and value and all(isinstance(cells, list) for cells in value.values()):
+        lengths = {len(cells) for cells in value.values()}
+        if len(lengths) > 1:
+            raise InputError(f"columns must be equally long, and those of '{path}' are not; fill them with null")
+        return {name: list(map(_cell, cells)) for name, cells in value.items()}
+    records = [value] if isinstance(value, dict) else value
+    if not all(isinstance(record, dict) for record in records):
+        raise InputError(f"a JSON table must be a list of objects, or an object of columns, and '{path}' is not")
+    names = list(dict.fromkeys(name for record in records for name in record))
+    _check_size(path, len(records) * len(names))
+    return {name: [_cell(record.get(name)) for record in records] for name in names}
+
+
+def _record(path: Path, n: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"line {n} of '{path}' must be one JSON object; mend or remove the line") from None
+
+
+def _cell(value: Any) -> Cell:
+    """Keep texts and numbers as they are, and turn all else, such as dates and lists, into text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def _parquet(path: Path) -> dict[str, list[Cell]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise not_installed("pyarrow", "text", "a Parquet table", "give the table as CSV") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_size(path, file.metadata.num_rows * len(file.schema_arrow.names))
+            _check_names(path, file.schema_arrow.names)
+            table = file.read()
+        return {name: list(map(_cell, table.column(name).to_pylist())) for name in table.column_names}
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InputError(f"'{path}' must be a Parquet file, and cannot be read: {reason}; write it anew") from error
+
+
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            raise InputError(f"columns must have different names, and '{path}' has two of {shown(name)}; rename one")
+        known.add(name)
+    if not known:
+        raise InputError(f"a table must begin with the names of its columns, and '{path}' is empty; fill it")
+
+
+def _check_size(path: Path, n_cells: int) -> None:
+    if n_cells > MOST_CELLS:
+        raise InputError(
+            f"a table must have at most {MOST_CELLS:,} cells, and '{path}' has more; keep the columns that are needed"
+        )

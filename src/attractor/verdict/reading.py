@@ -1,0 +1,387 @@
+"""Read the observations of a verdict from files and folders: tables, exports of trackers, and logs of trainers.
+
+What the files do not say is guessed from the names of columns and paths. Each guess is a note, and an option replaces
+it. Two guesses that are equally good are an error, which names both.
+"""
+
+import gc
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attractor.errors import InputError
+from attractor.tables import Table, number, shown, stack
+from attractor.verdict.formats import EVENTS, Source, compiled, is_pattern, read_source
+from attractor.verdict.observations import Curve, Observations, Run, Seed
+from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
+
+WORDS = {  # names of columns as `_plain` writes them, of which the first that occurs is taken, and words in them
+    "row": (
+        "row method mechanism variant idea arm condition treatment attention model config experiment run_group group "
+        "name run_name runname run label"
+    ),
+    "seed": "seed random_seed run_seed rng_seed train_seed manual_seed global_seed",
+    "step": "step global_step iter iteration iterations update tokens n_tokens tokens_seen total_tokens epoch",
+    "tokens": "tokens n_tokens tokens_seen total_tokens",
+    "seconds": "seconds train_seconds wall_seconds runtime train_runtime duration elapsed wall_time",
+    "date": "date datetime timestamp created created_at start_time end_time",
+    "state": "status state",
+    "kept": "kept keep accepted status",
+}
+COSTS = {"seconds", "tokens"}
+COLUMNS = {what: words.split() for what, words in WORDS.items()}
+SETTINGS = ("params.", "tags.", "config.")  # begin the names of columns that no run measured
+METRIC = re.compile(
+    r"(.*_)?(loss|bpb|ppl|perplexity|acc|accuracy|score|error|nll|f1|bleu|mse|mae|rmse|auc|reward|metric|value)"
+    r"(_(val|valid|validation|eval|test|train))?"
+)
+HELD_OUT = re.compile(r"(^|_)(val|valid|validation|eval|evaluation|test|heldout|dev)(_|$)")
+TRAINING = re.compile(r"(^|_)(train|training)(_|$)")
+FAILED = re.compile(r"crash(ed)?|fail(ed|ure)?|error|killed|diverged|oom", re.IGNORECASE)
+KEPT = {"keep": True, "kept": True, "true": True, "yes": True, "1": True}
+KEPT |= {"discard": False, "discarded": False, "false": False, "no": False, "0": False}
+KINDS = (  # of files that a folder may hold beside each other: the first kind that occurs is read
+    r"trainer_state\.json",
+    rf"{re.escape(EVENTS)}.*",
+    r"results.*\.json",
+    r".*\.(csv|tsv|parquet|jsonl|ndjson)",
+    r".*\.(log|txt|out)",
+    r".*\.json",
+)
+MOST_FILES = 10_000
+
+
+def read_observations(
+    paths: Sequence[Path | str],
+    *,
+    row: str | None = None,
+    seed: str | None = None,
+    value: str | None = None,
+    step: str | None = None,
+) -> Observations:
+    """Return what files and folders hold, by row and seed.
+
+    `row`, `seed`, `value` and `step` name columns. A regular expression with one group in their place is applied to the
+    path of each file (`row`, `seed`) or to each line of a log (`value`, `step`).
+    """
+    with _without_collector():
+        return _read_observations([Path(path) for path in paths], row, seed, value, step)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Stop the search for circular references, which halves the time of a large table, and which none has."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read_observations(
+    paths: Sequence[Path], row: str | None, seed: str | None, value: str | None, step: str | None
+) -> Observations:
+    notes: list[str] = []
+    sources = _sources(_files(paths, notes), value, step, notes)
+    table = stack([source.table for source in sources])
+    value_column = _value_column(table, value, {row, seed, step})
+    step_column = _column(table, "step", step, but=value_column)
+    names, seeds, guesses = _names_and_seeds(sources, table, row, seed, value_column)
+    guesses += [f"value: '{value_column}'"] + ([f"step: '{step_column}'"] if step_column else [])
+    notes.append(", ".join(guesses))
+    lines = _Lines.of(table, value_column, step_column, sources)
+    if lines.n_failed:
+        notes.append(
+            f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
+        )
+    keys: Sequence[Any] = seeds or (lines.paths if lines.steps else range(len(table)))  # without seeds a line is a run
+    grouped: dict[tuple[str, Any], list[int]] = {}
+    for n, key in enumerate(zip(names, keys, strict=True)):
+        grouped.setdefault(key, []).append(n)
+    rows: dict[str, dict[Seed, Run]] = {}
+    for (name, key), of_run in grouped.items():
+        runs = rows.setdefault(name, {})
+        runs[key if seeds else len(runs)] = lines.run(name, key if seeds else None, of_run)
+    return Observations(rows, _value_name(value_column), seeds is not None, tuple(notes))
+
+
+# Files
+
+
+def _files(paths: Sequence[Path], notes: list[str]) -> list[tuple[Path, bool]]:
+    """Return the files to read, and whether each was named rather than found in a folder."""
+    files: list[tuple[Path, bool]] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append((path, True))
+            continue
+        inside = _files_below(path)
+        of_kinds = ([file for file in inside if re.fullmatch(kind, file.name, re.IGNORECASE)] for kind in KINDS)
+        of_kind = next(filter(None, of_kinds), None)
+        if of_kind is None:
+            raise InputError(f"a folder must hold tables or logs, and '{path}' holds none; name the files themselves")
+        files += [(file, False) for file in of_kind]
+        notes.append(f"{len(of_kind)} of {len(inside)} files in '{path}' are read, such as '{of_kind[0].name}'")
+    if not files:
+        raise InputError("paths must be at least one file or folder, and there is none; give a table or logs")
+    return files
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the regular files below a folder, seed10 after seed9. Links to folders, which may lead back, are none."""
+    files: list[Path] = []
+    for place, _, names in os.walk(folder):
+        files += (file for name in names if (file := Path(place, name)).is_file())
+        if len(files) > MOST_FILES:
+            raise InputError(f"a folder must hold at most {MOST_FILES:,} files, and '{folder}' has more; give a part")
+    return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"([0-9]+)", str(path))])
+
+
+def _sources(files: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]) -> list[Source]:
+    """Read the files. Beside logs that have values, a log without any is a run that failed."""
+    read = [(path, named, read_source(path, value, step)) for path, named in files]
+    sources = [source for *_, source in read if source is not None]
+    if not sources:
+        path = files[0][0]
+        if not path.stat().st_size:
+            raise InputError(f"a file must hold a table or a log, and '{path}' is empty; give one that a program wrote")
+        if value is not None:
+            raise InputError(f"value must be found in a line, and {shown(value)} is in none of '{path}'; mend it")
+        raise InputError(
+            f"a file must be a table or the log of a known program, and '{path}' is neither; say how it writes "
+            "the value, as by --value 'val_loss:([0-9.]+)'"
+        )
+    for format in dict.fromkeys(source.format for source in sources):
+        alike = [source for source in sources if source.format == format]
+        notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
+    result = []
+    for path, named, source in read:
+        if source is None and (named or SEED.search(path.stem) or SEED.search(path.parent.name)):
+            failed = Table({next(iter(sources[0].table.columns)): [None]}, ((path, 1),))
+            source = Source(path, sources[0].format, failed, sources[0].one_run)
+            notes.append(f"'{path}' has no value: its run counts as failed")
+        elif source is None:
+            notes.append(f"'{path}' is passed over: no reader recognises it")
+        if source is not None:
+            result.append(source)
+    return result
+
+
+# Columns
+
+
+def _plain(name: str) -> str:
+    """Return a column's name for comparison: `metrics.val/loss` is val_loss, and `_step` is step."""
+    name = re.sub(r"^(metrics|params|config|summary|tags(\.mlflow)?)[./]", "", name)
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")
+
+
+def _column(table: Table, what: str, given: str | None = None, but: str = "", varied: bool = False) -> str | None:
+    """Return the column that an option names, or else one with a usual name, if possible one that varies."""
+    if given is not None and given not in table.columns and not is_pattern(given):
+        raise InputError(
+            f"{what} must be a column, and {shown(given)} is none; the columns are {_listed(table.columns)}"
+        )
+    if given is not None:
+        return given if given in table.columns else None
+    plain = {_plain(name): name for name in reversed(table.columns) if name != but}
+    found = [plain[name] for name in COLUMNS[what] if name in plain]
+    found = [name for name in found if any(cell not in (None, "") for cell in table.columns[name])]
+    return next((name for name in found if varied and len(set(table.columns[name])) > 1), found[0] if found else None)
+
+
+def _value_column(table: Table, value: str | None, taken: set[str | None]) -> str:
+    """Return the column of values: the given one, the only one that names a held-out metric, or the only metric."""
+    columns = _listed(table.columns)
+    if value is not None:
+        if value not in table.columns:
+            raise InputError(f"value must be a column, and {shown(value)} is none; the columns are {columns}")
+        return value
+    by_rank: dict[int, list[str]] = {}
+    known = {plain for names in COLUMNS.values() for plain in names}
+    for name in table.columns:
+        plain = _plain(name)
+        if name in taken or name.startswith(SETTINGS) or plain in known or not _holds_numbers(table, name):
+            continue
+        rank = 0 if HELD_OUT.search(plain) else 2 if TRAINING.search(plain) else 1
+        rank = rank if METRIC.fullmatch(plain) else 3
+        by_rank.setdefault(rank, []).append(name)
+    if not by_rank:
+        raise InputError(f"a column must hold the values, and none seems to; give --value NAME, one of {columns}")
+    best = by_rank[min(by_rank)]
+    if len(best) > 1:
+        raise InputError(f"value must be one column, and {_listed(best)} could be it; give --value NAME")
+    return best[0]
+
+
+def _holds_numbers(table: Table, name: str) -> bool:
+    """Whether the first cell that is not empty holds a number."""
+    try:
+        return next((n for cell in table.columns[name] if (n := number(cell)) is not None), None) is not None
+    except ValueError:
+        return False
+
+
+def _listed(names: Iterable[str]) -> str:
+    some = [shown(name) for name in names]
+    return ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "")
+
+
+def _value_name(column: str) -> str:
+    """Return the name of a value; that of a regular expression is the last word before its group."""
+    words = re.findall(r"[A-Za-z]\w*", column[: column.find("(")]) if is_pattern(column) else [column]
+    return words[-1] if words else "value"
+
+
+# Rows and seeds
+
+
+def _names_and_seeds(
+    sources: Sequence[Source], table: Table, row: str | None, seed: str | None, value: str
+) -> tuple[list[str], list[Seed] | None, list[str]]:
+    """Return row and seed of each line of the table, and in words where they were found. Seeds may be absent."""
+    row_column = _column(table, "row", row, but=value, varied=True)
+    seed_column = _column(table, "seed", seed, but=value)
+    in_paths = names_in_paths([source.path for source in sources])
+    if row_column is not None:
+        names, guesses = _filled(table, row_column), [f"row: '{row_column}'"]
+    else:
+        of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, sources)
+        names, guesses = _by_line(of_files, sources), ["row: from the names of the files"]
+    if seed is not None and seed_column is None:
+        return names, _by_line(map(seed_of, _parts("seed", seed, sources)), sources), guesses
+    if seed is None and row_column is not None and row is None:
+        split = {name: split_name(name) for name in dict.fromkeys(names)}
+        all_split = all(name and number is not None for name, number in split.values())
+        of_seed = names if seed_column is None else table.columns[seed_column]
+        if all_split and len(set(zip(names, of_seed, strict=True))) == len(split):
+            seeds: list[Any] = [split[name][1] for name in names]
+            return (
+                [split[name][0] for name in names],
+                seeds,
+                [f"row and seed: from '{row_column}', as {shown(names[0])}"],
+            )
+    if seed_column is not None:
+        cells = _filled(table, seed_column)
+        by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
+        return names, [by_text[cell] for cell in cells], [*guesses, f"seed: '{seed_column}'"]
+    found = [number for _, number in in_paths if number is not None]
+    if len(found) == len(sources) and (row_column is None or len(sources) > 1):
+        return names, _by_line(found, sources), [*guesses, "seed: from the names of the files"]
+    return names, None, [*guesses, "no seeds"]
+
+
+def _by_line(of_files: Iterable[Any], sources: Sequence[Source]) -> list[Any]:
+    """Repeat what holds for each file for each of its lines."""
+    return [item for item, source in zip(of_files, sources, strict=True) for _ in range(len(source.table))]
+
+
+def _filled(table: Table, column: str) -> list[str]:
+    texts = table.texts(column)
+    if None in texts:
+        place = table.place(texts.index(None))
+        raise InputError(f"column {shown(column)} must be filled, and in {place} it is empty; fill the cell")
+    return texts  # type: ignore[return-value]
+
+
+def _parts(option: str, pattern: str, sources: Sequence[Source]) -> list[str]:
+    matches = [(source.path, compiled(option, pattern).search(source.path.as_posix())) for source in sources]
+    if other := next((path for path, match in matches if match is None), None):
+        raise InputError(
+            f"{option} must match the path of each file, and {shown(pattern)} is not in '{other}'; mend it"
+        )
+    return [match[1] for _, match in matches if match is not None]
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The columns from which runs are made, line by line. An optional column that is absent is empty."""
+
+    table: Table
+    paths: Sequence[Path]  # of the run in whose file a line stands
+    values: Sequence[float | None]
+    steps: Sequence[float | None]
+    of_run: Mapping[str, Sequence[Any]]  # by the name of a field of a run: seconds, tokens, date, kept
+    n_failed: int
+    in_order: bool  # the files are logs, in which the later of two values for one step counts
+
+    @classmethod
+    def of(cls, table: Table, value: str, step: str | None, sources: Sequence[Source]) -> "_Lines":
+        found = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
+        of_run: dict[str, Sequence[Any]] = {what: _lenient(table, found[what]) for what in found.keys() & COSTS}
+        if "date" in found:
+            of_run["date"] = [date or "" for date in table.texts(found["date"])]
+        if "kept" in found:
+            of_run["kept"] = [KEPT.get(word.strip().lower()) if word else None for word in table.texts(found["kept"])]
+        states = table.texts(found["state"]) if "state" in found else []
+        failed = [n for n, state in enumerate(states) if state is not None and FAILED.fullmatch(state)]
+        values = table.numbers(value)
+        for n in failed:
+            values[n] = math.nan
+        return cls(
+            table,
+            _by_line([run_path(source.path) for source in sources], sources),
+            values,
+            [] if step is None else table.numbers(step),
+            of_run,
+            len(failed),
+            all(source.one_run for source in sources),
+        )
+
+    def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> Run:
+        """Return the run on some lines. Lines without a value lie between two measurements."""
+        if len(lines) == 1:
+            curve, value = (), self.values[lines[0]]
+        else:
+            measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
+            curve = () if len(measured) < 2 else self._curve(name, seed, measured)
+            value = measured[0][1] if len(measured) == 1 else curve[-1][1] if curve else None
+        last = {
+            what: next((cell for n in reversed(lines) if (cell := cells[n]) is not None), cells[lines[-1]])
+            for what, cells in self.of_run.items()
+        }
+        return Run(math.nan if value is None else value, curve, **last)
+
+    def _curve(self, row: str, seed: Seed | None, measured: Sequence[tuple[int, float]]) -> Curve:
+        name = shown(row) + ("" if seed is None else f" with seed {shown(seed)}")
+        if not self.steps:
+            raise InputError(
+                f"a row must have one value for each seed, and {name} there are {len(measured)}, which are no repeats; "
+                "give --step NAME if they are steps, another --row if they are several rows, or keep one of them"
+            )
+        curve: dict[float, tuple[float, Path]] = {}
+        for n, value in measured:
+            step, path = self.steps[n], self.paths[n]
+            if step is None or not math.isfinite(step):
+                raise InputError(
+                    f"a line with a value must have a step, and {self.table.place(n)} has none; fill it in"
+                )
+            if step in curve and not (self.in_order and curve[step][1] == path):
+                raise InputError(
+                    f"a run must have one value at each step, and {name} has two at step {step:g} "
+                    f"({self.table.place(n)}); give --seed or another --row, so that two runs are told apart"
+                )
+            curve[step] = (value, path)
+        return tuple((step, value) for step, (value, _) in sorted(curve.items()))
+
+
+def _lenient(table: Table, name: str) -> list[float | None]:
+    """Return the numbers of a column that nobody asked for: what is no number there is passed over."""
+
+    def lenient(cell: Any) -> float | None:
+        try:
+            return number(cell)
+        except ValueError:
+            return None
+
+    return [lenient(cell) for cell in table.columns[name]]
