@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "kernels": set(),
     "analysis": set(),
     "equilibrium": set(),
-    "verdict": set(),
+    "verdict": {"files"},
     "runs": {"verdict", "files"},
     "claims": {"runs", "verdict"},
     "papers": {"claims", "runs"},
