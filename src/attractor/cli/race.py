@@ -11,7 +11,7 @@ from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
 from attractor.cli.console import command_line, say
-from attractor.errors import InputError, RunInterrupted, RunStopped, require
+from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
 from attractor.files import plain
 from attractor.numerals import in_time, seconds_of
 from attractor.report.table import UNKNOWN, InConsole
@@ -56,6 +56,7 @@ def race(args: RaceArguments, console: Console) -> None:
     progress = Console(stderr=True) if args.json else console
     budget = math.inf if args.budget is None else seconds_of(args.budget)
     timeout = None if args.timeout is None else seconds_of(args.timeout, "timeout")
+    require_count("jobs", args.jobs)
     commands = rows_of(args.row)
     settings = (args.baseline, args.value, args.margin, args.max_seeds, args.looks, args.alpha)
     plan = Plan(*settings, not args.higher_is_better, args.shell, timeout, now())

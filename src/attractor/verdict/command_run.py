@@ -19,7 +19,7 @@ from attractor.errors import InputError, require
 GUARD = Path(__file__).with_name("process_guard.py")
 LADDER = ((0.0, signal.SIGINT), (10.0, signal.SIGTERM), (15.0, signal.SIGKILL))  # seconds after a run is to end
 NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
-STANDS_FOR_IT = "918273645.918273645"  # any pattern that matches a number matches this
+STANDS_FOR_IT = "9.18273645"  # a number that patterns of losses match
 
 
 def words_of(command: str, seed: int | str, shell: bool) -> list[str]:

@@ -251,7 +251,6 @@ def carry_out(
     run is begun only if it is expected to end within the budget of seconds. Runs that are under way at an interruption
     are ended and not recorded.
     """
-    require(n_at_once >= 1, "jobs", "at least 1", n_at_once)
     began = time.monotonic()
     under_way: dict[tuple[str, int], tuple[BegunRun, float]] = {}
     try:
