@@ -19,7 +19,7 @@ from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun
 from attractor.verdict.outcome import Verdict, Verdicts
-from attractor.verdict.race import EndedRun, Plan, Race, carry_out, now, verdicts_of
+from attractor.verdict.race import EndedRun, RacePlan, Race, carry_out, now, verdicts_of
 from attractor.verdict.race_folder import PLAN, append_outcome, open_race
 
 
@@ -59,7 +59,7 @@ def race(args: RaceArguments, console: Console) -> None:
     require_count("jobs", args.jobs)
     commands = rows_of(args.row)
     settings = (args.baseline, args.value, args.margin, args.max_seeds, args.looks, args.alpha)
-    plan = Plan(*settings, not args.higher_is_better, args.shell, timeout, now())
+    plan = RacePlan(*settings, not args.higher_is_better, args.shell, timeout, now())
     plan.with_ideas(commands)  # refuses wrong rows before a folder is made
     args.out.mkdir(parents=True, exist_ok=True)
     with hold(args.out), StopRequest() as stop:
@@ -67,8 +67,7 @@ def race(args: RaceArguments, console: Console) -> None:
         looks = " ".join(map(str, running.plan.looks))
         better = "lower" if plan.lower_is_better else "higher"
         say(progress, f"plan in {args.out / PLAN}: {better} is better; looks at {looks} pairs, seeds from 1 up")
-
-        told = {row: running.standing(row) for row in running.tests}
+        shown_standings = {row: running.standing(row) for row in running.tests}
 
         def begin(row: str, seed: int) -> CommandRun:
             log = args.out / row / f"seed-{seed}.log"
@@ -81,21 +80,20 @@ def race(args: RaceArguments, console: Console) -> None:
             shown = run.problem or f"{run.value:.6g}"
             left = in_time(running.seconds_left() / args.jobs)
             standings = {row: running.standing(row) for row in running.tests}
-            changed = "; ".join(f"{row} {text}" for row, text in standings.items() if told.get(row) != text)
-            told.update(standings)
+            changed = "; ".join(f"{row} {text}" for row, text in standings.items() if shown_standings.get(row) != text)
+            shown_standings.update(standings)
             ahead = f"; at most {left} left" if next(running.wanted(), None) else ""
-            say(
-                progress,
-                f"{run.row} seed {run.seed}: {shown}, {in_time(run.seconds)}{changed and f'; {changed}'}{ahead}",
-            )
+            took = in_time(run.seconds)
+            say(progress, f"{run.row} seed {run.seed}: {shown}, {took}{changed and f'; {changed}'}{ahead}")
 
         carry_out(running, begin, record, args.jobs, budget, lambda: stop.signal_number is not None, tell)
         if stop.signal_number is not None:
-            recorded = (
-                f"interrupted: {len(running.runs)} runs are recorded, and those under way were ended and start anew"
+            raise RunInterrupted(
+                f"interrupted: {len(running.runs)} runs are recorded; those under way were ended and will start anew. "
+                f"Resume with the same command: {command_line()}",
+                stop.signal_number,
             )
-            raise RunInterrupted(f"{recorded}. Resume with the same command: {command_line()}", stop.signal_number)
-    show(running, args, console)
+    show(running, args, console, progress)
 
 
 def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
@@ -109,7 +107,7 @@ def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
     return commands
 
 
-def show(running: Race, args: RaceArguments, console: Console) -> None:
+def show(running: Race, args: RaceArguments, console: Console, progress: Console) -> None:
     """Print the verdicts, and say what is missing."""
     verdicts = verdicts_of(running)
     # The page of the verdicts is written here, into args.out.
@@ -123,7 +121,7 @@ def show(running: Race, args: RaceArguments, console: Console) -> None:
             say(console, f"{note[0].upper()}{note[1:]}.")
     if missing := list(running.wanted()):
         left = in_time(running.seconds_left() / args.jobs)
-        say(console, f"the budget leaves at most {len(missing)} runs to do, {left}; the same command does them")
+        say(progress, f"the budget leaves at most {len(missing)} runs to do, {left}; the same command does them")
     failed = [run for run in running.runs.values() if run.value is None]
     if failed:
         logs = ", ".join(str(args.out / run.row / f"seed-{run.seed}.log") for run in failed)

@@ -59,7 +59,7 @@ class Idea:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RacePlan:
     """What is fixed before the first run. Only ideas can be added later."""
 
     baseline: str
@@ -113,7 +113,7 @@ class Plan:
         )
         return replace(self, ideas=(*mended, *added))
 
-    def differing(self, other: "Plan") -> list[str]:
+    def differing(self, other: "RacePlan") -> list[str]:
         """Return the names of the settings in which two plans differ, ideas and dates aside."""
         names = [f.name for f in fields(self) if f.name not in ("date", "ideas")]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -171,7 +171,7 @@ class BegunRun(Protocol):
 class Race:
     """A plan and the runs that have ended, with what they decide."""
 
-    def __init__(self, plan: Plan, ended: Iterable[EndedRun] = ()) -> None:
+    def __init__(self, plan: RacePlan, ended: Iterable[EndedRun] = ()) -> None:
         self.plan = plan
         self.runs: dict[tuple[str, int], EndedRun] = {}
         self.tests = {idea.name: plan.sequential(idea.alpha) for idea in plan.ideas}

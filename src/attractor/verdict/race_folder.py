@@ -11,14 +11,14 @@ from pathlib import Path
 
 from attractor.errors import InputError
 from attractor.files import flush_to_disk, seal_holds, sealed, write_json
-from attractor.verdict.race import EndedRun, Plan, Race
+from attractor.verdict.race import EndedRun, RacePlan, Race
 
 PLAN = "race.json"
 OUTCOMES = "outcomes.jsonl"
 NEXT_STEP = "restore it, or race in another folder (--out)"
 
 
-def open_race(folder: Path, plan: Plan, commands: Mapping[str, str], retry_failed: bool = False) -> Race:
+def open_race(folder: Path, plan: RacePlan, commands: Mapping[str, str], retry_failed: bool = False) -> Race:
     """Return the race of a folder with these rows as well, after its plan was written.
 
     A plan without any value yet may still be changed, since nothing was seen.
@@ -46,20 +46,20 @@ def open_race(folder: Path, plan: Plan, commands: Mapping[str, str], retry_faile
     return Race(joined, (run for run in kept if run.value is not None or not retry_failed))
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> RacePlan | None:
     path = folder / PLAN
     if not path.exists():
         return None
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if seal_holds(stored):
-            return Plan.from_dict({name: value for name, value in stored.items() if name != "checksum"})
+            return RacePlan.from_dict({name: value for name, value in stored.items() if name != "checksum"})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"'{path}' must hold the plan of a race, and is damaged ({error}); {NEXT_STEP}") from error
     raise InputError(f"'{path}' must be as it was written, and its checksum differs; {NEXT_STEP}")
 
 
-def read_outcomes(folder: Path, plan: Plan) -> list[EndedRun]:
+def read_outcomes(folder: Path, plan: RacePlan) -> list[EndedRun]:
     """Return the recorded outcomes, and remove an unfinished last line."""
     path = folder / OUTCOMES
     if not path.exists():
