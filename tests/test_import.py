@@ -1,9 +1,12 @@
-"""`import attractor` loads few modules and keeps its public names."""
+"""`import attractor` loads few modules and keeps its public names. No command imports a file of a folder of data."""
 
 import json
+import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib import import_module, reload
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +15,8 @@ import pytest
 import attractor
 from attractor import analysis, attention, models
 from attractor.former_names import PRESENT_NAMES
+from in_process import SHORT, TINY
+from stress import kill_study
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
@@ -171,8 +176,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
     rooms = (
-        "analysis attention claims control equilibrium hf models report runs scoring solving study tasks "
-        "train"
+        "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train verdict"
     )
     functions = "attention_maps capture compare load parameter_groups tap"
     assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
@@ -241,3 +245,60 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_version_is_a_version() -> None:
     assert attractor.__version__[0].isdigit()
+
+
+RUN = (*TINY, *SHORT, "--corpus=squares.txt")
+STUDY = ("study", "run", "killed.py", "--device=cpu", "--threads=1", "--workers=2")
+BENCH = ("--d-model=16", "--heads=2", "--layers=1", "--vocab=40", "--tokens=32", "--rounds=1", "--decode=0")
+SCRIPT = """
+import os
+from attractor.train.process import fresh_processes
+
+if __name__ == "__main__":
+    before = dict(os.environ)
+    process = fresh_processes().Process(target=print)
+    assert dict(os.environ) == before
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+COMMANDS = {
+    "a script": (),
+    "plan": ("plan", *RUN),
+    "compare": ("compare", "standard", "gated", "--seeds=0", *RUN),
+    "runs": (*STUDY, "--launcher=local"),
+    "stacks": (*STUDY, "--launcher=stacked"),
+    "ranks": (*STUDY, "--launcher=torchrun"),
+    "ray": (*STUDY, "--launcher=ray"),
+    "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--no-kernels", "--out=bench.json"),
+    "compiler": ("train", *RUN, "--compile=True", "--out=run"),
+}
+NAMES = ("random", "types", "profile", "queue", "statistics", "string", "signal", "struct", "numpy", "torch")
+MISSING = {
+    "ray": find_spec("ray") is None and "needs the extra 'ray': pip install -e '.[ray]'",
+    "compiler": shutil.which("g++") is None and "needs a C++ compiler",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if words else []) for name, words in COMMANDS.items()]
+)
+def test_no_file_of_the_current_folder_is_imported(name: str, tmp_path: Path) -> None:
+    """Criterion: in a folder with files that are named like modules, which fail when imported, every command runs to
+    its end and imports none of them, while `python -c` does. A study still imports a file beside its own."""
+    if reason := MISSING.get(name):
+        pytest.skip(reason)
+    folder = tmp_path / "data"
+    kill_study.prepare(folder, n_steps=2)
+    (folder / "beside.py").touch()
+    (folder / "killed.py").write_text("import beside\n" + (folder / "killed.py").read_text())
+    for module in NAMES:
+        (folder / f"{module}.py").write_text("open(__file__ + '.imported', 'w').close()\nraise SystemError")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    attractor = str(Path(sysconfig.get_path("scripts")) / "attractor")
+    command = [attractor, *COMMANDS[name]] if COMMANDS[name] else [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert list(folder.glob("*.imported")) == []
+    subprocess.run([sys.executable, "-c", "import torch"], cwd=folder, capture_output=True)
+    assert [path.name for path in folder.glob("*.imported")] == ["torch.py.imported"]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attractor.attention import Attention, Cache, Rope, build
 from attractor.errors import InputError
 from attractor.hf import import_attention
+from attractor.hf.cache import CACHE_NAME
 from attractor.hf.weights import LAYOUTS, translate
 
 T, D = 11, 48
@@ -36,7 +37,7 @@ class Case:
         positions = torch.arange(start, start + x.shape[1]).unsqueeze(0)
         length = start + x.shape[1]
         mask = torch.full((x.shape[1], length), float("-inf")).triu(1 + start)
-        arguments = {"past_key_values": cache} if cache is not None else {}
+        arguments = {CACHE_NAME: cache} if cache is not None else {}
         return self.theirs(
             x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None], **arguments
         )[0]

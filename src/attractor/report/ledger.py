@@ -14,8 +14,9 @@ from attractor.files import write_text
 from attractor.numerals import with_prefix
 from attractor.papers import PAPERS
 from attractor.papers.ledger import SCALES, Entry
-from attractor.report.table import UNKNOWN, in_markdown
+from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
+from attractor.verdict.words import UNKNOWN
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")
 BRIEF = 160  # characters of the reason in the table of the page
