@@ -17,7 +17,7 @@ import pytest
 
 from attractor.verdict import command_run
 from attractor.verdict.command_run import CommandRun, last_value
-from attractor.verdict.race import BASELINE, EndedRun, RacePlan, Race, carry_out, verdicts_of
+from attractor.verdict.race import BASELINE, EndedRun, Race, RacePlan, carry_out, verdicts_of
 from attractor.verdict.sequential import Sequential
 from in_process import Command, command_in_process
 from processes import living_family
@@ -151,7 +151,7 @@ def test_a_diverged_run_leaves_its_row_undecided_and_says_so(value):
     race, recorded = simulated(plan, lambda row, seed: value if (row, seed) == ("r", 2) else float(seed + (row == "s")))
     found = verdicts_of(race)["r"]
     assert (found.outcome, found.n, list(found.lost)) == ("undecided", 1, [2])
-    assert f"r seed 2 diverged: its last value is {value}" in found.reason
+    assert f"Not compared: seed 2 (diverged: its last value is {value})." in found.sentence
     assert sum(run.row == "r" for run in recorded) == 2
     assert verdicts_of(race)["s"].n > 2
     assert [EndedRun.from_dict(json.loads(json.dumps(run.to_dict()))).problem for run in recorded] == [

@@ -14,12 +14,10 @@ from attractor.cli.console import command_line, say
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
 from attractor.files import plain
 from attractor.numerals import in_time, seconds_of
-from attractor.report.table import UNKNOWN, InConsole
 from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun
-from attractor.verdict.outcome import Verdict, Verdicts
-from attractor.verdict.race import EndedRun, RacePlan, Race, carry_out, now, verdicts_of
+from attractor.verdict.race import EndedRun, Race, RacePlan, carry_out, now, verdicts_of
 from attractor.verdict.race_folder import PLAN, append_outcome, open_race
 
 
@@ -108,17 +106,16 @@ def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
 
 
 def show(running: Race, args: RaceArguments, console: Console, progress: Console) -> None:
-    """Print the verdicts, and say what is missing."""
+    """Print the verdicts, write their page, and say what is missing."""
+    from attractor.report.verdict_page import write_page
+    from attractor.report.verdict_table import on_console
+
     verdicts = verdicts_of(running)
-    # The page of the verdicts is written here, into args.out.
     if args.json:
         print(json.dumps(plain(verdicts.to_dict()), indent=2))
     else:
-        console.print(in_table(verdicts))
-        for verdict in verdicts.verdicts:
-            say(console, f"{verdict.row}: {verdict.outcome}. {verdict.reason[0].upper()}{verdict.reason[1:]}")
-        for note in verdicts.notes:
-            say(console, f"{note[0].upper()}{note[1:]}.")
+        console.print(on_console(verdicts))
+    say(progress, str(write_page(verdicts, args.out)))
     if missing := list(running.wanted()):
         left = in_time(running.seconds_left() / args.jobs)
         say(progress, f"the budget leaves at most {len(missing)} runs to do, {left}; the same command does them")
@@ -126,20 +123,6 @@ def show(running: Race, args: RaceArguments, console: Console, progress: Console
     if failed:
         logs = ", ".join(str(args.out / run.row / f"seed-{run.seed}.log") for run in failed)
         raise RunStopped(f"runs failed: {len(failed)}; see {logs}. --retry-failed repeats them")
-
-
-def in_table(verdicts: Verdicts) -> InConsole:
-    headings = ("row", "verdict", "difference", "interval", "adjusted p", "pairs")
-
-    def number(value: float | None) -> str:
-        return UNKNOWN if value is None else f"{value:+.4g}"
-
-    def cells(verdict: Verdict) -> tuple[str, ...]:
-        interval = UNKNOWN if verdict.low is None else f"[{number(verdict.low)}, {number(verdict.high)}]"
-        p = UNKNOWN if verdict.adjusted_p is None else f"{verdict.adjusted_p:.2g}"
-        return verdict.row, verdict.outcome, number(verdict.difference), interval, p, str(verdict.n)
-
-    return InConsole(headings, [cells(verdict) for verdict in verdicts.verdicts])
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"race": (RaceArguments, race)}

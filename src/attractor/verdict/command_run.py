@@ -15,10 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from attractor.errors import InputError, require
+from attractor.verdict.words import on_one_line
 
 GUARD = Path(__file__).with_name("process_guard.py")
 LADDER = ((0.0, signal.SIGINT), (10.0, signal.SIGTERM), (15.0, signal.SIGKILL))  # seconds after a run is to end
 NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
+LONGEST = 160  # characters of a line of a log in a message
 STANDS_FOR_IT = "9.18273645"  # a number that patterns of losses match
 
 
@@ -47,12 +49,6 @@ def require_pattern(value: str) -> None:
     require(groups == 1, "value", rule, value, "as 'loss: ([0-9.]+)', and (?:...) where a group holds no number")
 
 
-def one_line(text: str, longest: int = 160) -> str:
-    """Return a text for the terminal: on one line, cut, and without control characters."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= longest else f"{line[: longest - 3]}..."
-
-
 def last_value(log: Path, pattern: str) -> tuple[float | None, str]:
     """Return the number of the last match in a log, or None and the reason why there is no number.
 
@@ -73,14 +69,14 @@ def last_value(log: Path, pattern: str) -> tuple[float | None, str]:
     try:
         return float(matched), ""
     except ValueError:
-        return None, f"the value {pattern!r} matches {one_line(matched)!r}, which is no number"
+        return None, f"the value {pattern!r} matches {on_one_line(matched)[:LONGEST]!r}, which is no number"
 
 
 def last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4000))
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line for line in map(one_line, reversed(lines)) if line), "")
+    return next((line[:LONGEST] for line in map(on_one_line, reversed(lines)) if line), "")
 
 
 class CommandRun:
@@ -137,6 +133,6 @@ class CommandRun:
         elif answer.startswith("-"):
             reason = f"signal {answer[1:]} ended it"
         else:
-            reason = f"exit code {answer}" if answer.isdigit() else one_line(answer)
+            reason = f"exit code {answer}" if answer.isdigit() else on_one_line(answer)[:LONGEST]
         said = last_line(self.log)
         return None, reason + (f"; its log ends with: {said}" if said else "")

@@ -177,7 +177,7 @@ class Race:
         self.tests = {idea.name: plan.sequential(idea.alpha) for idea in plan.ideas}
         self.differences: dict[str, list[float]] = {name: [] for name in self.tests}
         self.decisions: dict[str, Decision] = {}  # of each row, the first that is final
-        self.stopped: dict[str, str] = {}  # rows that stopped undecided, and why
+        self.stopped: set[str] = set()  # rows that cannot be decided, since a run has no finite value
         self.first_problem: dict[str, int] = {}  # the first seed of a row without a finite value
         for run in ended:
             self.add(run)
@@ -198,10 +198,9 @@ class Race:
         while self.is_open(row):
             seed = len(differences) + 1
             pair = [self.runs.get((of, seed)) for of in (row, BASELINE)]
-            for run in pair:
-                if run is not None and run.problem:
-                    self.stopped[row] = f"{run.row} seed {seed} {run.problem}"
-                    return
+            if any(run is not None and run.problem for run in pair):
+                self.stopped.add(row)
+                return
             ours, theirs = pair
             if ours is None or theirs is None or ours.value is None or theirs.value is None:
                 return
@@ -293,7 +292,9 @@ def verdicts_of(race: Race) -> Verdicts:
             rows[row][seed] = Run(run.value, seconds=run.seconds, date=run.date)
     n = len(plan.ideas)
     counted = "1 idea and all looks" if n == 1 else f"{n} ideas and all looks"
-    note = f"the chance of a false verdict is at most {plan.alpha:.3g} over {counted} of this folder, and those to come"
+    note = (
+        f"The chance of a false verdict is at most {plan.alpha:.3g} over {counted} of this folder, and those to come."
+    )
     return Verdicts(
         Observations(rows, plan.value),
         BASELINE,
@@ -312,24 +313,30 @@ def _verdict(race: Race, idea: Idea) -> Verdict:
     decision = race.decisions.get(row)
     n = len(race.differences[row]) if decision is None else decision.interval.n
     differences = race.differences[row][:n]
-    lost: dict[Seed, str] = {seed: run.problem for (of, seed), run in race.runs.items() if of == row and run.problem}
+    lost: dict[Seed, str] = {
+        run.seed: run.problem if run.row == row else f"the baseline {run.problem}"
+        for run in race.runs.values()
+        if run.row in (row, BASELINE) and run.problem
+    }
     outcome = OUTCOMES.get(decision.outcome, "undecided") if decision is not None else "undecided"
     if row in race.stopped:
-        reason = f"{race.stopped[row]}. The row stopped there, since leaving a run out would select the others"
+        reason = f"After {n} pairs a run had no value, and to leave it out would be a choice of runs by their outcome"
     elif decision is None:
         reason = f"{n} of at most {plan.max_seeds} pairs have been run; the same command goes on"
     elif outcome == "undecided":
-        reason = f"all {n} pairs neither exclude zero nor lie within the margin of {plan.margin:g}"
+        reason = f"All {n} pairs show neither a difference nor one within the margin of {plan.margin:g}"
     elif outcome == "no difference":
-        reason = f"after {n} pairs the difference lies within the margin of {plan.margin:g}"
+        reason = f"After {n} pairs the difference lies within the margin of {plan.margin:g}"
     else:
-        reason = f"after {n} pairs the interval over all looks excludes zero"
+        reason = f"After {n} pairs a difference is shown at a look that was planned"
     verdict = Verdict(row, outcome, f"{reason}.", "paired", n, lost=lost)
     if n < looks[0]:
         return verdict if n == 0 else replace(verdict, difference=summary(differences).mean)
     at = max(look for look in looks if look <= n)  # the latest look, whose interval holds over all looks
-    interval = race.tests[row].look(differences[:at]).interval if decision is None else decision.interval
-    p, spread = paired_t_test(differences[:at]).p, summary(differences[:at]).standard_deviation
+    interval = plan.sequential(plan.alpha).look(differences[:at]).interval  # of this comparison alone
+    p_values = [paired_t_test(differences[:look]).p for look in looks if look <= at]
+    spread = summary(differences[:at]).standard_deviation
+    adjusted = p_over_looks([1.0 if p is None else p for p in p_values], looks) * plan.alpha / idea.alpha
     more = pairs_needed(spread, plan.margin, level=idea.alpha) if spread and outcome == "undecided" else None
     return replace(
         verdict,
@@ -337,8 +344,8 @@ def _verdict(race: Race, idea: Idea) -> Verdict:
         difference=interval.mean,
         low=interval.low,
         high=interval.high,
-        p=p,
-        adjusted_p=None if p is None else min(1.0, p_over_looks(p, at, looks) * plan.alpha / idea.alpha),
+        p=p_values[-1],
+        adjusted_p=min(1.0, adjusted),
         spread=spread,
         correlation=_correlation([[race.runs[of, seed].value for seed in range(1, at + 1)] for of in (row, BASELINE)]),
         detectable=detectable_with_power(spread, at, level=idea.alpha) if spread else None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attractor.errors import InputError
 from attractor.files import flush_to_disk, seal_holds, sealed, write_json
-from attractor.verdict.race import EndedRun, RacePlan, Race
+from attractor.verdict.race import EndedRun, Race, RacePlan
 
 PLAN = "race.json"
 OUTCOMES = "outcomes.jsonl"

@@ -137,19 +137,6 @@ def nominal_levels(alpha: float, looks: tuple[int, ...]) -> Levels:
     return Levels(*(tuple(float(level) for level in _quantile(p, alpha) * weights) for p in (two_sided, one_sided)))
 
 
-def p_over_looks(p: float, n: int, looks: tuple[int, ...]) -> float:
-    """Return the smallest alpha at which a two-sided p value at the look of n pairs shows a difference."""
-    c = p * sum(look - 1 for look in looks) / (n - 1)  # (1)
-    if c >= 1:
-        return 1.0
-    smallest, _ = _smallest_p_values(looks)
-    low, high = 0.0, c  # Bonferroni's c is alpha itself, so alpha is at most c
-    for _ in range(60):
-        alpha = (low + high) / 2
-        low, high = (low, alpha) if _quantile(smallest, alpha) >= c else (alpha, high)
-    return high
-
-
 @cache
 def _smallest_p_values(looks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return min_n p_n / w_n of simulated paths without a difference, sorted, for two-sided and one-sided tests."""
