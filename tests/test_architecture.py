@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "analysis": set(),
     "equilibrium": set(),
     "tables": set(),
-    "verdict": {"tables"},
+    "verdict": {"files", "tables"},
     "runs": {"verdict", "files"},
     "claims": {"runs", "verdict"},
     "papers": {"claims", "runs"},

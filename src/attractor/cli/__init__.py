@@ -41,12 +41,13 @@ _LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this c
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
-RESUMABLE = ("compare", "train", "data prepare", "study run")  # commands that go on from what is saved
+RESUMABLE = ("compare", "train", "race", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
 COMMANDS = {  # each with its module, whose own COMMANDS holds the argument class and the function
     "compare": "runs",
     "train": "runs",
     "plan": "runs",
+    "race": "race",
     "watch": "watch",
     "advise": "advise",
     "generate": "runs",
@@ -75,7 +76,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "list": "listing",
     "completion": "completion",
 }
-WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence")
+WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "race")
 
 
 def main() -> None:
