@@ -86,7 +86,7 @@ docs: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(REPAIR)
 	@echo "installing into $(VENV): once, and a few minutes where torch must be downloaded"
-	@$(INSTALL) -c constraints.txt -e .
+	@$(INSTALL) -c constraints.txt -e '.[train]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt $(REPAIR)

@@ -118,6 +118,55 @@ assert "torch" not in sys.modules
     assert "C10" in done.stdout
 
 
+def test_verdicts_and_lists_work_where_torch_is_not_installed_and_what_needs_it_names_its_extra() -> None:
+    """Criterion: without the packages of the extra `train`, a line of the command line that needs them ends in one
+    line and exit code 2, and so does a name of the package in one error, which is an ImportError, too."""
+    code = """
+import sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "jaxtyping", "safetensors"):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+import attractor
+from attractor.cli import main
+
+differences = attractor.verdict.seed_differences({0: 3.1, 1: 3.3, 2: 3.2}, {0: 3.4, 1: 3.5, 2: 3.6})
+print(attractor.verdict.mean_interval(differences).excludes_zero)
+print(attractor.verdict.paired_t_test(differences).p < 0.05)
+for name in ("attention", "models", "study", "capture", "load"):
+    try:
+        getattr(attractor, name)
+    except ImportError as error:
+        print(error)
+for line in ("--help", "list", "train --help", "train", "study list", "data verify x", "train --n-stepz 3"):
+    sys.argv = ["attractor", *line.split()]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    print("END", line, code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    rule = "package 'torch' must be installed for {}; run in a clone of attractor: pip install -e '.[{}]'"
+    parts = {"attention": "torch", "models": "torch", "study": "train", "capture": "torch", "load": "train"}
+    assert lines[:2] == ["True", "True"]
+    assert lines[2:7] == [rule.format(f"attractor.{name}", extra) for name, extra in parts.items()]
+    codes = {"--help": 0, "list": 0, "train --help": 0, "train": 2, "study list": 2, "data verify x": 2}
+    ends = [f"END {line} {code}" for line, code in {**codes, "train --n-stepz 3": 2}.items()]
+    assert [line for line in lines if line.startswith("END")] == ends
+    refused = ["error: " + rule.format(f"'attractor {command}'", "train") for command in ("train", "study list")]
+    assert done.stderr.splitlines()[:2] == refused
+    corpus, option = done.stderr.splitlines()[2:]
+    assert "prepared corpus must be a folder" in corpus
+    assert "did you mean --n-steps?" in option
+
+
 @pytest.mark.slow
 def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
     """The name is public, and models that use fixed points need none of its imports."""

@@ -60,6 +60,7 @@ _MODULE_OF = {
     "parameter_groups": "attractor.parameters",
     "tap": "attractor.taps",
 }
+_PARTS_OF_TRAINING = ("RunResult", "StudyResult", "compare", "load", "scoring", "study")  # which need safetensors, too
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
 
@@ -69,10 +70,18 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # this takes longer than all else here
 
         return version("attractor")
-    if name in _ROOMS:
-        return import_module(f"attractor.{name}")
-    if name in _MODULE_OF:
-        return getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        if name in _ROOMS:
+            return import_module(f"attractor.{name}")
+        if name in _MODULE_OF:
+            return getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        from attractor.errors import part_not_installed
+
+        extra = "train" if name in _PARTS_OF_TRAINING else "torch"
+        if (missing := part_not_installed(error, extra, f"attractor.{name}")) is None:
+            raise
+        raise missing from None
     raise AttributeError(f"module 'attractor' has no attribute '{name}'")
 
 

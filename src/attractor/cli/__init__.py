@@ -32,6 +32,7 @@ from attractor.errors import (
     RankLostError,
     RunInterrupted,
     RunStopped,
+    part_not_installed,
     unknown,
 )
 from attractor.files import next_step
@@ -76,7 +77,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "list": "listing",
     "completion": "completion",
 }
-WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "race")
+WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "data", "judge", "race")
 
 
 def main() -> None:
@@ -158,7 +159,8 @@ def run_line(argv: Sequence[str], console: Console) -> None:
             except (RunStopped, OSError):
                 raise
             except Exception as error:
-                if (refused := in_code_of_a_study(error)) is None:
+                use = f"'attractor {command_of(words)}'"
+                if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
                     raise
                 raise refused from error
     else:
