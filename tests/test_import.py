@@ -209,7 +209,7 @@ def test_the_public_names_are_these() -> None:
     rooms = (
         "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train verdict"
     )
-    functions = "attention_maps capture compare load parameter_groups tap"
+    functions = "attention_maps capture compare judge load parameter_groups tap"
     assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
     assert models.__all__ == [

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor.results import StudyResult as StudyResult
     from attractor.results import compare as compare
     from attractor.results import load as load
+    from attractor.runs.observed import judge as judge
     from attractor.taps import attention_maps as attention_maps
     from attractor.taps import capture as capture
     from attractor.taps import tap as tap
@@ -56,6 +57,7 @@ _MODULE_OF = {
     "attention_maps": "attractor.taps",
     "capture": "attractor.taps",
     "compare": "attractor.results",
+    "judge": "attractor.runs.observed",
     "load": "attractor.results",
     "parameter_groups": "attractor.parameters",
     "tap": "attractor.taps",

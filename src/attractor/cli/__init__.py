@@ -48,6 +48,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "compare": "runs",
     "train": "runs",
     "plan": "runs",
+    "judge": "judge",
     "race": "race",
     "watch": "watch",
     "advise": "advise",

@@ -23,6 +23,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "attractor train --size fast-slow --slow-attention decay --epochs 2",
     ),
     "plan": ("attractor plan standard mla --size small", "attractor plan --recipe 1b --no-calibrate"),
+    "judge": (
+        "attractor judge runs.csv --margin 0.003",
+        "attractor judge logs --value 'val_loss:([0-9.]+)' --out judged",
+    ),
     "race": (
         "attractor race --baseline 'python train.py --seed {seed}' --row mine='python train.py --mine --seed {seed}' "
         "--value 'val_loss:([0-9.]+)' --margin .003",

@@ -407,7 +407,7 @@ def _notes_on(
             f"The best of {n_tried} such rows lies {expected_best(n_tried):.1f} sd {side} the mean by luck alone."
         )
     if n_tried > len(verdicts):
-        notes.append(f"The correction counts {n_tried} ideas, {len(verdicts)} of which are in this table.")
+        notes.append(f"The correction counts {n_tried} ideas; this table has {len(verdicts)} of them.")
     if any(run.kept is not None for _, runs in observations for run in runs.values()):
         notes.append(
             "Ideas that were kept became the baseline of later ones, so luck was kept with them: run the last one and "

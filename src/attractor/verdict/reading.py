@@ -69,8 +69,24 @@ def read_observations(
     `row`, `seed`, `value` and `step` name columns. A regular expression with one group in their place is applied to the
     path of each file (`row`, `seed`) or to each line of a log (`value`, `step`).
     """
+    notes: list[str] = []
     with _without_collector():
-        return _read_observations([Path(path) for path in paths], row, seed, value, step)
+        sources = _sources(_files([Path(path) for path in paths], notes), value, step, notes)
+        return _observations(sources, notes, row, seed, value, step)
+
+
+def observations_of_columns(
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    row: str | None = None,
+    seed: str | None = None,
+    value: str | None = None,
+    step: str | None = None,
+) -> Observations:
+    """Return what columns of equal length hold, by row and seed, as a file of these columns would be read."""
+    place = Path("the table")
+    table = Table(columns, ((place, len(next(iter(columns.values()), ()))),))
+    return _observations([Source(place, "table", table, one_run=False)], [], row, seed, value, step)
 
 
 @contextmanager
@@ -85,11 +101,9 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _read_observations(
-    paths: Sequence[Path], row: str | None, seed: str | None, value: str | None, step: str | None
+def _observations(
+    sources: Sequence[Source], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
 ) -> Observations:
-    notes: list[str] = []
-    sources = _sources(_files(paths, notes), value, step, notes)
     table = stack([source.table for source in sources])
     value_column = _value_column(table, value, {row, seed, step})
     step_column = _column(table, "step", step, but=value_column)
