@@ -11,23 +11,23 @@ from rich.console import Console
 
 from attractor.report.verdict_page import pictures, thinned, write_page
 from attractor.report.verdict_table import markdown, on_console
-from attractor.verdict.observations import Observations, Run
+from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.outcome import Verdict, Verdicts
 
 HOSTILE = "<script>alert('$x$')</script> | a_b & 50% \\input{x} ](y) \x1b[31mred\nnew\u202eline"
 SHOWN = "<script>alert('$x$')</script> | a_b & 50% \\input{x} ](y) [31mred new line"
 
 
-def numbers(n: int, centre: float = 3.28, n_steps: int = 0) -> dict[int, Run]:
+def numbers(n: int, centre: float = 3.28, n_steps: int = 0) -> dict[int, ObservedRun]:
     rng = random.Random(f"{n} {centre}")
     values = [centre + rng.gauss(0, 0.002) for _ in range(n)]
     return {
-        seed: Run(value, tuple((step, value + 1 / step) for step in range(1, n_steps + 1)))
+        seed: ObservedRun(value, tuple((step, value + 1 / step) for step in range(1, n_steps + 1)))
         for seed, value in enumerate(values)
     }
 
 
-def judged(rows: dict[str, dict[int, Run]], *verdicts: Verdict, value: str = "val_loss", **fields) -> Verdicts:
+def judged(rows: dict[str, dict[int, ObservedRun]], *verdicts: Verdict, value: str = "val_loss", **fields) -> Verdicts:
     observations = Observations(rows, value, notes=(f"the value was guessed: {value}",))
     return Verdicts(observations, next(iter(rows)), verdicts, lower_is_better=True, **fields)
 
@@ -150,7 +150,11 @@ def test_fewer_than_four_seeds_have_points_and_no_interval(n, bars):
 
 
 def test_runs_that_diverged_are_named_and_marked(tmp_path):
-    rows = {"base": numbers(4), "mine": numbers(3, 3.27) | {3: Run(math.nan)}, "gone": {0: Run(math.inf, ((1, 9.0),))}}
+    rows = {
+        "base": numbers(4),
+        "mine": numbers(3, 3.27) | {3: ObservedRun(math.nan)},
+        "gone": {0: ObservedRun(math.inf, ((1, 9.0),))},
+    }
     gone = Verdict("gone", "undecided", "Its only run diverged.", "paired", 0, lost={0: "diverged", 1: "missing"})
     verdicts = judged(rows, paired(n=3, lost={3: "diverged"}), gone)
     page = page_of(verdicts, tmp_path)
@@ -185,7 +189,7 @@ def test_curves_are_thinned_and_keep_their_end():
 
 
 def test_a_difference_that_is_not_finite_and_a_name_in_any_script_are_shown(tmp_path):
-    rows = {"base": numbers(4), "方法 \U0001f600": {0: Run(math.nan)}}
+    rows = {"base": numbers(4), "方法 \U0001f600": {0: ObservedRun(math.nan)}}
     verdicts = judged(rows, paired("方法 \U0001f600", difference=math.nan, low=math.nan, high=math.nan))
     assert "nan" not in str(verdicts)
     assert "方法" in page_of(verdicts, tmp_path)

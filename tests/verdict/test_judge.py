@@ -11,13 +11,13 @@ from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 from attractor.errors import InputError
 from attractor.verdict.judge import expected_best, judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS, moderated
-from attractor.verdict.observations import Observations, Run
+from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.sequential import Sequential, p_over_looks
 
 
 def observations(rows, seeded=True, **fields):
     """Return observations of values by row, in the order of seeds from 0 up."""
-    runs = {row: {seed: Run(float(value)) for seed, value in enumerate(values)} for row, values in rows.items()}
+    runs = {row: {seed: ObservedRun(float(value)) for seed, value in enumerate(values)} for row, values in rows.items()}
     return Observations(runs, "val_loss", seeded, **fields)
 
 
@@ -173,7 +173,7 @@ def test_unplanned_looks_that_dates_show_are_priced():
     days = [f"2026-11-0{day}" for day in (1, 1, 1, 2, 2, 5, 5, 5)]
     baseline, row = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05], [0.97, 1.12, 0.89, 1.06, 0.99, 1.24, 0.78, 1.0]
     rows = {
-        name: {seed: Run(value, date=day) for seed, (value, day) in enumerate(zip(values, days, strict=True))}
+        name: {seed: ObservedRun(value, date=day) for seed, (value, day) in enumerate(zip(values, days, strict=True))}
         for name, values in (("baseline", baseline), ("row", row))
     }
     table = Observations(rows, "val_loss")
@@ -205,9 +205,9 @@ def test_diverged_and_missing_runs_are_outcomes():
 
 def test_ideas_that_were_kept_are_told_to_be_rerun():
     rows = {
-        "baseline": {0: Run(1.0, kept=True)},
-        "idea": {0: Run(0.99, kept=True)},
-        "other": {0: Run(1.01, kept=False)},
+        "baseline": {0: ObservedRun(1.0, kept=True)},
+        "idea": {0: ObservedRun(0.99, kept=True)},
+        "other": {0: ObservedRun(1.01, kept=False)},
     }
     notes = judge_observations(Observations(rows, "val_bpb", seeded=False)).notes
     assert any("fresh seeds" in note for note in notes)
@@ -216,10 +216,13 @@ def test_ideas_that_were_kept_are_told_to_be_rerun():
 def curves(**steps):
     """Return rows of two runs that are measured at these steps; the loss falls with the step, and by row."""
     rows = {
-        row: {seed: Run(math.nan, tuple((s, 3 - s / 100 + 0.01 * seed - 0.1 * place) for s in at)) for seed in range(3)}
+        row: {
+            seed: ObservedRun(math.nan, tuple((s, 3 - s / 100 + 0.01 * seed - 0.1 * place) for s in at))
+            for seed in range(3)
+        }
         for place, (row, at) in enumerate(steps.items())
     }
-    last = {row: {s: Run(run.curve[-1][1], run.curve) for s, run in runs.items()} for row, runs in rows.items()}
+    last = {row: {s: ObservedRun(run.curve[-1][1], run.curve) for s, run in runs.items()} for row, runs in rows.items()}
     return Observations(last, "loss")
 
 

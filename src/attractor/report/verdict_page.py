@@ -20,7 +20,7 @@ from attractor.report.page import POLICY, fill, verbatim
 from attractor.report.panels import name_lines
 from attractor.report.study_figure import Picture
 from attractor.verdict.intervals import decimals, summary
-from attractor.verdict.observations import Curve, Run, Seed
+from attractor.verdict.observations import Curve, ObservedRun, Seed
 from attractor.verdict.outcome import N_TEXTS, Verdict, Verdicts
 from attractor.verdict.power import POWER
 from attractor.verdict.words import UNKNOWN, html_class, html_table, on_one_line
@@ -72,7 +72,7 @@ def _about(verdict: Verdict) -> tuple[str, str, str, str, str]:
     return on_one_line(verdict.row), verdict.outcome, html_class(verdict.outcome), numbers, verdict.sentence
 
 
-def _values(row: str, runs: Mapping[Seed, Run], seeded: bool) -> tuple[str, int, str, str]:
+def _values(row: str, runs: Mapping[Seed, ObservedRun], seeded: bool) -> tuple[str, int, str, str]:
     finite = [run.value for run in runs.values() if not run.diverged]
     spread = summary(finite).standard_deviation if finite else None
     digits = decimals(spread or abs(finite[0])) + 1 if finite else 0
@@ -197,7 +197,7 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
     return figure
 
 
-def _draw_runs(verdicts: Verdicts, runs: Mapping[str, Mapping[Seed, Run]], paired: bool) -> "Figure":
+def _draw_runs(verdicts: Verdicts, runs: Mapping[str, Mapping[Seed, ObservedRun]], paired: bool) -> "Figure":
     figure, axes = _rows(len(runs))
     colors = {verdict.row: COLOURS[verdict.outcome] for verdict in verdicts.verdicts}
     for place, (row, of_row) in enumerate(runs.items()):

@@ -13,7 +13,7 @@ from typing import Any
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder, find_runs, run_paths
 from attractor.verdict.judge import judge_observations
-from attractor.verdict.observations import Observations, Run, Seed
+from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Verdicts
 from attractor.verdict.reading import observations_of_columns, read_observations
 
@@ -60,7 +60,9 @@ def observe(data: Any, **columns: str | None) -> Observations:
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, Mapping) and data and all(isinstance(of_row, Mapping) for of_row in data.values()):
-        rows = {str(row): {seed: Run(_number(row, x)) for seed, x in of_row.items()} for row, of_row in data.items()}
+        rows = {
+            str(row): {seed: ObservedRun(_number(row, x)) for seed, x in of_row.items()} for row, of_row in data.items()
+        }
         return Observations(rows, columns["value"] or "value")
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a pandas table
         data = data.to_dict("list")
@@ -95,7 +97,7 @@ def _observe_paths(paths: Sequence[Path], columns: Mapping[str, str | None]) -> 
 
 def _observations_of_runs(runs: Sequence[RunFolder]) -> Observations:
     """Return the validation losses of runs by label and seed; of a run that has not ended, nothing."""
-    rows: dict[str, dict[Seed, Run]] = {}
+    rows: dict[str, dict[Seed, ObservedRun]] = {}
     n_unfinished = 0
     for run in runs:
         summary = run.summary()
@@ -113,6 +115,6 @@ def _observations_of_runs(runs: Sequence[RunFolder]) -> Observations:
             )
         value = summary.get("valid_loss")
         last = math.nan if value is None else float(value)
-        of_row[seed] = Run(last, curve if math.isfinite(last) else (), seconds=summary.get("wall_seconds"))
+        of_row[seed] = ObservedRun(last, curve if math.isfinite(last) else (), seconds=summary.get("wall_seconds"))
     notes = [f"{n_unfinished} runs have not ended and are left out."] if n_unfinished else []
     return Observations(rows, "valid_loss", notes=tuple(notes))

@@ -24,7 +24,7 @@ from attractor.errors import InputError, require, unknown
 from attractor.verdict.intervals import Estimate, mean_estimate, seed_differences, summary
 from attractor.verdict.moderated import moderated
 from attractor.verdict.multiplicity import holm
-from attractor.verdict.observations import Observations, Run, Seed
+from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Design, Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Sequential, p_over_looks
@@ -128,7 +128,7 @@ def at_step(observations: Observations, at: str | float, lower_is_better: bool) 
         step = _last_step(curves) if at == "last" else _number_of_step(at)
         notes = [f"The value at step {short_number(step)} counts."]
 
-    def chosen(run: Run, row: str, seed: Seed) -> Run:
+    def chosen(run: ObservedRun, row: str, seed: Seed) -> ObservedRun:
         if not run.curve or (run.diverged and at != "best"):
             return run
         if at == "best":
@@ -211,7 +211,11 @@ def _compare(observations: Observations, row: str, baseline: str | None, against
 
 
 def _paired(
-    row: str, baseline: str, ours: Mapping[Seed, Run], theirs: Mapping[Seed, Run], common: Sequence[Seed]
+    row: str,
+    baseline: str,
+    ours: Mapping[Seed, ObservedRun],
+    theirs: Mapping[Seed, ObservedRun],
+    common: Sequence[Seed],
 ) -> _Compared:
     lost: dict[Seed, str] = {seed: f"missing in {baseline}" for seed in ours if seed not in theirs}
     lost |= {seed: f"missing in {row}" for seed in theirs if seed not in ours}

@@ -32,7 +32,7 @@ import numpy as np
 from attractor.errors import InputError, require, require_count
 from attractor.verdict.command_run import require_command, require_pattern, words_of
 from attractor.verdict.intervals import seed_differences, summary
-from attractor.verdict.observations import Observations, Run, Seed
+from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Decision, Sequential, p_over_looks
@@ -286,10 +286,10 @@ def carry_out(
 def verdicts_of(race: Race) -> Verdicts:
     """Return the verdicts on all ideas of a race, also of one that is not over."""
     plan = race.plan
-    rows: dict[str, dict[Seed, Run]] = {row: {} for row in (BASELINE, *race.tests)}
+    rows: dict[str, dict[Seed, ObservedRun]] = {row: {} for row in (BASELINE, *race.tests)}
     for (row, seed), run in sorted(race.runs.items()):
         if run.value is not None:
-            rows[row][seed] = Run(run.value, seconds=run.seconds, date=run.date)
+            rows[row][seed] = ObservedRun(run.value, seconds=run.seconds, date=run.date)
     n = len(plan.ideas)
     counted = "1 idea and all looks" if n == 1 else f"{n} ideas and all looks"
     note = (

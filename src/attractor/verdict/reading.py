@@ -17,7 +17,7 @@ from typing import Any
 from attractor.errors import InputError
 from attractor.tables import Table, number, shown, stack
 from attractor.verdict.formats import EVENTS, Source, compiled, is_pattern, read_source
-from attractor.verdict.observations import Curve, Observations, Run, Seed
+from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
 from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
 
 WORDS = {  # names of columns as `_plain` writes them, of which the first that occurs is taken, and words in them
@@ -119,7 +119,7 @@ def _observations(
     grouped: dict[tuple[str, Any], list[int]] = {}
     for n, key in enumerate(zip(names, keys, strict=True)):
         grouped.setdefault(key, []).append(n)
-    rows: dict[str, dict[Seed, Run]] = {}
+    rows: dict[str, dict[Seed, ObservedRun]] = {}
     for (name, key), of_run in grouped.items():
         runs = rows.setdefault(name, {})
         runs[key if seeds else len(runs)] = lines.run(name, key if seeds else None, of_run)
@@ -352,7 +352,7 @@ class _Lines:
             all(source.one_run for source in sources),
         )
 
-    def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> Run:
+    def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
         if len(lines) == 1:
             curve, value = (), self.values[lines[0]]
@@ -364,7 +364,7 @@ class _Lines:
             what: next((cell for n in reversed(lines) if (cell := cells[n]) is not None), cells[lines[-1]])
             for what, cells in self.of_run.items()
         }
-        return Run(math.nan if value is None else value, curve, **last)
+        return ObservedRun(math.nan if value is None else value, curve, **last)
 
     def _curve(self, row: str, seed: Seed | None, measured: Sequence[tuple[int, float]]) -> Curve:
         name = shown(row) + ("" if seed is None else f" with seed {shown(seed)}")
