@@ -211,8 +211,11 @@ LAST = {
 }
 
 
-CUT = {"the last digit": ("loss.*([0-9.]+)", "'7' of '2.347'"), "no exponent": ("lr ([0-9.]+)", "'1.5' of '1.5e-05'")}
-CUT["no sign"] = ("reward[^0-9]*([0-9.]+)", "'2.5' of '-2.5'")
+CUT = {
+    "the last digit": ("loss.*([0-9.]+)", "'7' of '2.347'"),
+    "no exponent": ("lr ([0-9.]+)", "'1.5' of '1.5e-05'"),
+    "no sign": ("reward[^0-9]*([0-9.]+)", "'2.5' of '-2.5'"),
+}
 
 
 @pytest.mark.parametrize("case", CUT)
