@@ -206,8 +206,25 @@ LAST = {
     "NaN that the pattern does not match": ("loss 3.5\nloss nan\n", math.nan),
     "infinity": ("loss 3.5\nloss -inf, then\n", math.nan),
     "words that only begin so": ("loss 3.5\ninfo: nano\n", 3.5),
+    "a full stop after the number": ("the loss 2.5.\n", 2.5),
     "bytes that are no text": (b"\xff\xfe loss 2.5 \xff\n".decode("latin-1"), 2.5),
 }
+
+
+CUT = {
+    "the last digit": ("loss.*([0-9.]+)", "'7' of '2.347'"),
+    "no exponent": ("lr ([0-9.]+)", "'1.5' of '1.5e-05'"),
+    "no sign": ("reward[^0-9]*([0-9.]+)", "'2.5' of '-2.5'"),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_a_part_of_a_number_is_no_value(case, tmp_path):
+    pattern, said = CUT[case]
+    (tmp_path / "log").write_text("lr 1.5e-05\nreward: -2.5\nloss 2.347\n")
+    value, reason = last_value(tmp_path / "log", pattern)
+    assert value is None
+    assert f"takes {said}; its group must take all of it" in reason
 
 
 @pytest.mark.parametrize("case", LAST)

@@ -20,6 +20,7 @@ from attractor.verdict.words import on_one_line
 GUARD = Path(__file__).with_name("process_guard.py")
 LADDER = ((0.0, signal.SIGINT), (10.0, signal.SIGTERM), (15.0, signal.SIGKILL))  # seconds after a run is to end
 NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
+NUMBER = re.compile(r"(?:(?<!\w)[-+])?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 LONGEST = 160  # characters of a line of a log in a message
 STANDS_FOR_IT = "9.18273645"  # a number that patterns of losses match
 
@@ -53,23 +54,28 @@ def last_value(log: Path, pattern: str) -> tuple[float | None, str]:
     """Return the number of the last match in a log, or None and the reason why there is no number.
 
     The pattern is matched line by line. Where a pattern such as `loss: ([0-9.]+)` allows digits alone, a final
-    `loss: nan` counts as well. Otherwise the last finite value of a diverged run would be taken.
+    `loss: nan` counts as well. Otherwise the last finite value of a diverged run would be taken. A group that takes a
+    part of a number, as `.*([0-9.]+)` takes its last digit, gives no value.
     """
-    matched = None
+    last = None
     with log.open(errors="replace") as file:  # a carriage return, as of a progress bar, ends a line, too
         for line in file:
-            text = NOT_FINITE.sub(STANDS_FOR_IT, line)
-            replaced = [match.span() for match in re.finditer(STANDS_FOR_IT, text)]
-            for match in re.finditer(pattern, text):
-                start, end = match.span(1)
-                is_finite = all(end <= first or last <= start for first, last in replaced)
-                matched = match[1] if is_finite else "nan"
-    if matched is None:
+            for match in re.finditer(pattern, NOT_FINITE.sub(STANDS_FOR_IT, line)):
+                last = match
+    if last is None:
         return None, f"the value {pattern!r} matches nothing that it printed"
+    start, end = last.span(1)
+    if any(start < match.end() and match.start() < end for match in re.finditer(re.escape(STANDS_FOR_IT), last.string)):
+        return math.nan, ""
+    matched = on_one_line(last[1])[:LONGEST].rstrip(".,;")
+    for number in NUMBER.finditer(last.string):
+        is_within = number.start() <= start and end <= number.end()
+        if is_within and number[0].lstrip("+") != matched.lstrip("+"):
+            return None, f"the value {pattern!r} takes {matched!r} of {number[0]!r}; its group must take all of it"
     try:
         return float(matched), ""
     except ValueError:
-        return None, f"the value {pattern!r} matches {on_one_line(matched)[:LONGEST]!r}, which is no number"
+        return None, f"the value {pattern!r} matches {matched!r}, which is no number"
 
 
 def last_line(log: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attractor.errors import InputError
 from attractor.files import flush_to_disk, seal_holds, sealed, write_json
-from attractor.verdict.race import EndedRun, Race, RacePlan
+from attractor.verdict.race import BASELINE, EndedRun, Race, RacePlan
 
 PLAN = "race.json"
 OUTCOMES = "outcomes.jsonl"
@@ -68,7 +68,7 @@ def read_outcomes(folder: Path, plan: RacePlan) -> list[EndedRun]:
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
         os.truncate(path, len(whole))
-    rows = {"baseline", *(idea.name for idea in plan.ideas)}
+    rows = {BASELINE, *(idea.name for idea in plan.ideas)}
     try:
         ended = {run.key: run for run in (EndedRun.from_dict(json.loads(line)) for line in whole.splitlines())}
         assert rows.issuperset(run.row for run in ended.values()), "a row that is not in the plan"
