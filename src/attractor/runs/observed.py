@@ -81,11 +81,11 @@ def observe(data: Any, **columns: str | None) -> Observations:
     )
 
 
-def _number(row: object, value: Any) -> float:
+def _runs_of(row: str, values: Mapping[Seed, Any]) -> dict[Seed, ObservedRun]:
     try:
-        return math.nan if value is None else float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"numbers of row '{row}' must be numbers, got {value!r:.40}; a lost run is nan") from None
+        return {seed: ObservedRun(math.nan if value is None else float(value)) for seed, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"values of row '{row}' must be numbers: {error}; give nan for a run that failed") from None
 
 
 def _observe_paths(paths: Sequence[Path], columns: Mapping[str, str | None]) -> Observations:

@@ -14,16 +14,19 @@ from attractor.verdict.intervals import (
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
 from attractor.verdict.sequential import Sequential
+from attractor.verdict.speedup import Speedup, effective_speedup
 from attractor.verdict.spread import brown_forsythe, spread_ratio
 from attractor.verdict.t_tests import paired_t_test, welch
 
 __all__ = [
     "Interval",
     "Sequential",
+    "Speedup",
     "Summary",
     "bootstrap_interval",
     "brown_forsythe",
     "detectable_with_power",
+    "effective_speedup",
     "holm",
     "mean_interval",
     "paired_difference",
