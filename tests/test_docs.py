@@ -194,6 +194,35 @@ STEP = re.compile(
 )
 
 
+def misshapen_tables(text: str) -> list[str]:
+    """Return the lines of a page's text that have cells of a table but are none: reflowed, or of another width."""
+    blocks = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
+    plain = re.sub(r"\\\||`[^`\n]*`", "", blocks)  # pipes that are text
+    wrong = []
+    for paragraph in re.split(r"\n\s*\n", plain):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        if not re.search(r"\|\s*:?-{3,}", paragraph):
+            continue
+        start = next(n for n, line in enumerate(lines) if line.startswith("|") or re.search(r"\|\s*:?-{3,}", line))
+        counts = {line.count("|") for line in lines[start:]}
+        of_dashes = any(re.fullmatch(r"\|?(\s*:?-{3,}:?\s*\|)+(\s*:?-+:?\s*)?", line) for line in lines)
+        if len(counts) > 1 or not of_dashes:
+            wrong.append(lines[start])
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_table_is_a_table(page: Path) -> None:
+    assert misshapen_tables(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_table_that_was_reflowed_is_found() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | `x|y` |\n"
+    assert misshapen_tables(f"text\n\n{table}") == []
+    assert misshapen_tables(f"text\n\n{table.replace(chr(10), ' ')}")
+    assert misshapen_tables(f"{table}| 2 |\n")
+
+
 def test_there_are_three_recipes() -> None:
     assert [recipe.splitlines()[0] for recipe in RECIPES] == ["Add a mechanism", "Add a measure", "Add a task"]
 

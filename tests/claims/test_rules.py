@@ -16,6 +16,7 @@ from attractor.claims.rules import (
     Costs,
     Counts,
     Differs,
+    InRegime,
     OfTheBest,
     Reaches,
     Sensitive,
@@ -111,6 +112,16 @@ def test_a_contrast_compares_leads_between_columns(rich: float, poor: float, n: 
     if n >= INTERACTION.looks[0]:
         assert part.interval is not None
         assert part.interval.mean == pytest.approx(poor - rich, abs=1e-9)
+
+
+@pytest.mark.parametrize(("n_steps", "status"), [(1_000, "unclear"), (10_000, "fails")])
+def test_runs_below_the_regime_of_an_effect_decide_nothing(n_steps: int, status: str) -> None:
+    """Criterion: .9M parameters reach 2.7 tokens each after 10,000 steps of 256 tokens, and not after 1,000."""
+    runs = record({"standard": losses(1.6), "rival": losses(1.6001)})
+    steps = {"n_steps": n_steps, "batch_size": 2, "accumulation": 1, "seq_len": 128}
+    runs = replace(runs, cells=tuple(replace(cell, config=dict(cell.config) | steps) for cell in runs.cells))
+    verdict = InRegime(Differs((Pair("rival", "standard", -0.02, 0.01),)), 2.7).judge(runs)
+    assert (verdict.status, "regime not reached" in verdict.reason) == (status, status == "unclear")
 
 
 def test_a_contrast_needs_every_column() -> None:
@@ -213,8 +224,9 @@ def test_published_counts_equal_ours_where_that_is_possible() -> None:
 
 
 def test_margins_are_a_quarter_of_the_published_effect() -> None:
-    rule = BY_ID["C1"].rule
-    assert rule is not None
+    in_regime = BY_ID["C1"].rule
+    assert isinstance(in_regime, InRegime)
+    rule = in_regime.rule
     pairs = {(pair.of, pair.against): pair for pair in rule.pairs}  # type: ignore[attr-defined]
     assert set(pairs) == set(itertools.product(COUPLED, SMALL.keys() - set(COUPLED)))
     assert pairs["coupled-euler", "standard"].effect == pytest.approx(

@@ -23,6 +23,8 @@ single comparison would decide a rule, Holm's correction covers all comparisons 
                  the verdict is unclear ("cannot tell")
     AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes
                  how a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
+    InRegime     judges by another rule where runs have as many tokens for each parameter as the paper's runs have when
+                 their effect begins; below, the verdict is unclear ("regime not reached")
     WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could
                  have acted, the one that is best by another quantity; "cannot tell" where it could act at none
     AtDip        is Differs for the entropy of the layer in which the baseline's entropy dips
@@ -574,6 +576,35 @@ class AtOneRate(Rule):
             else replace(part, to_show=None, to_exclude=None)
             for part in self.rule.parts(record)
         ]
+
+
+@dataclass(frozen=True)
+class InRegime(Rule):
+    """Judge by `rule` where the runs reach the regime in which the paper sees its effect; elsewhere it is unclear."""
+
+    rule: Rule
+    tokens_per_parameter: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.rule.words}; regime not reached below {self.tokens_per_parameter:.2g} tokens a parameter"
+
+    def parts(self, record: StudyRecord) -> list[Statement]:
+        ratios = [
+            int(cell.config["n_steps"]) * int(cell.config["batch_size"]) * int(cell.config["seq_len"])
+            * int(cell.config.get("accumulation", 1)) / outcome.summary["n_parameters"]
+            for cell in record.cells
+            if cell.row == record.design.baseline and {"n_steps", "batch_size", "seq_len"} <= cell.config.keys()
+            for outcome in cell.outcomes
+            if outcome.summary.get("n_parameters")
+        ]  # fmt: skip
+        if not ratios or min(ratios) >= self.tokens_per_parameter:
+            return self.rule.parts(record)
+        why = (
+            f"regime not reached: these runs have {min(ratios):.2g} tokens a parameter, and the paper's effect begins "
+            f"at {self.tokens_per_parameter:.2g}; longer runs would decide"
+        )
+        return [_cannot_tell(part, why) for part in self.rule.parts(record)]
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,16 @@ def moderated(
     variances: Sequence[float], freedom: Sequence[float], correlation: float = 0.0
 ) -> list[tuple[float, float]]:
     """Return the moderated variance and its degrees of freedom for every row; a row without spread keeps its own."""
-    own = list(zip(map(float, variances), map(float, freedom), strict=True))
-    known = [(v, d) for v, d in own if _has_spread(v, d)]
+    unshared = list(zip(map(float, variances), map(float, freedom), strict=True))
+    known = [(v, d) for v, d in unshared if _has_spread(v, d)]
     m = len(known)
     if m < FEWEST_ROWS:
-        return own
+        return unshared
     common, prior = _prior(np.array(known))
     gain = 1 / (1 / m + (1 - 1 / m) * correlation**2)
     return [
         ((prior * common + d * v) / (prior + d), min(d + prior, gain * d)) if _has_spread(v, d) else (v, d)
-        for v, d in own
+        for v, d in unshared
     ]
 
 
