@@ -41,11 +41,10 @@ test: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
 
-# Runs the tests that are skipped without the extras ray, remote-tests and peers, and installs these extras.
+# Runs the tests that are skipped without the extras ray and peers, and installs these extras.
 test-extras: $(VENV)/.installed-dev
-	@$(INSTALL) -c constraints.txt -e '.[ray,remote-tests,peers]'
-	@$(PYTEST) tests/study/test_ray.py tests/train/test_mirror.py tests/bench/test_bench_peers.py \
-	  tests/bench/test_bench_command.py $(ARGS)
+	@$(INSTALL) -c constraints.txt -e '.[ray,peers]'
+	@$(PYTEST) tests/study/test_ray.py tests/bench/test_bench_peers.py tests/bench/test_bench_command.py $(ARGS)
 
 # Plants 30 faults, one at a time, and shows which test notices each. ARGS="--all 3": the third, with every test.
 mutants: $(VENV)/.installed-dev

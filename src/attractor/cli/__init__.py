@@ -70,8 +70,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "runs prune": "stored_runs",
     "runs repair": "stored_runs",
     "runs convert": "stored_runs",
-    "runs mirror": "stored_runs",
-    "runs fetch": "stored_runs",
     "report": "evidence",
     "claims": "evidence",
     "list": "listing",
