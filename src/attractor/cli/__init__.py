@@ -69,7 +69,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "runs compare": "stored_runs",
     "runs prune": "stored_runs",
     "runs repair": "stored_runs",
-    "runs convert": "stored_runs",
     "report": "evidence",
     "claims": "evidence",
     "list": "listing",

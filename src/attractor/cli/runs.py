@@ -38,7 +38,6 @@ class TrainBase(Common):
     resume: Path | None = None
     parallel: str = Runtime.parallel
     collective_timeout: float = Runtime.collective_timeout
-    checkpoint_format: str = Runtime.checkpoint_format
 
 
 @dataclass(frozen=True)

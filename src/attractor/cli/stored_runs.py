@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare, prune, repair, convert."""
+"""Commands about stored runs: runs list, show, compare, prune, repair."""
 
 import json
 import sys
@@ -71,14 +71,6 @@ class RunsRepairArguments:
     """Set aside the damaged files of a run, so that what is intact can be used and the run can go on."""
 
     run: Annotated[Positional[Path], arg(help="run folder")]
-
-
-@dataclass(frozen=True)
-class RunsConvertArguments:
-    """Convert the checkpoints of a run between the plain format and the sharded one. Their content stays the same."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-    to: Annotated[str, arg(help="plain or sharded")] = "plain"
 
 
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
@@ -233,13 +225,6 @@ def runs_repair(args: RunsRepairArguments, console: Console) -> None:
         say(console, line)
 
 
-def runs_convert(args: RunsConvertArguments, console: Console) -> None:
-    from attractor.train.sharded import convert_run
-
-    names = convert_run(args.run, args.to)
-    say(console, f"converted to {args.to}: {', '.join(names)}" if names else f"all checkpoints are {args.to} already")
-
-
 def _order(value: Any) -> tuple[int, Any]:
     """Return a sort key: numbers come first, by size, then texts, and missing values last."""
     if value is None:
@@ -262,5 +247,4 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "compare": (RunsCompareArguments, runs_compare),
     "prune": (RunsPruneArguments, runs_prune),
     "repair": (RunsRepairArguments, runs_repair),
-    "convert": (RunsConvertArguments, runs_convert),
 }

@@ -40,14 +40,14 @@ def prefer_stacked(device: str) -> bool:
 
 def serves(runtime: Runtime) -> bool:
     """Return whether the settings allow stacking. Stacked runs share one process and stay at the same step."""
-    return runtime.on_divergence == "stop" and runtime.checkpoint_format == "plain" and not runtime.cuda_graphs
+    return runtime.on_divergence == "stop" and not runtime.cuda_graphs
 
 
 def refuse_unserved(runtime: Runtime) -> None:
     if not serves(runtime):
         raise InputError(
-            "on_divergence must be stop and checkpoint_format plain, with cuda_graphs off, for stacked runs, got "
-            f"{runtime.on_divergence}, {runtime.checkpoint_format} and {runtime.cuda_graphs}; choose launcher local"
+            f"on_divergence must be stop, with cuda_graphs off, for stacked runs, got {runtime.on_divergence} and "
+            f"{runtime.cuda_graphs}; choose launcher local"
         )
 
 

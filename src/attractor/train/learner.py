@@ -172,12 +172,12 @@ class Learner:
         with averaged, unsharded(self.model):
             return validate(self.model, self.task, self.config, part)
 
-    def tensors(self, whole: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a checkpoint holds: the weights, and all else that a resumed run continues from.
 
-        Sharded tensors are gathered in the first process where they are to be `whole`.
+        Sharded tensors are gathered in the first process.
         """
-        collected = partial(gathered, keep=self.world.is_first) if whole else lambda tree: tree
+        collected = partial(gathered, keep=self.world.is_first)
         means, trained = ({}, {}) if self.average is None else (self.average.means, self.average.trained)
         return collected(self.model.state_dict() | means), {
             "trained": collected({name: parameter.detach() for name, parameter in trained.items()}),

@@ -200,8 +200,6 @@ class Run(Learner):
         if at_end or stop_signal or is_time or self.divergence is not None or step % runtime.save_every == 0:
             self.world.doing("saving", step - 1)
             self.checkpoints.save()
-        if at_end or stop_signal or self.divergence is not None:
-            self.checkpoints.wait()
 
     @property
     def divergence(self) -> str | None:
@@ -278,7 +276,6 @@ class Run(Learner):
 
     def close(self) -> None:
         self.display.end()
-        self.checkpoints.close()
         self.log.close()
 
     def conclude(self) -> dict[str, Any]:

@@ -101,7 +101,6 @@ class StackedRun(Run):
         super().account_for(rate, numbers)
         if self.divergence is not None:
             self.checkpoints.save()
-            self.checkpoints.wait()
             self.stopped = self.why_stopped
 
     def collect_weights(self) -> None:
