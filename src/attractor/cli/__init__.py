@@ -68,7 +68,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "runs show": "stored_runs",
     "runs compare": "stored_runs",
     "runs prune": "stored_runs",
-    "runs repair": "stored_runs",
     "report": "evidence",
     "claims": "evidence",
     "list": "listing",

@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare, prune, repair."""
+"""Commands about stored runs: runs list, show, compare and prune."""
 
 import json
 import sys
@@ -64,13 +64,6 @@ class RunsPruneArguments:
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
     keep: Annotated[str, arg(help="checkpoint of a finished run that stays: best, last or none")] = "best"
     yes: Annotated[bool, arg(help="remove them without asking")] = False
-
-
-@dataclass(frozen=True)
-class RunsRepairArguments:
-    """Set aside the damaged files of a run, so that what is intact can be used and the run can go on."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
 
 
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
@@ -217,14 +210,6 @@ def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) ->
     return lines
 
 
-def runs_repair(args: RunsRepairArguments, console: Console) -> None:
-    from attractor.train.repair import repair_run
-
-    lines = repair_run(args.run)
-    for line in lines or ["nothing is damaged"]:
-        say(console, line)
-
-
 def _order(value: Any) -> tuple[int, Any]:
     """Return a sort key: numbers come first, by size, then texts, and missing values last."""
     if value is None:
@@ -246,5 +231,4 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "show": (RunsShowArguments, runs_show),
     "compare": (RunsCompareArguments, runs_compare),
     "prune": (RunsPruneArguments, runs_prune),
-    "repair": (RunsRepairArguments, runs_repair),
 }

@@ -35,7 +35,17 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from attractor.errors import InputError, WritingError
-from attractor.files import FULL, flush_to_disk, follow_umask, in_json, seal_holds, sealed, sha256_of, write_json
+from attractor.files import (
+    FULL,
+    flush_to_disk,
+    follow_umask,
+    in_json,
+    seal_holds,
+    sealed,
+    set_aside,
+    sha256_of,
+    write_json,
+)
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
@@ -180,7 +190,7 @@ def best_checkpoint(folder: Path) -> Path | None:
         step = int(best["step"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"'{folder / BEST}' must name the best step, and is damaged; 'attractor runs repair "
+            f"'{folder / BEST}' must name the best step, and is damaged; 'attractor train --resume "
             f"{shlex.quote(str(folder.parent))}' writes it anew, or give --checkpoint last"
         ) from error
     path = checkpoint_of(folder, step)
@@ -199,7 +209,7 @@ def _step_of(path: Path) -> int:
 def drop_old(folder: Path, keep: int, state: TrainState) -> None:
     """Keep the best checkpoint, the last good one, and the newest `keep` ones up to the step of the run.
 
-    Later checkpoints were damaged and passed over, or a rollback has left them behind. A rollback to the good one makes
+    A rollback has left later checkpoints behind. A rollback to the good one makes
     the checkpoint that was the best at that time the best again, so that one is kept, too.
     """
     checkpoints = list_checkpoints(folder)
@@ -308,25 +318,27 @@ def _hash_of_run(folder: Path) -> str:
     return config_hash(RunFolder.open(folder.parent).config)
 
 
-def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
+def newest_intact(folder: Path, warn: Callable[[str], None], set_damage_aside: bool = False) -> Path | None:
     """Return the newest intact checkpoint, and warn of each damaged one that is passed over.
 
-    Without any checkpoint return None. If all are damaged, refuse: a new start would overwrite what a copy may restore.
+    With `set_damage_aside`, as where a run is resumed, damaged ones get names that end in `.damaged`. Without any
+    checkpoint return None. If all are damaged, refuse: a new start would overwrite what a copy may restore.
     """
-    damages: list[DamagedCheckpointError] = []
+    damages: dict[Path, DamagedCheckpointError] = {}
     for path in reversed(list_checkpoints(folder)):
         try:
             verify(path)
         except DamagedCheckpointError as error:
-            damages.append(error)
+            damages[path] = error
         else:
-            for damage in damages:
-                warn(f"damaged checkpoint: {damage}; using {path.name} before it")
+            for damaged, damage in damages.items():
+                kept = f"it is kept as {set_aside(damaged).name}; " if set_damage_aside else ""
+                warn(f"damaged checkpoint: {damage}; {kept}using {path.name} before it")
             return path
     if damages:
         raise InputError(
             f"'{folder}' must hold an intact checkpoint, and all {len(damages)} are damaged, the newest because "
-            f"{damages[0]}; restore one from a copy, or remove '{folder.parent}' to start anew"
+            f"{next(iter(damages.values()))}; restore one from a copy, or remove '{folder.parent}' to start anew"
         )
     return None
 
@@ -358,13 +370,14 @@ def read_checkpoint(
     """Return the weights, the other tensors and the state of a verified checkpoint."""
     weights = load_file(path / "model.safetensors", device=str(device))
     tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+    return weights, tensors, state_of(path)
+
+
+def state_of(path: Path) -> TrainState:
+    """Return the state of a verified checkpoint."""
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}
-    return (
-        weights,
-        tensors,
-        TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known})),
-    )
+    return TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known}))
 
 
 def write_tensors(path: Path, tensors: dict[str, Any]) -> None:

@@ -194,7 +194,9 @@ class Checkpoints:
     def restore(self) -> None:
         """Continue from the newest intact checkpoint, if there is one."""
         learner, note = self.learner, self.telemetry.log.display.note
-        path = learner.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, note))
+        path = learner.world.first_does(
+            lambda: checkpoint.newest_intact(self.folder.checkpoints, note, set_damage_aside=True)
+        )
         here = arithmetic(learner.device, learner.world.size)
         if path is not None:
             self._load(path)
