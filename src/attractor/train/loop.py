@@ -75,7 +75,7 @@ def _carry_out(run: "Run") -> dict[str, Any]:
         run.world.doing("restoring")
         run.checkpoints.restore()
         try:
-            with StopRequest(run.overdue) as stop, freed_memory_kept():
+            with StopRequest(run.overdue) as stop, freed_memory_kept(), run.quick_products():
                 run.carry_out(stop)
         finally:
             run.close()

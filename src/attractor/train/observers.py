@@ -101,7 +101,7 @@ class Telemetry:
 
     def run_probe(self) -> None:
         """Run the model on the tokens of the probe."""
-        with self.learner.autocast:
+        with self.learner.autocast():
             self.learner.model.hidden(self._tokens)
 
     def look(self) -> None:

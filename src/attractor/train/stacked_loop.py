@@ -222,7 +222,7 @@ def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> dict[
     """Carry runs of one configuration and several seeds to their end, and return by seed why a run stopped early."""
     together = StackedTraining(runs, traced)
     try:
-        with StopRequest(runs[0].overdue) as stop, freed_memory_kept():
+        with StopRequest(runs[0].overdue) as stop, freed_memory_kept(), runs[0].quick_products():
             together.carry_out(stop)
     finally:
         for run in runs:
