@@ -41,10 +41,10 @@ test: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
 
-# Runs the tests that are skipped without the extras ray, remote-tests and peers, and installs these extras.
+# Runs the tests that are skipped without the extras ray and peers, and installs these extras.
 test-extras: $(VENV)/.installed-dev
-	@$(INSTALL) -c constraints.txt -e '.[ray,remote-tests,peers]'
-	@$(PYTEST) tests/study/test_ray.py tests/train/test_mirror.py tests/bench/test_bench_peers.py \
+	@$(INSTALL) -c constraints.txt -e '.[ray,peers]'
+	@$(PYTEST) tests/study/test_ray.py tests/bench/test_bench_peers.py \
 	  tests/test_import.py tests/bench/test_bench_command.py $(ARGS)
 
 # Runs tests of generation and of exports with the newest transformers, which constraints.txt holds back, in a folder that

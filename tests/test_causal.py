@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from attractor import causal as causal_module
 from attractor.causal import Causal, load_causal
 from attractor.errors import InputError
 from attractor.hf.export import export_model
@@ -66,10 +65,19 @@ def test_our_models_are_recognised_as_ours(run: Path, llama: Path) -> None:
 def test_weights_in_half_precision_are_multiplied_in_the_quickest_way(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[torch.dtype, torch.device]] = []
-    monkeypatch.setattr(causal_module, "widen_slow_products", lambda *given: asked.append(given))
-    load_causal(llama, CPU, dtype=torch.bfloat16)
-    assert asked == [(torch.bfloat16, CPU)]
+    """Criterion: products are widened while logits are computed, and not after."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    causal = load_causal(llama, CPU, dtype=torch.bfloat16)
+    widths: list[torch.dtype] = []
+    to_float = torch.Tensor.float
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: widths.append(x.dtype) or to_float(x))
+    with causal.quick_products():
+        _ = torch.ones(2, 2, dtype=torch.bfloat16) @ torch.ones(2, 2, dtype=torch.bfloat16)
+    assert widths == [torch.bfloat16] * 2
+    causal.logits(torch.tensor([[1, 2, 3]]))
+    n_in_logits = len(widths)
+    _ = torch.ones(2, 2, dtype=torch.bfloat16) @ torch.ones(2, 2, dtype=torch.bfloat16)
+    assert len(widths) == n_in_logits > 2
 
 
 def test_a_name_on_the_hub_is_refused_at_once() -> None:

@@ -1,4 +1,4 @@
-"""The commands about stored runs list, show, compare, prune and repair them."""
+"""The commands about stored runs list, show, compare and prune them."""
 
 import json
 import sys
@@ -118,23 +118,13 @@ def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool
     assert len(list_checkpoints(folder)) == 1
 
 
-def test_runs_are_mirrored_listed_there_and_fetched(attractor, pool):
-    assert attractor("runs", "mirror", "runs", "mirror")[0] == 0
-    code, out, _ = attractor("runs", "list", f"file://{pool}/mirror", "--where", "label=gated")
-    assert (code, out.splitlines()[-1]) == (0, "2 runs")
-    assert attractor("runs", "fetch", "mirror/gated-1", "fetched") == (0, "fetched\n", "")
-    assert RunFolder.open("fetched").summary() == RunFolder.open("runs/gated-1").summary()
-
-
-def test_a_damaged_run_is_repaired(attractor):
-    code, out, _ = attractor("runs", "repair", "runs/standard-1")
-    assert (code, out) == (0, "nothing is damaged\n")
+def test_a_damaged_run_is_finished_anew(attractor):
     Path("runs/standard-1/summary.json").write_text("")
     code, out, _ = attractor("runs", "list")
     assert "damaged: standard-1: " in out
-    code, out, _ = attractor("runs", "repair", "runs/standard-1")
-    assert out.startswith("summary.json: the file must hold one JSON object")
-    assert attractor("train", "--resume", "runs/standard-1", "--device", "cpu")[0] == 0
+    code, out, _ = attractor("train", "--resume", "runs/standard-1", "--device", "cpu")
+    assert code == 0
+    assert "damaged: summary.json: the file must hold one JSON object; it is kept as summary.json.damaged" in out
     assert "finished" in attractor("runs", "show", "runs/standard-1")[1]
 
 
@@ -147,10 +137,6 @@ def test_a_damaged_run_is_repaired(attractor):
         (("runs", "list", "--limit", "-1"), "limit must be at least 1, got -1; "),
         (("runs", "prune", "--keep", "bests"), "unknown keep 'bests'; did you mean 'best'?"),
         (("runs", "show", "squares.txt"), "a run folder must hold config.json"),
-        (("runs", "repair", "squares.txt"), "a run folder must hold config.json"),
-        (("runs", "mirror", "absent", "there"), "folder must be a run or a folder of runs, and 'absent' is none"),
-        (("runs", "mirror", "runs", "nowhere://there"), "an address must be a folder or a URL that fsspec can open"),
-        (("runs", "fetch", "absent", "there"), "address must hold runs, and 'absent' holds none"),
         (("runs", "lst"), "unknown command 'lst'; did you mean 'list'?"),
     ],
 )

@@ -10,7 +10,7 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
 from attractor.kernels.precision import autocast
-from attractor.kernels.wide_products import widen_slow_products
+from attractor.kernels.wide_products import widened_products
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.task import TaskConfig
@@ -112,7 +112,7 @@ class Causal:
 
     def logits(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
         """Return the logits. `real` is False at padding; padding after a text needs no mask, as the model is causal."""
-        with autocast(self.device, self.precision):
+        with self.computing():
             if isinstance(self.model, LanguageModel):
                 return self.model(tokens, real=real)[0]
             inputs = {"input_ids": tokens}
@@ -121,6 +121,15 @@ class Causal:
                 if "position_ids" in inspect.signature(self.model.forward).parameters:
                     inputs["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
             return self.model(**inputs, use_cache=False).logits
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute in this model's precision. Where that is fp32, the type of the weights decides."""
+        with self.quick_products(), autocast(self.device, self.precision):
+            yield
+
+    def quick_products(self) -> AbstractContextManager[None]:
+        return widened_products(next(self.model.parameters()).dtype, self.device)
 
     @property
     def device(self) -> torch.device:
@@ -142,7 +151,6 @@ def load_causal(
         with without_progress_bars():
             loader = _of_export if config["model_type"] == ATTRACTOR_TYPE else _of_hub
             causal = loader(folder, device, dtype)
-    widen_slow_products(next(causal.model.parameters()).dtype, device)  # outside autocast, the weights decide
     return causal
 
 

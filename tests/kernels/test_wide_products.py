@@ -1,14 +1,18 @@
 """Products of half-precision arrays equal those in fp32, rounded once; all other products are bit for bit as before."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from attractor.kernels import wide_products
-from attractor.kernels.precision import autocast
-from attractor.kernels.wide_products import FORMS, has_instructions, widen_products
+from attractor.kernels.precision import autocast, quick_products
+from attractor.kernels.wide_products import FORMS, has_instructions, widened_products
+from attractor.train.config import Runtime, TrainConfig
+from attractor.train.display import Display
+from attractor.train.loop import train
 
 FORMS_OF_A_PRODUCT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "mm": lambda x, a, b: a[0] @ b[0],
@@ -25,12 +29,35 @@ FORMS_OF_A_PRODUCT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 OTHER_TYPES = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.float16)
 
 
+def say_instructions(patch: pytest.MonkeyPatch, supported: bool) -> None:
+    """Let torch say whether this processor has instructions for half precision."""
+    for precision in ("bf16", "fp16"):
+        patch.setattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", lambda: supported)
+
+
+@pytest.fixture
+def no_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    say_instructions(monkeypatch, False)
+
+
 @pytest.fixture
 def widened() -> Iterator[None]:
     """Products of bf16 are widened whatever this processor has, until the test ends."""
-    library = widen_products.__wrapped__(torch.bfloat16)
-    yield
-    library._destroy()
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:  # for a moment, since torch's compiler looks at all operators
+            say_instructions(patched, False)
+            stack.enter_context(widened_products(torch.bfloat16, "cpu"))
+        yield
+
+
+def are_widened(dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Whether a product calls `float` of its operands, as only ours does."""
+    widths: list[torch.dtype] = []
+    with pytest.MonkeyPatch.context() as patched:
+        to_float = Tensor.float
+        patched.setattr(Tensor, "float", lambda x: widths.append(x.dtype) or to_float(x))
+        _ = torch.ones(2, 2, dtype=dtype) @ torch.ones(2, 2, dtype=dtype)
+    return widths == [dtype, dtype]
 
 
 def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,14 +149,48 @@ def test_a_result_is_written_to_an_array_of_another_shape() -> None:
     assert torch.equal(out, a[0] @ b[0])
 
 
+@pytest.mark.usefixtures("no_instructions")
+def test_the_end_of_the_outermost_block_undoes_all() -> None:
+    """Criterion: products are widened in nested blocks of both precisions, and after the last one, ended by an error,
+    torch's are in their places."""
+
+    def nested() -> None:
+        with quick_products("cpu", "bf16"):
+            with quick_products("cpu", "fp16"), quick_products("cpu", "bf16"):
+                assert (are_widened(), are_widened(torch.float16)) == (True, True)
+            assert (are_widened(), are_widened(torch.float16)) == (True, False)
+            raise KeyError
+
+    assert not are_widened()
+    with pytest.raises(KeyError):
+        nested()
+    assert (are_widened(), are_widened(torch.float16)) == (False, False)
+
+
+@pytest.mark.usefixtures("no_instructions")
+def test_a_run_widens_its_products_and_leaves_none_widened(tmp_path: Path) -> None:
+    """Criterion: they are widened after each step, and not after the run."""
+    (tmp_path / "squares.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(3000)))
+    seen: list[bool] = []
+
+    class Watching(Display):
+        def taken(self, n_steps: int) -> None:
+            seen.append(are_widened())
+
+    config = TrainConfig(precision="bf16", n_steps=2, warmup_steps=0).replace(corpus=str(tmp_path / "squares.txt"))
+    runtime = Runtime(device="cpu", threads=1)
+    train(config.replace(d_model=16, n_heads=2, n_layers=1, d_ff=16, seq_len=16), tmp_path / "run", runtime, Watching())
+    assert seen == [True, True]
+    assert not are_widened()
+
+
 @pytest.mark.parametrize("supported", [True, False])
 def test_only_a_processor_without_instructions_widens(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.dtype] = []
-    monkeypatch.setattr(wide_products, "widen_products", asked.append)
-    for precision in ("bf16", "fp16"):
-        monkeypatch.setattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", lambda: supported)
-    for precision in ("fp32", "bf16", "fp16"):
-        autocast("cpu", precision)
-    wide_products.widen_slow_products(torch.bfloat16, "cuda:1")
-    assert asked == ([] if supported else [torch.bfloat16, torch.float16])
+    say_instructions(monkeypatch, supported)
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        with autocast("cpu", precision):
+            assert are_widened(dtype) is not supported
+    for precision, device in (("fp32", "cpu"), ("bf16", "cuda:1")):
+        with quick_products(device, precision):
+            assert not are_widened()
     assert has_instructions(torch.bfloat16) is has_instructions(torch.float16) is supported

@@ -12,7 +12,7 @@ from attractor.papers.ledger import find_records
 from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.runs.study_record import PROBES_FILE, STUDY_FILE, Design, StudyRecord, study_as_dict
-from attractor.train.repair import repair_run
+from attractor.train.damage import set_damage_aside
 
 ROWS = ("standard", "gated")
 
@@ -86,7 +86,7 @@ def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinish
     path = unfinished.path / "metrics.jsonl"
     whole = path.read_text()
     path.write_text(whole.replace("2.25", "2.26"))
-    with pytest.raises(InputError, match=r"sealed with: metrics.jsonl changed; restore .* or 'attractor runs repair"):
+    with pytest.raises(InputError, match=r"sealed with: metrics.jsonl changed; .* or 'attractor train --resume"):
         unfinished.metrics()
     path.write_text(whole.splitlines(keepends=True)[0])  # lines are gone
     with pytest.raises(InputError, match=r"metrics.jsonl changed"):
@@ -115,23 +115,23 @@ def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
         RunFolder.open(unfinished.path)
 
 
-def test_repair_sets_changed_metrics_of_an_unfinished_run_aside(unfinished):
+def test_changed_metrics_of_an_unfinished_run_are_set_aside(unfinished):
     path = unfinished.path / "metrics.jsonl"
     changed = path.read_text().replace("2.25", "2.26")
     path.write_text(changed)
-    assert repair_run(unfinished.path) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
+    assert set_damage_aside(unfinished) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
     assert unfinished.metrics() == []
     assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
-def test_repair_sets_a_changed_file_aside_that_can_be_made_anew(study, name):
+def test_a_changed_file_that_can_be_made_anew_is_set_aside(study, name):
     run = RunFolder.open(study.parent / "runs" / "gated-1")
     change_a_byte(run.path / name)
-    (line,) = repair_run(run.path)
+    (line,) = set_damage_aside(run)
     assert f"it is kept as {name}.damaged" in line
     assert not run.altered()
-    assert repair_run(run.path) == []
+    assert set_damage_aside(run) == []
 
 
 def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(study):

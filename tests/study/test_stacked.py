@@ -169,7 +169,7 @@ def stack_of(
     optimizers = [build_optimizer(model, config) for model in models]
     bad_steps = [0] * 3
     return Stack(
-        models, optimizers, nullcontext(), config.clip, config.max_bad_steps, bad_steps, traced, compiler
+        models, optimizers, nullcontext, config.clip, config.max_bad_steps, bad_steps, traced, compiler
     ), models
 
 

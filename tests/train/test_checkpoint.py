@@ -146,10 +146,12 @@ def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> N
     assert checkpoint.newest_intact(tmp_path, [].append) is None
 
 
-@pytest.mark.parametrize("newer", [4, 99])
-def test_a_newer_format_is_refused_rather_than_passed_over(stopped: Path, newer: int) -> None:
-    reseal(stopped / "checkpoints/step-00000011", format=newer)
-    with pytest.raises(InputError, match=rf"format must be 2 or 3, got {newer} in '.*step-00000011'; use the version"):
+@pytest.mark.parametrize(("other", "cure"), [(3, " for '.*runs convert .*run --to plain'$"), (4, "$"), (99, "$")])
+def test_another_format_is_refused_rather_than_passed_over(stopped: Path, other: int, cure: str) -> None:
+    """Format 3 had shards; its run is converted by the version that wrote it."""
+    reseal(stopped / "checkpoints/step-00000011", format=other)
+    expected = rf"format must be 2, got {other} in '.*step-00000011'; use the version of attractor that wrote it{cure}"
+    with pytest.raises(InputError, match=expected):
         checkpoint.newest_intact(stopped / "checkpoints", [].append)
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
 from attractor.tasks.text import Text, TextTask
+from attractor.train.checkpoint import read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World, end_process
@@ -255,6 +257,48 @@ def test_a_signal_to_one_process_stops_all_and_one_alone_resumes(
     assert newest(path).name == "step-00000008"
     train(config_of(case, corpus), path, RUNTIME)
     assert_close_runs(runs / "one" / case, path)
+
+
+def train_shards(before: int, path: Path, corpus: str) -> None:
+    """Train with shared weights, save after every step, and interrupt each process during a step, if it comes."""
+    stop_during(before, World.from_environment().rank)
+    with suppress(RunInterrupted):
+        train(config_of("interrupted", corpus), path, replace(RUNTIME, parallel="fsdp", save_every=1))
+
+
+@pytest.mark.slow
+def test_shards_of_two_processes_are_saved_whole_and_resume_bit_for_bit(corpus: str, tmp_path: Path) -> None:
+    """Criterion: under FSDP2, a run that is interrupted twice ends with the bits of an uninterrupted one: weights,
+    their average, moments and random state. Every checkpoint holds whole tensors, and losses are those of one process.
+    """
+    from same_runs import same
+
+    from several_processes import together
+
+    for name, steps in (("whole", [99]), ("parts", [3, 8, 99])):
+        for before in steps:
+            together(N_PROCESSES, train_shards, before, tmp_path / name, corpus)
+            assert newest(tmp_path / name).name == f"step-{min(before + 1, 12):08}"
+    weights, others = read_checkpoint(newest(tmp_path / "whole"))[:2]
+    assert same([weights, others], list(read_checkpoint(newest(tmp_path / "parts"))[:2]))
+    parameters = dict(config_of("interrupted", corpus).model.build(0).named_parameters())
+    assert all(weights[name].shape == parameter.shape for name, parameter in parameters.items())
+    moments = [values["exp_avg"].shape for values in others["optimizer"]["state"].values()]
+    assert sorted(moments) == sorted(parameter.shape for parameter in parameters.values())
+    train(config_of("interrupted", corpus), tmp_path / "one", RUNTIME)
+    assert_close_runs(tmp_path / "one", tmp_path / "parts")
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_any_number_of_processes(corpus: str, tmp_path: Path) -> None:
+    """Criterion: steps on 1, 2, 4, 2 and 1 processes end at the weights of one process."""
+    from several_processes import together
+
+    for n_processes, before in ((1, 2), (2, 4), (4, 6), (2, 8), (1, 99)):
+        together(n_processes, train_shards, before, tmp_path / "spread", corpus)
+        assert newest(tmp_path / "spread").name == f"step-{min(before + 1, 12):08}"
+    train(config_of("interrupted", corpus), tmp_path / "one", RUNTIME)
+    assert_close_runs(tmp_path / "one", tmp_path / "spread")
 
 
 @pytest.mark.slow

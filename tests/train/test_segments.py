@@ -15,7 +15,7 @@ from attractor.errors import RunInterrupted
 from attractor.models import AKOrNConfig, ItrSAConfig, RecursiveConfig
 from attractor.tasks import Batch
 from attractor.tasks.sudoku import Sudoku
-from attractor.train.checkpoint import is_sharded, list_checkpoints, read_checkpoint
+from attractor.train.checkpoint import list_checkpoints, read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
 from attractor.train.loop import Run, train
@@ -81,16 +81,14 @@ def test_a_checkpoint_within_a_batch_holds_the_state_and_those_of_other_families
     assert "segments" not in newest_tensors(tmp_path / "itrsa")
 
 
-def test_a_sharded_checkpoint_within_a_batch_is_resumed_to_the_same_weights(
+def test_a_checkpoint_within_a_batch_is_resumed_to_the_same_weights(
     tmp_path: Path, interrupt_during: Callable[[Iterable[int]], None]
 ) -> None:
     train(CONFIG, tmp_path / "whole", RUNTIME)
     interrupt_during([3])  # the first of three segments of its batch
     with pytest.raises(RunInterrupted):
-        train(CONFIG, tmp_path / "parts", replace(RUNTIME, checkpoint_format="sharded"))
-    (newest,) = list_checkpoints(tmp_path / "parts" / "checkpoints")
-    assert is_sharded(newest)
-    train(CONFIG, tmp_path / "parts", replace(RUNTIME, checkpoint_format="sharded"))
+        train(CONFIG, tmp_path / "parts", RUNTIME)
+    train(CONFIG, tmp_path / "parts", RUNTIME)
     ends = [list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts")]
     whole, parts = (list(read_checkpoint(path)[:2]) for path in ends)
     assert whole[1]["segments"]["number"] == 2

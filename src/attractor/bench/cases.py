@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attractor.bench.peers import PEERS
 from attractor.bench.shape import BenchShape, config_of
-from attractor.kernels.precision import autocast
+from attractor.kernels.precision import autocast, quick_products
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 
@@ -54,9 +54,10 @@ def training_step(
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
-        with autocast(tokens.device, precision):
-            value = loss(tokens)
-        value.backward()
+        with quick_products(tokens.device, precision):
+            with autocast(tokens.device, precision):
+                value = loss(tokens)
+            value.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if tokens.device.type == "cuda":

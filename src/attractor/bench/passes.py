@@ -12,7 +12,7 @@ import torch
 from attractor.bench.cases import model_and_loss, tokens_of
 from attractor.bench.shape import BenchShape
 from attractor.bench.stopwatch import Stopwatch
-from attractor.kernels.precision import autocast
+from attractor.kernels.precision import autocast, quick_products
 from attractor.train.compiled import vector_options
 
 PASSES = ("forward", "forward+backward", "step")
@@ -40,9 +40,10 @@ class Passes:
         with torch.no_grad(), autocast(self.device, self.precision):
             self.loss(self.tokens)  # (1)
         watch.mark()
-        with autocast(self.device, self.precision):
-            value = self.loss(self.tokens)
-        value.backward()  # (2)
+        with quick_products(self.device, self.precision):
+            with autocast(self.device, self.precision):
+                value = self.loss(self.tokens)
+            value.backward()  # (2)
         watch.mark()
         self.optimizer.step()  # (3)
         self.optimizer.zero_grad(set_to_none=True)

@@ -13,7 +13,7 @@ from attractor.errors import unknown
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 GROUPS_OF_COMMANDS = {
     "data": "Prepare and check corpora on disk.",
-    "runs": "Find, compare, prune, repair, convert and mirror stored runs.",
+    "runs": "Find, compare and prune stored runs.",
     "study": "Carry out controlled comparisons that are written down as files.",
 }
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -54,10 +54,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "runs show": ("attractor runs show runs/one",),
     "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),
     "runs prune": ("attractor runs prune --keep best --yes",),
-    "runs repair": ("attractor runs repair runs/one",),
-    "runs convert": ("attractor runs convert runs/one --to plain",),
-    "runs mirror": ("attractor runs mirror runs s3://bucket/runs --follow",),
-    "runs fetch": ("attractor runs fetch s3://bucket/runs/one runs/one",),
     "study run": ("attractor study run studies/coupling-ablation.py --scale laptop",),
     "study plan": ("attractor study plan studies/coupling-ablation.py --scale desk",),
     "study list": ("attractor study list",),

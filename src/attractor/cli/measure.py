@@ -136,15 +136,16 @@ def _records(
         "device": str(causal.device),
     }
     samples: list[Sample] = []
-    for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
-        samples.append(sample)
-        content = record(name, plan, samples, **about)
-        if causal.trained_length is not None and plan.length > causal.trained_length:
-            content["notes"].append(
-                f"The model was trained on {causal.trained_length:,} tokens at a time, so that later positions are new "
-                "to it."
-            )
-        yield content
+    with causal.quick_products():
+        for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
+            samples.append(sample)
+            content = record(name, plan, samples, **about)
+            if causal.trained_length is not None and plan.length > causal.trained_length:
+                content["notes"].append(
+                    f"The model was trained on {causal.trained_length:,} tokens at a time, so that later positions are "
+                    "new to it."
+                )
+            yield content
 
 
 def _show(record: dict[str, Any], console: Console) -> None:

@@ -145,8 +145,6 @@ GROUPS: dict[str, PhraseGroup] = {
             "threads": Phrase("CPU threads of each run", "automatic"),
             "save_every_minutes": Phrase("minutes without a checkpoint after which one is written", "never"),
             "keep": Phrase("newest checkpoints kept, besides the best one"),
-            "mirror": Phrase("address that receives a copy while the run goes on, as s3://bucket/path", "none"),
-            "checkpoint_format": Phrase("plain, or sharded: each process saves its part while it trains"),
             "parallel": Phrase("how several processes share a model: ddp or fsdp"),
             "collective_timeout": Phrase("seconds that processes of one run wait for one another"),
             "log_every": Phrase("steps between lines of metrics"),

@@ -38,12 +38,6 @@ class TrainBase(Common):
     resume: Path | None = None
     parallel: str = Runtime.parallel
     collective_timeout: float = Runtime.collective_timeout
-    checkpoint_format: str = Runtime.checkpoint_format
-
-
-@dataclass(frozen=True)
-class MirroredTrain(TrainBase):
-    mirror: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class GenerateArguments:
 
 
 Train = command_class(
-    "Train", MirroredTrain, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
+    "Train", TrainBase, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
 )
 Plan = command_class(
     "Plan", PlanBase, "Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory."
@@ -126,7 +120,6 @@ def train(args: Any, console: Console) -> None:
     from attractor.train.console import LiveConsole, print_line, shown
     from attractor.train.hardware import resolve_device, slow_precision
     from attractor.train.loop import train as train_run
-    from attractor.train.mirror import mirrored
     from attractor.train.plan import plan_run
 
     config, path = starting_point(args)
@@ -141,9 +134,7 @@ def train(args: Any, console: Console) -> None:
         if warning := slow_precision(config.precision, device):
             print_line(console, warning)
     try:
-        address = args.mirror if World.from_environment().is_first else None
-        with mirrored(path, address, lambda line: print_line(console, line)):
-            summary = train_run(config, path, runtime, LiveConsole(console))
+        summary = train_run(config, path, runtime, LiveConsole(console))
     except RankLostError:  # torchrun ends this process soon, so its line must come first
         raise
     except RunStopped:

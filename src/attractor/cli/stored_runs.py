@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare, prune, repair, convert, mirror, fetch."""
+"""Commands about stored runs: runs list, show, compare and prune."""
 
 import json
 import sys
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from os.path import normpath
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
@@ -33,9 +32,7 @@ SHOWN = ("label", "seed", "state", "steps", "loss")
 class RunsListArguments:
     """List the runs of a folder. Conditions filter them; the fields that they name become columns."""
 
-    folder: Annotated[Positional[str], arg(help="folder of runs, or the address of a mirror as s3://bucket/runs")] = (
-        str(RUNS)
-    )
+    folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
     where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
     sort: Annotated[str, arg(help="field to sort by; by default the path")] = ""
     columns: Annotated[tuple[str, ...], arg(help="further fields to show")] = ()
@@ -69,38 +66,6 @@ class RunsPruneArguments:
     yes: Annotated[bool, arg(help="remove them without asking")] = False
 
 
-@dataclass(frozen=True)
-class RunsRepairArguments:
-    """Set aside the damaged files of a run, so that what is intact can be used and the run can go on."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-
-
-@dataclass(frozen=True)
-class RunsMirrorArguments:
-    """Copy a run, or all runs of a folder, to an address: checkpoints that are complete, and the small files."""
-
-    folder: Annotated[Positional[Path], arg(help="run folder, or folder of runs")]
-    address: Annotated[Positional[str], arg(help="where to copy, as s3://bucket/runs or another folder")]
-    follow: Annotated[bool, arg(help="copy what is new every half minute, until Ctrl-C")] = False
-
-
-@dataclass(frozen=True)
-class RunsFetchArguments:
-    """Fetch a run, or all runs, from the address of a mirror, and compare checksums. Fetched runs can be resumed."""
-
-    address: Annotated[Positional[str], arg(help="address of a mirror, or of one run in it")]
-    folder: Annotated[Positional[Path], arg(help="folder to write: of the run, or of all runs")]
-
-
-@dataclass(frozen=True)
-class RunsConvertArguments:
-    """Convert the checkpoints of a run between the plain format and the sharded one. Their content stays the same."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-    to: Annotated[str, arg(help="plain or sharded")] = "plain"
-
-
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
     """Return the runs of a folder that meet all conditions, the conditions, and the fields of all runs there.
 
@@ -121,13 +86,7 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
     from attractor.runs.filters import full_name
 
     require(args.limit >= 1, "limit", "at least 1", args.limit, "leave it out for 50, or --json prints every run")
-    if "://" in args.folder:
-        from attractor.train.mirror import small_files
-
-        with small_files(args.folder) as folder:
-            runs, asked, known = selected(folder, args.where)
-    else:
-        runs, asked, known = selected(Path(args.folder), args.where)
+    runs, asked, known = selected(args.folder, args.where)
     extra = dict.fromkeys([condition.field for condition in asked] + [full_name(name, known) for name in args.columns])
     if args.sort:
         field = full_name(args.sort, known)
@@ -135,7 +94,7 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
         runs.sort(key=lambda run: _order(run.fields.get(field)))
     if args.json:
         for run in runs:
-            print(json.dumps({"run": f"{args.folder.rstrip('/')}/{run.key}", "problem": run.problem, **run.fields}))
+            print(json.dumps({"run": f"{args.folder / run.key}", "problem": run.problem, **run.fields}))
         return
     columns = [*SHOWN, *(name for name in extra if name not in SHOWN)]
     rows = [
@@ -251,46 +210,6 @@ def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) ->
     return lines
 
 
-def runs_repair(args: RunsRepairArguments, console: Console) -> None:
-    from attractor.train.repair import repair_run
-
-    lines = repair_run(args.run)
-    for line in lines or ["nothing is damaged"]:
-        say(console, line)
-
-
-def runs_mirror(args: RunsMirrorArguments, console: Console) -> None:
-    from attractor.train.mirror import Mirror, follow
-
-    if not args.folder.is_dir():
-        raise InputError(f"folder must be a run or a folder of runs, and '{args.folder}' is none; correct the path")
-    mirror, ended = Mirror(args.address), Event()
-    if not args.follow:
-        problems = mirror.update(args.folder)
-        if problems:
-            raise InputError("; ".join(problems))
-        return
-    try:
-        follow(mirror, args.folder, ended, lambda line: say(console, line))
-    except KeyboardInterrupt:
-        ended.set()
-        follow(mirror, args.folder, ended, lambda line: say(console, line))
-
-
-def runs_fetch(args: RunsFetchArguments, console: Console) -> None:
-    from attractor.train.mirror import fetch
-
-    for path in fetch(args.address, args.folder, lambda line: say(console, line)):
-        say(console, str(path))
-
-
-def runs_convert(args: RunsConvertArguments, console: Console) -> None:
-    from attractor.train.sharded import convert_run
-
-    names = convert_run(args.run, args.to)
-    say(console, f"converted to {args.to}: {', '.join(names)}" if names else f"all checkpoints are {args.to} already")
-
-
 def _order(value: Any) -> tuple[int, Any]:
     """Return a sort key: numbers come first, by size, then texts, and missing values last."""
     if value is None:
@@ -312,8 +231,4 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "show": (RunsShowArguments, runs_show),
     "compare": (RunsCompareArguments, runs_compare),
     "prune": (RunsPruneArguments, runs_prune),
-    "repair": (RunsRepairArguments, runs_repair),
-    "convert": (RunsConvertArguments, runs_convert),
-    "mirror": (RunsMirrorArguments, runs_mirror),
-    "fetch": (RunsFetchArguments, runs_fetch),
 }

@@ -80,9 +80,6 @@ class StudyRunArguments(StudyPlanArguments):
     collective_timeout: Annotated[float, arg(help="seconds that processes of one run wait for one another")] = (
         Runtime.collective_timeout
     )
-    checkpoint_format: Annotated[
-        str, arg(help="plain, or sharded: each process saves its part while it trains (not where runs are stacked)")
-    ] = Runtime.checkpoint_format
     on_divergence: Annotated[
         str, arg(help="a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)")
     ] = Runtime.on_divergence

@@ -1,23 +1,31 @@
 """Enter, query and leave autocast of matrix products to half precision. The meta device has no autocast."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attractor.kernels.wide_products import widen_slow_products
+from attractor.kernels.wide_products import widened_products
 
 HALF_PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(device: torch.device | str, precision: str) -> AbstractContextManager[Any]:
+@contextmanager
+def autocast(device: torch.device | str, precision: str) -> Iterator[None]:
     """Compute matrix products inside in this precision; in fp32 nothing is cast."""
     dtype = HALF_PRECISIONS.get(precision)
     if dtype is None:
-        return nullcontext()
-    widen_slow_products(dtype, device)
-    return torch.autocast(torch.device(device).type, dtype)
+        yield
+        return
+    with widened_products(dtype, device), torch.autocast(torch.device(device).type, dtype):
+        yield
+
+
+def quick_products(device: torch.device | str, precision: str) -> AbstractContextManager[None]:
+    """Compute products of this precision in the quickest way, also in a backward pass, which lies outside autocast."""
+    return widened_products(HALF_PRECISIONS.get(precision), device)
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:

@@ -5,9 +5,11 @@ arrays are widened to fp32 and multiplied, and the result is rounded. Instructio
 add up in fp32 and round at the end.
 """
 
+import threading
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,10 +19,32 @@ from torch import Tensor
 FORMS = ("mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_")
 
 
-def widen_slow_products(dtype: torch.dtype, device: torch.device | str) -> None:
-    """Widen matrix products of this type if they are to run on a CPU without instructions for it."""
-    if torch.device(device).type == "cpu" and not has_instructions(dtype):
-        widen_products(dtype)
+_lock = threading.Lock()
+_libraries: dict[torch.dtype, torch.library.Library] = {}  # our kernels that are in place
+_n_blocks: Counter[torch.dtype] = Counter()  # how many blocks need them
+
+
+@contextmanager
+def widened_products(dtype: torch.dtype | None, device: torch.device | str) -> Iterator[None]:
+    """While the block runs, widen matrix products of this type if a CPU without instructions for it computes them.
+
+    torch's kernels are replaced in the whole process, because torch itself calls the products of a backward pass and of
+    a compiled loss. At the end of the outermost block torch's kernels are in their places again.
+    """
+    if dtype is None or torch.device(device).type != "cpu" or has_instructions(dtype):
+        yield
+        return
+    with _lock:
+        if not _n_blocks[dtype]:
+            _libraries[dtype] = _widen_products(dtype)
+        _n_blocks[dtype] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _n_blocks[dtype] -= 1
+            if not _n_blocks[dtype]:
+                del _libraries[dtype]  # which undoes what it registered
 
 
 def has_instructions(dtype: torch.dtype) -> bool:
@@ -32,11 +56,9 @@ def has_instructions(dtype: torch.dtype) -> bool:
     return ask is None or bool(ask())
 
 
-@cache
-def widen_products(dtype: torch.dtype) -> torch.library.Library:
-    """Let torch compute matrix products of this half precision in fp32, on CPUs and for the rest of this process.
+def _widen_products(dtype: torch.dtype) -> torch.library.Library:
+    """Let torch compute matrix products of this half precision in fp32 on CPUs, for as long as the library exists.
 
-    torch's kernels are replaced, because torch itself calls the products of a backward pass and of a compiled loss.
     Products of all other types still reach the kernels that were there before.
     """
     library = torch.library.Library("aten", "IMPL")

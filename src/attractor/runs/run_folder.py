@@ -225,8 +225,8 @@ class RunFolder:
                 )
             raise InputError(
                 f"'{self.path}' does not have the content that it was sealed with: {', '.join(altered)} changed; "
-                f"restore the files from a copy, or 'attractor runs repair {shlex.quote(str(self.path))}' says what "
-                "can be kept"
+                f"restore the files from a copy, or 'attractor train --resume {shlex.quote(str(self.path))}' sets "
+                "them aside and goes on with the rest"
             )
 
     def altered(self, *names: str) -> list[str]:

@@ -376,7 +376,7 @@ def _finished_run(seed: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]
         run = RunFolder.open(path)
         return (run.config, run.environment, outcome(seed, run)) if run.finished else None
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:  # a damaged file may hold any JSON
-        hint = "" if "runs repair" in str(error) else f"; 'attractor runs repair {path}' keeps what is intact"
+        hint = "" if "train --resume" in str(error) else f"; 'attractor train --resume {path}' keeps what is intact"
         text = f"left out a damaged run: {error}{hint}"
         warnings.warn(text, LeftOutWarning, stacklevel=2)
         return None

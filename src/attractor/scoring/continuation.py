@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attractor.causal import Causal
 from attractor.corpus.tokenizer_settings import further_settings
-from attractor.kernels.precision import autocast
 from attractor.models.generate import sample
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -54,7 +53,7 @@ def _by_ours(
     # Each iteration of a recurrent model would need a cache of its own.
     cache = None if isinstance(model, RecurrentModel) else model.new_cache()
     fresh, new = tokens, list[int]()
-    with autocast(causal.device, causal.precision):
+    with causal.computing():
         while len(new) < max_new_tokens and not _stopped(causal, new, stops):
             chosen = sample(model(fresh, cache=cache)[0][:, -1], **settings).unsqueeze(1)
             fresh = torch.cat([fresh, chosen], dim=1) if cache is None else chosen
@@ -70,7 +69,7 @@ def _by_theirs(
     def stopped(ids: Tensor, _: Any) -> Tensor:
         return torch.tensor([_stopped(causal, ids[0, n_prompt:].tolist(), stops)], device=ids.device)
 
-    with autocast(causal.device, causal.precision):
+    with causal.computing():
         generated = causal.generator.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),

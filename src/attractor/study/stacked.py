@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require
-from attractor.runs.run_folder import METRICS, RunFolder
+from attractor.runs.run_folder import RunFolder
 from attractor.study import launch as one_by_one
 from attractor.study.launch import IN_USE, NOTES, Job, Notes, ProcessPool, WatchJobs, carry_out
 from attractor.train import checkpoint
 from attractor.train.config import Runtime
+from attractor.train.damage import is_intact
 from attractor.train.display import Display
 from attractor.train.hardware import resolve_device
 from attractor.train.process import fresh_processes
@@ -40,14 +41,14 @@ def prefer_stacked(device: str) -> bool:
 
 def serves(runtime: Runtime) -> bool:
     """Return whether the settings allow stacking. Stacked runs share one process and stay at the same step."""
-    return runtime.on_divergence == "stop" and runtime.checkpoint_format == "plain" and not runtime.cuda_graphs
+    return runtime.on_divergence == "stop" and not runtime.cuda_graphs
 
 
 def refuse_unserved(runtime: Runtime) -> None:
     if not serves(runtime):
         raise InputError(
-            "on_divergence must be stop and checkpoint_format plain, with cuda_graphs off, for stacked runs, got "
-            f"{runtime.on_divergence}, {runtime.checkpoint_format} and {runtime.cuda_graphs}; choose launcher local"
+            f"on_divergence must be stop, with cuda_graphs off, for stacked runs, got {runtime.on_divergence} and "
+            f"{runtime.cuda_graphs}; choose launcher local"
         )
 
 
@@ -62,12 +63,12 @@ def groups(jobs: Sequence[Job], max_stack: int = MAX_STACK) -> list[list[Job]]:
 
 
 def _step_of(job: Job) -> int | Path:
-    """Return the step of the newest checkpoint, or the path of a run whose metrics or checkpoints are all damaged."""
+    """Return the step of the newest checkpoint, or the path of a run with damaged files or checkpoints."""
     try:
-        if (job.path / "config.json").exists():
-            RunFolder.open(job.path).refuse_altered(METRICS)
+        if (job.path / "config.json").exists() and not is_intact(RunFolder.open(job.path)):
+            return job.path
         newest = checkpoint.newest_intact(job.path / "checkpoints", lambda damage: None)
-    except InputError:  # the ordinary loop reports the damage
+    except InputError:  # the ordinary loop sets the damage aside
         return job.path
     return 0 if newest is None else int(newest.name.removeprefix("step-"))
 

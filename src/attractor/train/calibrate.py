@@ -118,7 +118,6 @@ def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> RunCosts:
     one_batch = partial(evaluate, run.model, task, config.micro_batch_size, 1, config.precision)
     batch_seconds = statistics.median(_seconds(one_batch) for _ in range(3))
     save_seconds = _seconds(run.checkpoints.save)
-    run.checkpoints.wait()
     memory = run.memory.read()
     n_batches = sum(1 for _ in task.valid_batches(config.micro_batch_size, config.eval_batches))
     step_seconds = statistics.median(steps[1:] or steps)

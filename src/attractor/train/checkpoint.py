@@ -35,14 +35,24 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from attractor.errors import InputError, WritingError
-from attractor.files import FULL, flush_to_disk, follow_umask, in_json, seal_holds, sealed, sha256_of, write_json
+from attractor.files import (
+    FULL,
+    flush_to_disk,
+    follow_umask,
+    in_json,
+    seal_holds,
+    sealed,
+    set_aside,
+    sha256_of,
+    write_json,
+)
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder, read_sealed
 from attractor.train.distributed import placed_as
-from attractor.train.shards import read_shards
 
 # Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.
-FORMAT, SHARDED = 2, 3
+FORMAT = 2
+SHARDED = 3  # of earlier versions, and read no more
 MANIFEST = "manifest.json"
 BEST = "best.json"
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
@@ -105,7 +115,7 @@ def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str,
     with writing_errors(folder, state.step, temporary):
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
         write_tensors(temporary / "optimizer.pt", tensors)
-        return finish_writing(folder, temporary, state, FORMAT)
+        return finish_writing(folder, temporary, state)
 
 
 def begin_writing(folder: Path, step: int) -> Path:
@@ -122,14 +132,14 @@ def begin_writing(folder: Path, step: int) -> Path:
     return temporary
 
 
-def finish_writing(folder: Path, temporary: Path, state: TrainState, checkpoint_format: int) -> Path:
+def finish_writing(folder: Path, temporary: Path, state: TrainState) -> Path:
     """Complete a checkpoint with its state and checksums, flush it to disk, and give it its final name."""
     target = checkpoint_of(folder, state.step)
     follow_umask(*temporary.glob("*.safetensors"))
     write_json(temporary / "state.json", asdict(state))
     files = sorted(temporary.iterdir())
     manifest = {
-        "format": checkpoint_format,
+        "format": FORMAT,
         "config_hash": _hash_of_run(folder),
         "sha256": {path.name: sha256_of(path) for path in files},
     }
@@ -180,7 +190,7 @@ def best_checkpoint(folder: Path) -> Path | None:
         step = int(best["step"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"'{folder / BEST}' must name the best step, and is damaged; 'attractor runs repair "
+            f"'{folder / BEST}' must name the best step, and is damaged; 'attractor train --resume "
             f"{shlex.quote(str(folder.parent))}' writes it anew, or give --checkpoint last"
         ) from error
     path = checkpoint_of(folder, step)
@@ -199,7 +209,7 @@ def _step_of(path: Path) -> int:
 def drop_old(folder: Path, keep: int, state: TrainState) -> None:
     """Keep the best checkpoint, the last good one, and the newest `keep` ones up to the step of the run.
 
-    Later checkpoints were damaged and passed over, or a rollback has left them behind. A rollback to the good one makes
+    A rollback has left later checkpoints behind. A rollback to the good one makes
     the checkpoint that was the best at that time the best again, so that one is kept, too.
     """
     checkpoints = list_checkpoints(folder)
@@ -271,11 +281,11 @@ def remove_checkpoint(path: Path) -> None:
 def verify(path: Path) -> None:
     """Refuse a checkpoint whose files differ from their checksums, or that belongs to another run or format."""
     manifest = _read_manifest(path / MANIFEST)
-    if manifest["format"] not in (FORMAT, SHARDED):
-        raise InputError(
-            f"checkpoint format must be {FORMAT} or {SHARDED}, got {manifest['format']} in '{path}'; "
-            "use the version of attractor that wrote it"
-        )
+    if manifest["format"] != FORMAT:
+        cure = "use the version of attractor that wrote it"
+        if manifest["format"] == SHARDED:
+            cure += f" for 'attractor runs convert {shlex.quote(str(path.parents[1]))} --to plain'"
+        raise InputError(f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; {cure}")
     here, there = _hash_of_run(path.parent), manifest["config_hash"]
     if here != there:
         raise InputError(
@@ -308,25 +318,27 @@ def _hash_of_run(folder: Path) -> str:
     return config_hash(RunFolder.open(folder.parent).config)
 
 
-def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
+def newest_intact(folder: Path, warn: Callable[[str], None], set_damage_aside: bool = False) -> Path | None:
     """Return the newest intact checkpoint, and warn of each damaged one that is passed over.
 
-    Without any checkpoint return None. If all are damaged, refuse: a new start would overwrite what a copy may restore.
+    With `set_damage_aside`, as where a run is resumed, damaged ones get names that end in `.damaged`. Without any
+    checkpoint return None. If all are damaged, refuse: a new start would overwrite what a copy may restore.
     """
-    damages: list[DamagedCheckpointError] = []
+    damages: dict[Path, DamagedCheckpointError] = {}
     for path in reversed(list_checkpoints(folder)):
         try:
             verify(path)
         except DamagedCheckpointError as error:
-            damages.append(error)
+            damages[path] = error
         else:
-            for damage in damages:
-                warn(f"damaged checkpoint: {damage}; using {path.name} before it")
+            for damaged, damage in damages.items():
+                kept = f"it is kept as {set_aside(damaged).name}; " if set_damage_aside else ""
+                warn(f"damaged checkpoint: {damage}; {kept}using {path.name} before it")
             return path
     if damages:
         raise InputError(
             f"'{folder}' must hold an intact checkpoint, and all {len(damages)} are damaged, the newest because "
-            f"{damages[0]}; restore one from a copy, or remove '{folder.parent}' to start anew"
+            f"{next(iter(damages.values()))}; restore one from a copy, or remove '{folder.parent}' to start anew"
         )
     return None
 
@@ -334,14 +346,7 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path | None:
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load the weights of a checkpoint into a model of the same configuration, and refuse a damaged checkpoint."""
     verify_or_refuse(path)
-    if is_sharded(path):
-        model.load_state_dict(read_checkpoint(path)[0])
-    else:
-        load_model(model, str(path / "model.safetensors"))
-
-
-def is_sharded(path: Path) -> bool:
-    return not (path / "model.safetensors").exists()
+    load_model(model, str(path / "model.safetensors"))
 
 
 def verify_or_refuse(path: Path) -> None:
@@ -351,44 +356,28 @@ def verify_or_refuse(path: Path) -> None:
         raise InputError(f"damaged checkpoint: {damage}; choose the other one, best or last") from damage
 
 
-def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-) -> tuple[dict[str, Any], TrainState]:
-    """Load the weights of a verified checkpoint into the model, and return its other tensors and its state.
-
-    The optimizer says which parameter each of its moments belongs to, and so how the moment is sharded.
-    """
+def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
+    """Load the weights of a verified checkpoint into the model, and return its other tensors and its state."""
     wanted = model.state_dict()
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def place(name: str) -> Tensor | None:
-        part, _, key = name.partition(".")
-        if part == "optimizer":
-            return parameters[int(key.split(".")[1])]  # optimizer.state.7.exp_avg
-        return wanted[key] if part in ("model", "trained") else None
-
-    weights, tensors, state = read_checkpoint(path, device, place)
+    weights, tensors, state = read_checkpoint(path, device)
     model.load_state_dict({name: placed_as(tensor, wanted[name]) for name, tensor in weights.items()})
     return tensors, state
 
 
 def read_checkpoint(
-    path: Path, device: torch.device | str = "cpu", place: Callable[[str], Tensor | None] = lambda name: None
+    path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any], TrainState]:
-    """Return the weights, the other tensors and the state of a verified checkpoint of either format."""
-    if is_sharded(path):
-        tensors = read_shards(path, place)
-        weights = tensors.pop("model")
-    else:
-        weights = load_file(path / "model.safetensors", device=str(device))
-        tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+    """Return the weights, the other tensors and the state of a verified checkpoint."""
+    weights = load_file(path / "model.safetensors", device=str(device))
+    tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+    return weights, tensors, state_of(path)
+
+
+def state_of(path: Path) -> TrainState:
+    """Return the state of a verified checkpoint."""
     stored = json.loads((path / "state.json").read_text())
     known = {f.name for f in fields(TrainState)}
-    return (
-        weights,
-        tensors,
-        TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known})),
-    )
+    return TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known}))
 
 
 def write_tensors(path: Path, tensors: dict[str, Any]) -> None:

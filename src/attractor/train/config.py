@@ -29,7 +29,6 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 PARALLEL = ("ddp", "fsdp")
 RECOMPUTED = ("blocks", "cheap")
 ON_DIVERGENCE = ("stop", "rollback")
-CHECKPOINT_FORMATS = ("plain", "sharded")
 SCHEDULES: dict[str, Callable[[float], float]] = {  # factors of the learning rate; progress goes from 0 to 1
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -273,7 +272,6 @@ class Runtime(PrintsChanges):
     on_divergence: str = "stop"  # after max_bad_steps; or rollback: to the last good checkpoint, with other data
     max_rollbacks: int = 3
     save_every_minutes: float | None = 10.0  # most minutes between checkpoints; None: no limit
-    checkpoint_format: str = "plain"  # or sharded: each process writes its part, while training goes on
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -291,8 +289,6 @@ class Runtime(PrintsChanges):
         require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
         if self.parallel not in PARALLEL:
             raise unknown("parallel", self.parallel, PARALLEL)
-        if self.checkpoint_format not in CHECKPOINT_FORMATS:
-            raise unknown("checkpoint_format", self.checkpoint_format, CHECKPOINT_FORMATS)
         if self.on_divergence not in ON_DIVERGENCE:
             raise unknown("on_divergence", self.on_divergence, ON_DIVERGENCE)
 

@@ -381,7 +381,7 @@ def gathered(tree: Any, keep: bool = True) -> Any:
 
 def placed_as(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a whole tensor as it is, or this process's shard of it if `like` is sharded."""
-    if not is_spread(like) or is_spread(tensor) or tensor.shape != like.shape:
+    if not is_spread(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 

@@ -8,7 +8,7 @@ On a GPU, reading a value makes the host wait. So the device decides whether a s
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attractor.kernels.precision import autocast
+from attractor.kernels.precision import autocast, quick_products
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch, Task
 from attractor.train.average import Average
@@ -72,7 +72,7 @@ class Learner:
         self.optimizer = build_optimizer(self.model, config)
         self.interventions = Interventions(config, self.model, self.optimizer, self.world.group)
         self.average = None if config.ema is None else Average(self.model, config.ema, config.ema_every)
-        self.autocast = autocast(self.device, config.precision)
+        self.autocast = partial(autocast, self.device, config.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.flops_per_token = training_flops_per_token(config.model, config.seq_len)
 
@@ -111,6 +111,10 @@ class Learner:
         norms = {"param_norm": whole(parameter_norm(self.model))} if self.late else {}
         return StepResult(rate, {"loss": loss, "grad_norm": norm, "finite": finite, **penalised, **norms})
 
+    def quick_products(self) -> AbstractContextManager[None]:
+        """Compute the run's half precision in the quickest way while the block runs."""
+        return quick_products(self.device, self.config.precision)
+
     def batch_of(self, step: int) -> Batch:
         """Return the batch of a step, a function of the step and of the data that rollbacks have skipped."""
         return self.task.train_batch(self.number_of_batch(step), self.config.batch_size)
@@ -120,10 +124,11 @@ class Learner:
 
     def gradients(self, batch: Batch, share: float) -> Tensor:
         """Add the gradients of a micro-batch, weighted by its share, and return its share of the loss."""
-        with self.autocast:
-            loss, aux_loss, *states = self.loss(*on_device(batch, self.device), *self.segments.carried())
-        self.segments.keep(states)
-        self.scaler.scale((loss + aux_loss) * share).backward()
+        with self.quick_products():
+            with self.autocast():
+                loss, aux_loss, *states = self.loss(*on_device(batch, self.device), *self.segments.carried())
+            self.segments.keep(states)
+            self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
 
     def clip_gradients(self) -> Tensor:
@@ -172,12 +177,12 @@ class Learner:
         with averaged, unsharded(self.model):
             return validate(self.model, self.task, self.config, part)
 
-    def tensors(self, whole: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a checkpoint holds: the weights, and all else that a resumed run continues from.
 
-        Sharded tensors are gathered in the first process where they are to be `whole`.
+        Sharded tensors are gathered in the first process.
         """
-        collected = partial(gathered, keep=self.world.is_first) if whole else lambda tree: tree
+        collected = partial(gathered, keep=self.world.is_first)
         means, trained = ({}, {}) if self.average is None else (self.average.means, self.average.trained)
         return collected(self.model.state_dict() | means), {
             "trained": collected({name: parameter.detach() for name, parameter in trained.items()}),

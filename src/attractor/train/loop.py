@@ -29,6 +29,7 @@ from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
 from attractor.train.compiled import CompileClock
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.damage import is_intact, set_damage_aside
 from attractor.train.display import Display
 from attractor.train.distributed import World
 from attractor.train.hardware import resolve_device
@@ -55,8 +56,10 @@ def train(
     task = config.build_task()
     folder = RunFolder.create(path, config.identity(task))
     with world.joined(device, folder.path, runtime.collective_timeout), ExitStack() as until_the_end:
-        if not world.agreed(folder.finished):
+        if not world.first_does(lambda: folder.finished and is_intact(folder)):
             world.first_does(lambda: until_the_end.enter_context(folder.hold()))
+            for line in world.first_does(lambda: set_damage_aside(folder)):
+                display.note(f"damaged: {line}")
             if not world.agreed(folder.finished):  # another process may have finished it just now
                 world.first_does(lambda: save_tokenizer(folder, task, config.start_folder))
                 display.start()
@@ -72,7 +75,7 @@ def _carry_out(run: "Run") -> dict[str, Any]:
         run.world.doing("restoring")
         run.checkpoints.restore()
         try:
-            with StopRequest(run.overdue) as stop, freed_memory_kept():
+            with StopRequest(run.overdue) as stop, freed_memory_kept(), run.quick_products():
                 run.carry_out(stop)
         finally:
             run.close()
@@ -200,8 +203,6 @@ class Run(Learner):
         if at_end or stop_signal or is_time or self.divergence is not None or step % runtime.save_every == 0:
             self.world.doing("saving", step - 1)
             self.checkpoints.save()
-        if at_end or stop_signal or self.divergence is not None:
-            self.checkpoints.wait()
 
     @property
     def divergence(self) -> str | None:
@@ -278,7 +279,6 @@ class Run(Learner):
 
     def close(self) -> None:
         self.display.end()
-        self.checkpoints.close()
         self.log.close()
 
     def conclude(self) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from attractor.train.distributed import unsharded, whole
 from attractor.train.evaluate import Evaluation
 from attractor.train.hardware import arithmetic, model_flops_utilisation
 from attractor.train.learner import Learner
-from attractor.train.sharded import ShardedSaver
 from attractor.train.telemetry import TensorBoard, is_spike, of_same_segment, parameter_norm, probe_tokens
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Telemetry:
 
     def run_probe(self) -> None:
         """Run the model on the tokens of the probe."""
-        with self.learner.autocast:
+        with self.learner.autocast():
             self.learner.model.hidden(self._tokens)
 
     def look(self) -> None:
@@ -154,7 +153,6 @@ class Checkpoints:
         self.saved_step: int | None = None
         self.saved_finite = True  # whether all numbers of the last checkpoint were finite
         self.saved_at = time.monotonic()
-        self.saver: ShardedSaver | None = None
 
     @property
     def is_time(self) -> bool:
@@ -171,24 +169,10 @@ class Checkpoints:
         self.saved_finite = learner.is_finite()
         if self.saved_finite and state.is_usual and self._may_be_gone_back_to(state.step):
             state.good_step = state.step
-        sharded = learner.runtime.checkpoint_format == "sharded"
-        weights, tensors = learner.tensors(whole=not sharded)
+        weights, tensors = learner.tensors()
         tensors["probe"] = self.telemetry.state_dict()
-        if sharded:
-            self.saver = self.saver or ShardedSaver(self.folder.checkpoints, learner.world)
-            self.saver.save(weights, tensors, state, self._drop_old)
-        else:
-            learner.world.first_does(lambda: self._write(weights, tensors))
+        learner.world.first_does(lambda: self._write(weights, tensors))
         self.saved_step, self.saved_at = state.step, time.monotonic()
-
-    def wait(self) -> None:
-        """Wait until the last checkpoint is on disk, in a run that saves while it trains."""
-        if self.saver is not None:
-            self.saver.wait()
-
-    def close(self) -> None:
-        if self.saver is not None:
-            self.saver.close()
 
     def _may_be_gone_back_to(self, step: int) -> bool:
         """Whether a checkpoint may become the last good one.
@@ -200,11 +184,9 @@ class Checkpoints:
         return runtime.on_divergence == "stop" or step % runtime.save_every == 0
 
     def _write(self, weights: dict[str, Any], tensors: dict[str, Any]) -> None:
-        checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, self.learner.state)
-        self._drop_old(self.learner.state)
-
-    def _drop_old(self, state: checkpoint.TrainState) -> None:
-        """Mark the best checkpoint of a state that is saved, and remove the old ones."""
+        """Write a checkpoint, mark it if it is the best, and remove the old ones."""
+        state = self.learner.state
+        checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, state)
         if state.best_step == state.step:
             checkpoint.mark_best(self.folder.checkpoints, state)
         checkpoint.drop_old(self.folder.checkpoints, self.learner.runtime.keep, state)
@@ -212,7 +194,9 @@ class Checkpoints:
     def restore(self) -> None:
         """Continue from the newest intact checkpoint, if there is one."""
         learner, note = self.learner, self.telemetry.log.display.note
-        path = learner.world.first_does(lambda: checkpoint.newest_intact(self.folder.checkpoints, note))
+        path = learner.world.first_does(
+            lambda: checkpoint.newest_intact(self.folder.checkpoints, note, set_damage_aside=True)
+        )
         here = arithmetic(learner.device, learner.world.size)
         if path is not None:
             self._load(path)
@@ -227,9 +211,7 @@ class Checkpoints:
             self.save()  # the start, to which a run that diverges early can go back
 
     def _load(self, path: Path) -> None:
-        tensors, self.learner.state = checkpoint.load_checkpoint(
-            path, self.learner.model, self.learner.optimizer, self.learner.device
-        )
+        tensors, self.learner.state = checkpoint.load_checkpoint(path, self.learner.model, self.learner.device)
         self.learner.load_tensors(tensors)
         self.telemetry.probe, self.telemetry.stored_probe = None, tensors.get("probe", {})
         self.saved_step = None
@@ -245,7 +227,6 @@ class Checkpoints:
         if runtime.on_divergence == "stop" or good is None or number > runtime.max_rollbacks:
             return None
         path = checkpoint.checkpoint_of(self.folder.checkpoints, good)
-        self.wait()
         learner.world.first_does(lambda: checkpoint.verify_or_refuse(path))
         self._load(path)
         first = good + diverged.n_skipped_batches

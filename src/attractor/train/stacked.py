@@ -46,7 +46,7 @@ class Stack:
         self,
         models: Sequence[LanguageModel],
         optimizers: Sequence[torch.optim.AdamW],
-        autocast: AbstractContextManager[Any],
+        autocast: Callable[[], AbstractContextManager[None]],
         clip: float | None,
         max_bad_steps: int,
         bad_steps: Sequence[int],
@@ -139,7 +139,7 @@ class Stack:
     ) -> tuple[Tensor, Tensor]:
         """Return the losses and the gradients of (1) for one micro-batch."""
         weights = weights.detach().requires_grad_()
-        with self.autocast, attention_under_vmap():
+        with self.autocast(), attention_under_vmap():
             losses, aux_losses = self._losses(weights, inputs, targets, real)
         (gradients,) = torch.autograd.grad(((losses + aux_losses) * shares).sum(), weights)
         return losses.detach() * shares, gradients
@@ -198,7 +198,7 @@ class Stack:
     @torch.no_grad()
     def judge(self, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return what `judge` of every model returns for the same batch."""
-        with self.autocast, attention_under_vmap():
+        with self.autocast(), attention_under_vmap():
             return self.for_all_models(LanguageModel.judge, self.weights, inputs, targets, real, shared=True)
 
 

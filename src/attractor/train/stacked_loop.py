@@ -71,7 +71,7 @@ def _cannot_be_vmapped(config: Any, seq_len: int) -> str | None:
     """Return torch's refusal, if any, of a step of two such models without data."""
     model = without_data(config)
     optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1))
-    stack = Stack([model] * 2, [optimizer] * 2, nullcontext(), 1.0, 1, [0, 0], traced=False)
+    stack = Stack([model] * 2, [optimizer] * 2, nullcontext, 1.0, 1, [0, 0], traced=False)
     inputs = np.zeros((1, seq_len), dtype=np.int64)
     targets = inputs if config.n_classes is None else np.zeros(1, np.float64 if config.n_classes == 1 else np.int64)
     try:
@@ -101,7 +101,6 @@ class StackedRun(Run):
         super().account_for(rate, numbers)
         if self.divergence is not None:
             self.checkpoints.save()
-            self.checkpoints.wait()
             self.stopped = self.why_stopped
 
     def collect_weights(self) -> None:
@@ -223,7 +222,7 @@ def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> dict[
     """Carry runs of one configuration and several seeds to their end, and return by seed why a run stopped early."""
     together = StackedTraining(runs, traced)
     try:
-        with StopRequest(runs[0].overdue) as stop, freed_memory_kept():
+        with StopRequest(runs[0].overdue) as stop, freed_memory_kept(), runs[0].quick_products():
             together.carry_out(stop)
     finally:
         for run in runs:

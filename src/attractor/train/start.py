@@ -5,7 +5,6 @@ other path, `{attention}` and `{seed}` stand for those of the new run.
 """
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -51,17 +50,6 @@ def chosen_checkpoint(run: Path, which: str = "best") -> Path:
     return path
 
 
-def plain_checkpoint(run: Path) -> Path:
-    """Return the best checkpoint of a run, and refuse a sharded one, since its fingerprint would differ."""
-    path = chosen_checkpoint(run)
-    if checkpoint.is_sharded(path):
-        raise InputError(
-            f"start must be a run with plain checkpoints, and '{path}' is sharded; "
-            f"convert it: attractor runs convert {shlex.quote(str(run))} --to plain"
-        )
-    return path
-
-
 def weights_fingerprint(run: Path, config: ModelConfig) -> str:
     """Return the checksum of the weights that a run would start from, and refuse a model that they do not fit."""
     with torch.device("meta"):
@@ -75,7 +63,7 @@ def load_start(run: Path, model: nn.Module) -> Path:
 
     A readout of another shape keeps its initial weights.
     """
-    path = plain_checkpoint(run)
+    path = chosen_checkpoint(run)
     stored = load_file(path / "model.safetensors")
     wanted = model.state_dict()  # whose tensors are the model's own
     for name in sorted(stored.keys() | wanted.keys()):

@@ -1,13 +1,13 @@
-"""Repair keeps intact files and sets damaged ones aside, and the run then continues to the end of an undamaged run."""
+"""A resumed run sets damaged files aside, keeps the intact ones, and continues to the end of an undamaged run."""
 
 import pytest
+from same_runs import Listening
 
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
-from attractor.train.repair import repair_run
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=2, keep=3, telemetry_every=None)
 
@@ -27,14 +27,21 @@ def flip(path, at=-5):
     path.write_bytes(content)
 
 
+def resumed(config, path):
+    """Resume a run, and return what it says about damage."""
+    listening = Listening()
+    train(config, path, RUNTIME, listening)
+    return [note for note in listening.notes if note.startswith("damaged")]
+
+
 def test_an_intact_run_is_left_as_it_is(config, tmp_path):
     train(config, tmp_path / "run", RUNTIME)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert repair_run(tmp_path / "run") == []
+    assert resumed(config, tmp_path / "run") == []
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
-def test_a_damaged_run_is_repaired_and_ends_as_an_undamaged_one(config, tmp_path):
+def test_a_damaged_run_ends_as_an_undamaged_one(config, tmp_path):
     whole = train(config, tmp_path / "whole", RUNTIME)
     train(config, tmp_path / "run", RUNTIME)
     folder = tmp_path / "run"
@@ -45,16 +52,17 @@ def test_a_damaged_run_is_repaired_and_ends_as_an_undamaged_one(config, tmp_path
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_bytes(b"".join([*lines[:1], b"damaged\n", *lines[1:], b"torn"]))
 
-    said = "\n".join(repair_run(folder))
-    assert "metrics.jsonl: 2 of" in said
-    assert f"checkpoint {newest.name}: " in said
+    said = "\n".join(resumed(config, folder))
+    assert f"metrics.jsonl: 1 of {len(lines) + 1} lines are damaged; the file is kept as metrics.jsonl.damaged" in said
+    assert f"{newest / 'model.safetensors'}' does not have the content that was written" in said
+    assert f"it is kept as {newest.name}.damaged; using step-" in said
     assert "summary.json: the file must hold one JSON object; it is kept as summary.json.damaged; the run is" in said
-    assert "best.json: written again from step-" in said
+    assert "best.json: the file must hold one JSON object; it is kept as best.json.damaged" in said
     assert (folder / "metrics.jsonl.damaged").read_bytes().endswith(b"torn")
     assert (folder / "checkpoints" / f"{newest.name}.damaged").is_dir()
-    assert repair_run(folder) == []
+    assert resumed(config, folder) == []
 
-    again = train(config, folder, RUNTIME)
+    again = RunFolder.open(folder).summary()
     assert again["valid_loss"] == whole["valid_loss"]
     ends = [list_checkpoints(place / "checkpoints")[-1] / "model.safetensors" for place in (folder, tmp_path / "whole")]
     assert ends[0].read_bytes() == ends[1].read_bytes()
@@ -64,18 +72,20 @@ def test_a_damaged_run_is_repaired_and_ends_as_an_undamaged_one(config, tmp_path
 
 def test_a_run_without_its_configuration_or_in_use_is_refused(config, tmp_path):
     train(config, tmp_path / "run", RUNTIME)
-    with RunFolder.open(tmp_path / "run").hold(), pytest.raises(InputError):
-        repair_run(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text("{")
+    with RunFolder.open(tmp_path / "run").hold(), pytest.raises(InputError, match="must be free"):
+        resumed(config, tmp_path / "run")
+    assert (tmp_path / "run" / "summary.json").read_text() == "{"
     (tmp_path / "run" / "config.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        repair_run(tmp_path / "run")
+        resumed(config, tmp_path / "run")
 
 
 def test_files_set_aside_never_replace_those_set_aside_before(config, tmp_path):
     train(config, tmp_path / "run", RUNTIME)
     for number in range(3):
         (tmp_path / "run" / "summary.json").write_text(f"damaged {number}")
-        repair_run(tmp_path / "run")
+        resumed(config, tmp_path / "run")
     kept = sorted((tmp_path / "run").glob("summary.json.damaged*"))
     assert [path.read_text() for path in kept] == ["damaged 0", "damaged 1", "damaged 2"]
 
@@ -84,16 +94,22 @@ def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config
     train(config, tmp_path / "run", RUNTIME)
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 2', '"step": 1', 1))
-    (line,) = repair_run(tmp_path / "run")
-    assert line.startswith("reports leave the run out: ")
+    (line,) = resumed(config, tmp_path / "run")
+    assert line.startswith("damaged: reports leave the run out: ")
     assert f"metrics.jsonl of '{tmp_path / 'run'}' changed since the run was sealed" in line
 
 
-def test_a_damaged_seal_is_set_aside_and_the_results_stay(config, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "consequence"),
+    [("seal.json", []), ("checkpoints/best.json", ["best.json: written again from step-00000006"])],
+)
+def test_a_small_file_of_a_finished_run_is_set_aside_and_the_results_stay(config, tmp_path, name, consequence):
     train(config, tmp_path / "run", RUNTIME)
-    summary = (tmp_path / "run" / "summary.json").read_bytes()
-    (tmp_path / "run" / "seal.json").write_text("{")
-    (line,) = repair_run(tmp_path / "run")
-    assert line == "seal.json: the file must hold one JSON object; it is kept as seal.json.damaged"
+    summary, best = ((tmp_path / "run" / kept).read_bytes() for kept in ("summary.json", "checkpoints/best.json"))
+    (tmp_path / "run" / name).write_text("{")
+    file = name.rpartition("/")[2]
+    lines = [f"{file}: the file must hold one JSON object; it is kept as {file}.damaged", *consequence]
+    assert resumed(config, tmp_path / "run") == [f"damaged: {line}" for line in lines]
     assert (tmp_path / "run" / "summary.json").read_bytes() == summary
-    assert repair_run(tmp_path / "run") == []
+    assert (tmp_path / "run" / "checkpoints/best.json").read_bytes() == best
+    assert resumed(config, tmp_path / "run") == []
