@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "whole numbers": (["compare", "--seeds", "a"], ["--seeds must be whole numbers, got 'a'"]),
     "number of an option": (["evaluate", "x", "--votes=a"], ["--votes must be a whole number, got 'a'"]),
     "absent model": (["evaluate"], ["model must be given; write attractor evaluate MODEL"]),
-    "absent folder": (["runs", "fetch", "x"], ["folder must be given; write attractor runs fetch ADDRESS FOLDER"]),
+    "absent folder": (["data", "verify"], ["folder must be given; write attractor data verify FOLDER"]),
     "absent run": (["generate"], ["run must be given", "'attractor generate --help' shows all"]),
     "negative steps": (["train", "--n-steps=-1"], ["n_steps must be an integer of at least 1, got -1"]),
     "rate": (["train", "--lr=nan"], ["lr must be positive and finite, got nan"]),

@@ -60,9 +60,7 @@ def observe(data: Any, **columns: str | None) -> Observations:
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, Mapping) and data and all(isinstance(of_row, Mapping) for of_row in data.values()):
-        rows = {
-            str(row): {seed: ObservedRun(_number(row, x)) for seed, x in of_row.items()} for row, of_row in data.items()
-        }
+        rows = {str(row): _runs_of(str(row), of_row) for row, of_row in data.items()}
         return Observations(rows, columns["value"] or "value")
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a pandas table
         data = data.to_dict("list")

@@ -205,7 +205,7 @@ def _column(table: Table, what: str, given: str | None = None, but: str = "", va
         )
     if given is not None:
         return given if given in table.columns else None
-    plain = {_plain(name): name for name in reversed(table.columns) if name != but}
+    plain = {_plain(name): name for name in reversed(list(table.columns)) if name != but}
     found = [plain[name] for name in COLUMNS[what] if name in plain]
     found = [name for name in found if any(cell not in (None, "") for cell in table.columns[name])]
     return next((name for name in found if varied and len(set(table.columns[name])) > 1), found[0] if found else None)
@@ -355,7 +355,8 @@ class _Lines:
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
         if len(lines) == 1:
-            curve, value = (), self.values[lines[0]]
+            curve: Curve = ()
+            value = self.values[lines[0]]
         else:
             measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
             curve = () if len(measured) < 2 else self._curve(name, seed, measured)

@@ -113,9 +113,9 @@ class Sequential:
         levels = nominal_levels(self.alpha, self.looks)
         place = bisect_right(self.looks, n) - 1
         n = self.looks[place]
-        differences = as_array(differences)[:n]
-        interval = _at(differences, levels.difference[place], 1 - self.alpha)
-        narrow = _at(differences, 2 * levels.equivalence[place], 1 - 2 * self.alpha)
+        used = as_array(differences)[:n]
+        interval = _at(used, levels.difference[place], 1 - self.alpha)
+        narrow = _at(used, 2 * levels.equivalence[place], 1 - 2 * self.alpha)
         assert narrow.low is not None
         assert narrow.high is not None
         # Differences without spread tell no more than their signs, unless they are those of equal runs.
@@ -175,6 +175,6 @@ def _quantile(smallest: np.ndarray, alpha: float) -> float:
     return max(alpha, float(smallest[rank - 1]) if rank > 0 else 0.0)
 
 
-def _at(differences: Values, nominal: float, simultaneous_level: float) -> Interval:
+def _at(differences: np.ndarray, nominal: float, simultaneous_level: float) -> Interval:
     """Return the interval (3): a t interval of the nominal level, labelled with its simultaneous level."""
-    return replace(mean_interval(differences, 1 - nominal), level=simultaneous_level)
+    return replace(mean_interval(list(differences), 1 - nominal), level=simultaneous_level)
