@@ -170,10 +170,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
-    rooms = (
-        "analysis attention claims control equilibrium hf models report runs scoring solving study tasks "
-        "train"
-    )
+    rooms = "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train"
     functions = "attention_maps capture compare load parameter_groups tap"
     assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]

@@ -197,23 +197,26 @@ def _log_by_pattern(path: Path, text: str, value: str, step: str | None) -> Sour
 def _events(path: Path) -> Table:
     """Read the scalars of an event file of TensorBoard, one row for each step."""
     try:
+        from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError as error:
         raise not_installed("tensorboard", "tensorboard", "event files", "export the scalars as CSV") from error
     by_step: dict[int, dict[str, Cell]] = {}
     for record in _records(path):
-        event = Event.FromString(record)
-        for value in event.summary.value:
-            if value.HasField("simple_value"):
-                number = value.simple_value
-            elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name in ("scalars", ""):
-                tensor = make_ndarray(value.tensor)
-                number = float(tensor) if tensor.size == 1 and tensor.dtype.kind in "fiu" else None
-            else:
-                number = None
-            if number is not None:
-                by_step.setdefault(event.step, {})[value.tag] = number
+        try:
+            event = Event.FromString(record)
+            for value in event.summary.value:
+                number: Cell = value.simple_value if value.HasField("simple_value") else None
+                if value.HasField("tensor") and not value.tensor.tensor_shape.dim:
+                    tensor = make_ndarray(value.tensor)
+                    number = float(tensor) if tensor.dtype.kind in "fiu" else None
+                if number is not None:
+                    by_step.setdefault(event.step, {})[value.tag] = number
+        except (DecodeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"'{path}' must hold events of TensorBoard, and does not ({error}); copy it anew"
+            ) from None
     if not by_step:
         raise InputError(f"an event file must hold scalars, and '{path}' has none; give another file")
     tags = dict.fromkeys(tag for scalars in by_step.values() for tag in scalars)

@@ -8,13 +8,12 @@ import gc
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 from attractor.tables import Table, number, shown, stack
 from attractor.verdict.formats import EVENTS, Source, compiled, is_pattern, read_source
 from attractor.verdict.observations import Curve, Observations, Run, Seed
@@ -69,19 +68,12 @@ def read_observations(
     `row`, `seed`, `value` and `step` name columns. A regular expression with one group in their place is applied to the
     path of each file (`row`, `seed`) or to each line of a log (`value`, `step`).
     """
-    with _without_collector():
-        return _read_observations([Path(path) for path in paths], row, seed, value, step)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Stop the search for circular references, which halves the time of a large table, and which none has."""
-    was_on = gc.isenabled()
-    gc.disable()
+    collects = gc.isenabled()
+    gc.disable()  # the search for circular references, which nothing here makes, doubles the time of a large table
     try:
-        yield
+        return _read_observations([Path(path) for path in paths], row, seed, value, step)
     finally:
-        if was_on:
+        if collects:
             gc.enable()
 
 
@@ -92,9 +84,10 @@ def _read_observations(
     sources = _sources(_files(paths, notes), value, step, notes)
     table = stack([source.table for source in sources])
     value_column = _value_column(table, value, {row, seed, step})
-    step_column = _column(table, "step", step, but=value_column)
+    in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
+    step_column = _column(table, "step", None if in_lines else step, but=value_column)
     names, seeds, guesses = _names_and_seeds(sources, table, row, seed, value_column)
-    guesses += [f"value: '{value_column}'"] + ([f"step: '{step_column}'"] if step_column else [])
+    guesses += [f"value: {shown(value_column)}"] + ([f"step: {shown(step_column)}"] if step_column else [])
     notes.append(", ".join(guesses))
     lines = _Lines.of(table, value_column, step_column, sources)
     if lines.n_failed:
@@ -124,13 +117,11 @@ def _files(paths: Sequence[Path], notes: list[str]) -> list[tuple[Path, bool]]:
             continue
         inside = _files_below(path)
         of_kinds = ([file for file in inside if re.fullmatch(kind, file.name, re.IGNORECASE)] for kind in KINDS)
-        of_kind = next(filter(None, of_kinds), None)
-        if of_kind is None:
-            raise InputError(f"a folder must hold tables or logs, and '{path}' holds none; name the files themselves")
+        of_kind = next(filter(None, of_kinds), [])
+        require(bool(of_kind), "a folder", "one that holds tables or logs", str(path), "name the files themselves")
         files += [(file, False) for file in of_kind]
         notes.append(f"{len(of_kind)} of {len(inside)} files in '{path}' are read, such as '{of_kind[0].name}'")
-    if not files:
-        raise InputError("paths must be at least one file or folder, and there is none; give a table or logs")
+    require(bool(files), "paths", "at least one file or folder", [], "give a table or logs")
     return files
 
 
@@ -139,9 +130,10 @@ def _files_below(folder: Path) -> list[Path]:
     files: list[Path] = []
     for place, _, names in os.walk(folder):
         files += (file for name in names if (file := Path(place, name)).is_file())
-        if len(files) > MOST_FILES:
-            raise InputError(f"a folder must hold at most {MOST_FILES:,} files, and '{folder}' has more; give a part")
-    return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"([0-9]+)", str(path))])
+        require(
+            len(files) <= MOST_FILES, "a folder", f"one of at most {MOST_FILES:,} files", str(folder), "give a part"
+        )
+    return sorted(files, key=lambda path: re.sub(r"\d+", lambda digits: digits[0].zfill(20), str(path)))
 
 
 def _sources(files: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]) -> list[Source]:
@@ -150,14 +142,14 @@ def _sources(files: Sequence[tuple[Path, bool]], value: str | None, step: str | 
     sources = [source for *_, source in read if source is not None]
     if not sources:
         path = files[0][0]
-        if not path.stat().st_size:
-            raise InputError(f"a file must hold a table or a log, and '{path}' is empty; give one that a program wrote")
-        if value is not None:
-            raise InputError(f"value must be found in a line, and {shown(value)} is in none of '{path}'; mend it")
-        raise InputError(
-            f"a file must be a table or the log of a known program, and '{path}' is neither; say how it writes "
-            "the value, as by --value 'val_loss:([0-9.]+)'"
+        require(
+            path.stat().st_size > 0, "input", "a table or a log", str(path), "it is empty; give one that was written"
         )
+        require(
+            value is None, "value", f"in a line of '{path}'", value, "give what stands there, its number in a group"
+        )
+        how = "say how it writes the value, as by --value 'val_loss:([0-9.]+)'"
+        require(False, "input", "a table or the log of a known program", str(path), how)
     for format in dict.fromkeys(source.format for source in sources):
         alike = [source for source in sources if source.format == format]
         notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
@@ -185,12 +177,10 @@ def _plain(name: str) -> str:
 
 def _column(table: Table, what: str, given: str | None = None, but: str = "", varied: bool = False) -> str | None:
     """Return the column that an option names, or else one with a usual name, if possible one that varies."""
-    if given is not None and given not in table.columns and not is_pattern(given):
-        raise InputError(
-            f"{what} must be a column, and {shown(given)} is none; the columns are {_listed(table.columns)}"
-        )
     if given is not None:
-        return given if given in table.columns else None
+        is_column = given in table.columns
+        require(is_column or is_pattern(given), what, "a column", given, f"the columns are {_listed(table.columns)}")
+        return given if is_column else None
     plain = {_plain(name): name for name in reversed(table.columns) if name != but}
     found = [plain[name] for name in COLUMNS[what] if name in plain]
     found = [name for name in found if any(cell not in (None, "") for cell in table.columns[name])]
@@ -201,8 +191,7 @@ def _value_column(table: Table, value: str | None, taken: set[str | None]) -> st
     """Return the column of values: the given one, the only one that names a held-out metric, or the only metric."""
     columns = _listed(table.columns)
     if value is not None:
-        if value not in table.columns:
-            raise InputError(f"value must be a column, and {shown(value)} is none; the columns are {columns}")
+        require(value in table.columns, "value", "a column", value, f"the columns are {columns}")
         return value
     by_rank: dict[int, list[str]] = {}
     known = {plain for names in COLUMNS.values() for plain in names}
@@ -251,7 +240,7 @@ def _names_and_seeds(
     seed_column = _column(table, "seed", seed, but=value)
     in_paths = names_in_paths([source.path for source in sources])
     if row_column is not None:
-        names, guesses = _filled(table, row_column), [f"row: '{row_column}'"]
+        names, guesses = _filled(table, row_column), [f"row: {shown(row_column)}"]
     else:
         of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, sources)
         names, guesses = _by_line(of_files, sources), ["row: from the names of the files"]
@@ -266,12 +255,12 @@ def _names_and_seeds(
             return (
                 [split[name][0] for name in names],
                 seeds,
-                [f"row and seed: from '{row_column}', as {shown(names[0])}"],
+                [f"row and seed: from {shown(row_column)}, as {shown(names[0])}"],
             )
     if seed_column is not None:
         cells = _filled(table, seed_column)
         by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
-        return names, [by_text[cell] for cell in cells], [*guesses, f"seed: '{seed_column}'"]
+        return names, [by_text[cell] for cell in cells], [*guesses, f"seed: {shown(seed_column)}"]
     found = [number for _, number in in_paths if number is not None]
     if len(found) == len(sources) and (row_column is None or len(sources) > 1):
         return names, _by_line(found, sources), [*guesses, "seed: from the names of the files"]
@@ -318,7 +307,9 @@ class _Lines:
     @classmethod
     def of(cls, table: Table, value: str, step: str | None, sources: Sequence[Source]) -> "_Lines":
         found = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
-        of_run: dict[str, Sequence[Any]] = {what: _lenient(table, found[what]) for what in found.keys() & COSTS}
+        of_run: dict[str, Sequence[Any]] = {
+            what: table.numbers(found[what], strict=False) for what in found.keys() & COSTS
+        }
         if "date" in found:
             of_run["date"] = [date or "" for date in table.texts(found["date"])]
         if "kept" in found:
@@ -340,8 +331,9 @@ class _Lines:
 
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> Run:
         """Return the run on some lines. Lines without a value lie between two measurements."""
+        curve: Curve = ()
         if len(lines) == 1:
-            curve, value = (), self.values[lines[0]]
+            value = self.values[lines[0]]
         else:
             measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
             curve = () if len(measured) < 2 else self._curve(name, seed, measured)
@@ -363,9 +355,7 @@ class _Lines:
         for n, value in measured:
             step, path = self.steps[n], self.paths[n]
             if step is None or not math.isfinite(step):
-                raise InputError(
-                    f"a line with a value must have a step, and {self.table.place(n)} has none; fill it in"
-                )
+                raise InputError(f"step must be a number, and {self.table.place(n)} has a value and none; fill it in")
             if step in curve and not (self.in_order and curve[step][1] == path):
                 raise InputError(
                     f"a run must have one value at each step, and {name} has two at step {step:g} "
@@ -373,15 +363,3 @@ class _Lines:
                 )
             curve[step] = (value, path)
         return tuple((step, value) for step, (value, _) in sorted(curve.items()))
-
-
-def _lenient(table: Table, name: str) -> list[float | None]:
-    """Return the numbers of a column that nobody asked for: what is no number there is passed over."""
-
-    def lenient(cell: Any) -> float | None:
-        try:
-            return number(cell)
-        except ValueError:
-            return None
-
-    return [lenient(cell) for cell in table.columns[name]]
