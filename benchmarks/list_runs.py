@@ -32,7 +32,7 @@ def make_runs(folder: Path, n_runs: int) -> None:
 
 def measure(folder: Path, *options: str) -> str:
     before, began = os.times(), time.perf_counter()
-    command = [sys.executable, "-c", PROGRAM, "runs", "list", str(folder), "--limit=1", *options]
+    command = [sys.executable, "-P", "-c", PROGRAM, "runs", "list", str(folder), "--limit=1", *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after, seconds = os.times(), time.perf_counter() - began
     processor = after.children_user + after.children_system - before.children_user - before.children_system

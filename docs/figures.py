@@ -426,10 +426,6 @@ def bench_on_a_gpu() -> "Figure":
     return figure_of(json.loads((RESULTS / "bench-h200.json").read_text()))
 
 
-def growth() -> "Figure":
-    return figure_of(json.loads((RESULTS / "bench-curves-cpu.json").read_text()))
-
-
 if __name__ == "__main__":
     source = json.loads((RESULTS / "study-coupling-ablation-desk.json").read_text())["checksum"]  # a test looks for it
     with rc_context({"svg.hashsalt": source}):  # the same record gives the same file

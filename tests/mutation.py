@@ -159,10 +159,10 @@ MUTANTS = (
         "a text without line breaks is cut inside a character",
     ),
     Mutant(
-        "corpus/ngram.py",
-        "self.n_context = _times(context) - _times(own_context)",
-        "self.n_context = _times(context)",
-        "the leave-one-out model counts the contexts of the document that it leaves out",
+        "corpus/duplicates.py",
+        "first[place[duplicates]]",
+        "place[duplicates]",
+        "the twin of a duplicate is counted in the order of hashes",
     ),
     Mutant(
         "tasks/epochs.py",

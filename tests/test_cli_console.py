@@ -25,9 +25,9 @@ class Lines(io.StringIO):
 def test_a_silent_command_reports_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Lines()
     monkeypatch.setattr("sys.stderr", stderr)
-    with Heartbeat(LogConsole(file=io.StringIO()), "attractor data describe", seconds=0.01):
+    with Heartbeat(LogConsole(file=io.StringIO()), "attractor data prepare", seconds=0.01):
         assert stderr.written.wait(timeout=60)
-    assert stderr.getvalue().startswith("attractor data describe: at work for ")
+    assert stderr.getvalue().startswith("attractor data prepare: at work for ")
 
 
 @pytest.mark.parametrize(

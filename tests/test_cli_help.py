@@ -219,7 +219,7 @@ def test_a_name_in_full_has_the_choices_at_every_stage_and_the_fields(attractor:
     ("line", "there", "absent"),
     [
         ("", "train compare data list --version", "prepare --n-steps"),
-        ("data ", "prepare verify describe", "train"),
+        ("data ", "prepare verify", "train"),
         ("data prepare --to", "--tokenizer", "--out"),
         ("train --n-s", "--n-steps --n-slow", "--lr"),
         ("train --attention coupled-", "coupled-euler coupled-mla", "gated"),

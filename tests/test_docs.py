@@ -13,7 +13,8 @@ import pytest
 
 from attractor.papers import PAPERS
 from attractor.papers.ledger import read_record
-from attractor.report.judged_study import JudgedStudy, signed
+from attractor.report.judged_study import JudgedStudy
+from attractor.verdict.words import signed
 from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]

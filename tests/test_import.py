@@ -1,9 +1,11 @@
-"""`import attractor` loads few modules and keeps its public names."""
+"""`import attractor` loads few modules and keeps its public names. No command imports a file of a folder of data."""
 
 import json
+import shutil
 import subprocess
 import sys
-from importlib import import_module, reload
+import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +13,8 @@ import pytest
 
 import attractor
 from attractor import analysis, attention, models
-from attractor.former_names import PRESENT_NAMES
+from in_process import SHORT, TINY
+from stress import kill_study
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
@@ -115,6 +118,55 @@ assert "torch" not in sys.modules
     assert "C10" in done.stdout
 
 
+def test_verdicts_and_lists_work_where_torch_is_not_installed_and_what_needs_it_names_its_extra() -> None:
+    """Criterion: without the packages of the extra `train`, a line of the command line that needs them ends in one
+    line and exit code 2, and so does a name of the package in one error, which is an ImportError, too."""
+    code = """
+import sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "jaxtyping", "safetensors"):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+import attractor
+from attractor.cli import main
+
+differences = attractor.verdict.seed_differences({0: 3.1, 1: 3.3, 2: 3.2}, {0: 3.4, 1: 3.5, 2: 3.6})
+print(attractor.verdict.mean_interval(differences).excludes_zero)
+print(attractor.verdict.paired_t_test(differences).p < 0.05)
+for name in ("attention", "models", "study", "capture", "load"):
+    try:
+        getattr(attractor, name)
+    except ImportError as error:
+        print(error)
+for line in ("--help", "list", "train --help", "train", "study list", "data verify x", "train --n-stepz 3"):
+    sys.argv = ["attractor", *line.split()]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    print("END", line, code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    rule = "package 'torch' must be installed for {}; run in a clone of attractor: pip install -e '.[{}]'"
+    parts = {"attention": "torch", "models": "torch", "study": "train", "capture": "torch", "load": "train"}
+    assert lines[:2] == ["True", "True"]
+    assert lines[2:7] == [rule.format(f"attractor.{name}", extra) for name, extra in parts.items()]
+    codes = {"--help": 0, "list": 0, "train --help": 0, "train": 2, "study list": 2, "data verify x": 2}
+    ends = [f"END {line} {code}" for line, code in {**codes, "train --n-stepz 3": 2}.items()]
+    assert [line for line in lines if line.startswith("END")] == ends
+    refused = ["error: " + rule.format(f"'attractor {command}'", "train") for command in ("train", "study list")]
+    assert done.stderr.splitlines()[:2] == refused
+    corpus, option = done.stderr.splitlines()[2:]
+    assert "prepared corpus must be a folder" in corpus
+    assert "did you mean --n-steps?" in option
+
+
 @pytest.mark.slow
 def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
     """The name is public, and models that use fixed points need none of its imports."""
@@ -147,22 +199,6 @@ def test_a_room_shows_its_public_names_and_no_helper(room: str) -> None:
     assert room == "hf" or all(hasattr(module, name) for name in shown)
 
 
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-def test_names_of_the_former_room_of_evidence_still_import_and_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="attractor.evidence became attractor.runs"):
-        reload(attractor.evidence)
-    assert attractor.evidence.mean_interval is attractor.verdict.mean_interval
-    assert attractor.evidence.RunFolder is attractor.runs.RunFolder
-
-
-@pytest.mark.filterwarnings("ignore:attractor.evidence became:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(PRESENT_NAMES))
-def test_a_former_name_of_a_module_imports_the_present_one_and_warns(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"attractor\.{name} became attractor\.{PRESENT_NAMES[name]}; "):
-        module = import_module(f"attractor.{name}")
-    assert module is import_module(f"attractor.{PRESENT_NAMES[name]}")
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'attractor' has no attribute 'training'"):
         _ = attractor.training
@@ -170,8 +206,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
-    rooms = "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train"
-    functions = "attention_maps capture compare load parameter_groups tap"
+    rooms = (
+        "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train verdict"
+    )
+    functions = "attention_maps capture compare judge load parameter_groups tap"
     assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
     assert models.__all__ == [
@@ -201,7 +239,6 @@ def test_the_public_names_are_these() -> None:
         "OscillatoryShare",
         "SpectralProfile",
         "antisymmetric_norm",
-        "antisymmetric_part",
         "attention_entropy",
         "decay_length",
         "distance_holding",
@@ -217,7 +254,6 @@ def test_the_public_names_are_these() -> None:
         "jacobian_norm",
         "largest_imaginary_part",
         "leading_eigenvalues",
-        "lumpability_defect",
         "lumpability_profile",
         "lyapunov",
         "lyapunov_spectrum",
@@ -238,3 +274,60 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_version_is_a_version() -> None:
     assert attractor.__version__[0].isdigit()
+
+
+RUN = (*TINY, *SHORT, "--corpus=squares.txt")
+STUDY = ("study", "run", "killed.py", "--device=cpu", "--threads=1", "--workers=2")
+BENCH = ("--d-model=16", "--heads=2", "--layers=1", "--vocab=40", "--tokens=32", "--rounds=1", "--decode=0")
+SCRIPT = """
+import os
+from attractor.train.process import fresh_processes
+
+if __name__ == "__main__":
+    before = dict(os.environ)
+    process = fresh_processes().Process(target=print)
+    assert dict(os.environ) == before
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+COMMANDS = {
+    "a script": (),
+    "plan": ("plan", *RUN),
+    "compare": ("compare", "standard", "gated", "--seeds=0", *RUN),
+    "runs": (*STUDY, "--launcher=local"),
+    "stacks": (*STUDY, "--launcher=stacked"),
+    "ranks": (*STUDY, "--launcher=torchrun"),
+    "ray": (*STUDY, "--launcher=ray"),
+    "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--out=bench.json"),
+    "compiler": ("train", *RUN, "--compile=True", "--out=run"),
+}
+NAMES = ("random", "types", "profile", "queue", "statistics", "string", "signal", "struct", "numpy", "torch")
+MISSING = {
+    "ray": find_spec("ray") is None and "needs the extra 'ray': pip install -e '.[ray]'",
+    "compiler": shutil.which("g++") is None and "needs a C++ compiler",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if words else []) for name, words in COMMANDS.items()]
+)
+def test_no_file_of_the_current_folder_is_imported(name: str, tmp_path: Path) -> None:
+    """Criterion: in a folder with files that are named like modules, which fail when imported, every command runs to
+    its end and imports none of them, while `python -c` does. A study still imports a file beside its own."""
+    if reason := MISSING.get(name):
+        pytest.skip(reason)
+    folder = tmp_path / "data"
+    kill_study.prepare(folder, n_steps=2)
+    (folder / "beside.py").touch()
+    (folder / "killed.py").write_text("import beside\n" + (folder / "killed.py").read_text())
+    for module in NAMES:
+        (folder / f"{module}.py").write_text("open(__file__ + '.imported', 'w').close()\nraise SystemError")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    attractor = str(Path(sysconfig.get_path("scripts")) / "attractor")
+    command = [attractor, *COMMANDS[name]] if COMMANDS[name] else [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert list(folder.glob("*.imported")) == []
+    subprocess.run([sys.executable, "-c", "import torch"], cwd=folder, capture_output=True)
+    assert [path.name for path in folder.glob("*.imported")] == ["torch.py.imported"]

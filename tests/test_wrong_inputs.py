@@ -246,19 +246,19 @@ evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3
 evaluate imported
 solve => puzzle must be given; write attractor solve PUZZLE
-solve 0000 --exact => got 4
+solve 0000 --exact => got '0000'
 solve nope.txt --exact
 solve empty.txt --exact => puzzle
-solve 1200340021004300 => run must be given
-solve 1200340021004300 --run=nope
-solve 1200340021004300 --run=run
-solve 1200340021004300 --run=run --exact => run must be left out with exact
-solve 1200340021004300 --run=run --votes=0
-solve 1200340021004300 --run=run --n-iterations=0
-solve 1200340021004300 --run=run --out=x.bmp
-solve 1200340021004300 --exact --out=x.svg
-solve 1100340021004300 --exact => row 1
-solve 9900340021004300 --exact => '9'
+solve 1000002003000004 => run must be given
+solve 1000002003000004 --run=nope
+solve 1000002003000004 --run=run
+solve 1000002003000004 --run=run --exact => run must be left out with exact
+solve 1000002003000004 --run=run --votes=0
+solve 1000002003000004 --run=run --n-iterations=0
+solve 1000002003000004 --run=run --out=x.bmp
+solve 1000002003000004 --exact --out=x.svg
+solve 1100340021004300 --exact => has none
+solve 9900340021004300 --exact => from 0 (blank) to 4
 export => run must be given; write attractor export RUN
 export nope
 export empty
@@ -319,14 +319,6 @@ data verify text.txt
 data verify torn-corpus
 data verify cut-corpus
 data verify run
-data describe --out=d => sources
-data describe nope.txt --out=d
-data describe empty.txt --out=d
-data describe text.txt --out=d --max-words=x
-data describe text.txt --out=d --piece-words=0
-data describe text.txt --out=d --order=0
-data bench --rounds=0
-data bench --tokenizer=bytes
 study run
 study run nope.py
 study run small.txt

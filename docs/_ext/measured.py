@@ -29,9 +29,9 @@ from attractor.papers.ledger import Entry, find_records, ledger, read_record, re
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells
 from attractor.report.study_table import console_tables, results
-from attractor.report.table import UNKNOWN
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import mean_interval
+from attractor.verdict.words import UNKNOWN
 
 RESULTS = Path(__file__).parents[2] / "results"
 COST_HEADINGS = ("mechanism", "parameters", "forward", "step", "peak memory")

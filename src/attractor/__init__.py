@@ -8,18 +8,14 @@
 Everything is imported when it is first named, so that `import attractor` takes no time.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from attractor.former_names import FormerNames
 
 if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import analysis as analysis
     from attractor import attention as attention
     from attractor import control as control
     from attractor import equilibrium as equilibrium
-    from attractor import evidence as evidence
     from attractor import hf as hf
     from attractor import models as models
     from attractor import report as report
@@ -33,6 +29,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor.results import StudyResult as StudyResult
     from attractor.results import compare as compare
     from attractor.results import load as load
+    from attractor.runs.observed import judge as judge
     from attractor.taps import attention_maps as attention_maps
     from attractor.taps import capture as capture
     from attractor.taps import tap as tap
@@ -60,13 +57,14 @@ _MODULE_OF = {
     "attention_maps": "attractor.taps",
     "capture": "attractor.taps",
     "compare": "attractor.results",
+    "judge": "attractor.runs.observed",
     "load": "attractor.results",
     "parameter_groups": "attractor.parameters",
     "tap": "attractor.taps",
 }
+_PARTS_OF_TRAINING = ("RunResult", "StudyResult", "compare", "load", "scoring", "study")  # which need safetensors, too
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
-sys.meta_path.append(FormerNames())
 
 
 def __getattr__(name: str) -> Any:
@@ -74,10 +72,18 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # this takes longer than all else here
 
         return version("attractor")
-    if name in _ROOMS or name == "evidence":  # deprecated
-        return import_module(f"attractor.{name}")
-    if name in _MODULE_OF:
-        return getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        if name in _ROOMS:
+            return import_module(f"attractor.{name}")
+        if name in _MODULE_OF:
+            return getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        from attractor.errors import part_not_installed
+
+        extra = "train" if name in _PARTS_OF_TRAINING else "torch"
+        if (missing := part_not_installed(error, extra, f"attractor.{name}")) is None:
+            raise
+        raise missing from None
     raise AttributeError(f"module 'attractor' has no attribute '{name}'")
 
 

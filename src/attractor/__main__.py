@@ -35,10 +35,12 @@ def main() -> None:
     with ctrl_c_ends_at_once():
         from attractor.cli import main as run_command
         from attractor.train.interrupt import StopRequest
+        from attractor.train.process import safe_path
     StopRequest.ends_process = True
     ended = SystemExit(0)
     try:
-        run_command()
+        with safe_path():  # torch's compiler starts a Python to try the processor's instructions
+            run_command()
     except SystemExit as with_code:
         ended = with_code
     distributed = sys.modules.get("attractor.train.distributed")

@@ -9,6 +9,10 @@ class InputError(ValueError):
     """Something a user gave cannot be used. The command line prints it as one line and exits with code 2."""
 
 
+class NotInstalledError(InputError, ImportError):
+    """A package that is needed is not installed. `except ImportError` catches it, as for any missing package."""
+
+
 class WritingError(InputError):
     """A file of a run could not be written, as on a full disk. What was written before is intact."""
 
@@ -32,10 +36,16 @@ def require_count(field: str, value: object, least: int = 1, next_step: str = ""
     require(fits, field, f"an integer of at least {least}", value, next_step)
 
 
-def not_installed(package: str, extra: str, use: str = "this", instead: str = "") -> InputError:
+def not_installed(package: str, extra: str, use: str = "this", instead: str = "") -> NotInstalledError:
     """Return the error for an optional package that is missing: which extra of attractor installs it, and how."""
     message = f"package '{package}' must be installed for {use}; {to_install(extra)}"
-    return InputError(message + (f", or {instead}" if instead else ""))
+    return NotInstalledError(message + (f", or {instead}" if instead else ""))
+
+
+def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:
+    """Return the error for what models and training need and could not import, or None for any other error."""
+    package = error.name if isinstance(error, ModuleNotFoundError) else None
+    return not_installed(package, extra, use) if package in ("torch", "jaxtyping", "safetensors") else None
 
 
 def to_install(extra: str) -> str:

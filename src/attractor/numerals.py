@@ -1,6 +1,11 @@
-"""Format numbers for people to read."""
+"""Format numbers for people to read, and read times that people write."""
+
+import re
+
+from attractor.errors import InputError
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def with_prefix(value: float) -> str:
@@ -24,3 +29,10 @@ def in_time(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.{1 if seconds < 10 * size else 0}f} {sign}"
     return f"{1e3 * seconds:.{1 if seconds < 0.01 else 0}f} ms"
+
+
+def seconds_of(text: str, field: str = "budget") -> float:
+    """Convert a time such as `90s`, `10m`, `2h` or `1h30m` to seconds."""
+    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
+        raise InputError(f"{field} must be a time with its unit, got '{text}'; give 90s, 10m or 2h")
+    return sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)([smh])", text))

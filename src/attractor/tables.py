@@ -44,8 +44,8 @@ class Table:
         raise IndexError("the table has fewer rows")
 
     def texts(self, name: str) -> list[str | None]:
-        """Return a column as it is written, with None for empty cells."""
-        return [None if cell is None or cell == "" else str(cell) for cell in self.columns[name]]
+        """Return a column as it is written, with None for empty cells, which are nan in memory."""
+        return [None if cell in (None, "") or cell != cell else str(cell) for cell in self.columns[name]]
 
     def numbers(self, name: str, strict: bool = True) -> list[float | None]:
         """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""
@@ -175,13 +175,13 @@ def _json(path: Path, text: str) -> dict[str, list[Cell]]:
     if isinstance(value, dict) and value and all(isinstance(cells, list) for cells in value.values()):
         lengths = {len(cells) for cells in value.values()}
         require(len(lengths) == 1, "columns", "equally long", str(path), "fill them with null")
-        return {name: list(map(_cell, cells)) for name, cells in value.items()}
+        return {name: list(map(as_cell, cells)) for name, cells in value.items()}
     records = [value] if isinstance(value, dict) else value
     are_records = all(isinstance(record, dict) for record in records)
     require(are_records, "a JSON table", "a list of objects or an object of columns", str(path), "write it as one")
     names = list(dict.fromkeys(name for record in records for name in record))
     _check_size(path, len(records) * len(names))
-    return {name: [_cell(record.get(name)) for record in records] for name in names}
+    return {name: [as_cell(record.get(name)) for record in records] for name in names}
 
 
 def _record(path: Path, n: int, line: str) -> Any:
@@ -191,11 +191,13 @@ def _record(path: Path, n: int, line: str) -> Any:
         raise InputError(f"line {n} of '{path}' must be one JSON object; mend or remove the line") from None
 
 
-def _cell(value: Any) -> Cell:
+def as_cell(value: Any) -> Cell:
     """Keep texts and numbers as they are, and turn all else, such as dates and lists, into text."""
     if value is None or isinstance(value, str | int | float):
         return value
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return None if str(value) in ("<NA>", "NaT") else str(value)  # so pandas writes missing values
 
 
 def _parquet(path: Path) -> dict[str, list[Cell]]:
@@ -209,7 +211,7 @@ def _parquet(path: Path) -> dict[str, list[Cell]]:
             _check_size(path, file.metadata.num_rows * len(file.schema_arrow.names))
             _check_names(path, file.schema_arrow.names)
             table = file.read()
-        return {name: list(map(_cell, table.column(name).to_pylist())) for name in table.column_names}
+        return {name: list(map(as_cell, table.column(name).to_pylist())) for name in table.column_names}
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise InputError(f"'{path}' must be a Parquet file, and cannot be read: {reason}; write it anew") from error

@@ -276,15 +276,6 @@ def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
         finite_time_exponents(lambda x: x, torch.ones(3), **{"k": 1} | asked)
 
 
-def test_fields_of_the_effort_are_deprecated_keywords() -> None:
-    with pytest.warns(DeprecationWarning, match=r"pass effort=Effort\(tolerance=0.0, max_iterations=3, "):
-        estimate = finite_time(lambda x: x.tanh(), torch.ones(99), k=1, tolerance=0.0, max_sweeps=3)  # type: ignore[call-arg]
-    assert estimate.n_sweeps == 3
-    with pytest.warns(DeprecationWarning, match=r"tolerance=0.5, max_iterations=3, "):
-        estimate = finite_time(torch.tanh, torch.ones(9), k=1, effort=Effort(tolerance=0.5), max_sweeps=3)  # type: ignore[call-arg]
-    assert estimate.tolerance == 0.5
-
-
 def test_a_frame_of_the_whole_space_takes_one_sweep() -> None:
     """Criterion: further sweeps would leave its error, which is rounding alone, in fp32 above the tolerance."""
     matrix = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)) @ torch.diag(10.0 ** -torch.arange(6))

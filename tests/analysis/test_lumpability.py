@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attractor.analysis.lumpability import lumpability_defect, lumpability_profile
+from attractor.analysis.lumpability import lumpability_profile
 from attractor.errors import InputError
 
 
@@ -55,14 +55,14 @@ def test_lifted_chains_have_no_defect(length: int, block: int, is_causal: bool) 
     if 1 < block < length:
         moved = weights.clone()
         moved[1] = moved[1].roll(block)
-        assert lumpability_defect(moved, block) > 1e-3
+        assert lumpability_profile(moved, block).defect > 1e-3
 
 
 def test_defect_is_zero_only_where_the_condition_holds() -> None:
     """Criterion: the defect of a mixture of a lumpable and a random map grows with the random share from 0."""
     lumpable, random = lifted(12, 4), distributions(12, 12)
     shares = (0.0, 0.01, 0.1, 0.5, 1.0)
-    defects = [lumpability_defect((1 - share) * lumpable + share * random, 4) for share in shares]
+    defects = [lumpability_profile((1 - share) * lumpable + share * random, 4).defect for share in shares]
     assert defects[0] < 1e-14
     assert all(more > less + 1e-4 for less, more in pairwise(defects))
     torch.testing.assert_close(defects[1] / defects[4], torch.tensor(0.01, dtype=torch.float64))
@@ -104,7 +104,7 @@ def test_largest_defect_is_one(length: int, block: int) -> None:
     weights = torch.zeros(length, length, dtype=torch.float64)
     for row in range(length):
         weights[row, (row % block % n_blocks) * block] = 1
-    assert lumpability_defect(weights, block).item() == pytest.approx(1)
+    assert lumpability_profile(weights, block).defect.item() == pytest.approx(1)
 
 
 def test_all_parts_lie_between_zero_and_one() -> None:
@@ -127,7 +127,7 @@ def test_order_within_blocks_does_not_matter_and_across_does(weights: Tensor) ->
         torch.testing.assert_close(part, permuted)
     for part, permuted in zip(before, lumpability_profile(weights[within], 4), strict=True):  # only rows are permuted
         torch.testing.assert_close(part, permuted)
-    assert abs(lumpability_defect(weights[across][:, across], 4) - before.defect) > 1e-2
+    assert abs(lumpability_profile(weights[across][:, across], 4).defect - before.defect) > 1e-2
 
 
 def test_maps_of_a_batch_are_measured_separately() -> None:
@@ -141,6 +141,6 @@ def test_maps_of_a_batch_are_measured_separately() -> None:
 @pytest.mark.parametrize("block", [0, -2, 2.5])
 def test_invalid_block_lengths_are_refused(block: int) -> None:
     with pytest.raises(InputError, match=rf"^block must be an integer of at least 1, got {block}; "):
-        lumpability_defect(torch.eye(4), block)
+        lumpability_profile(torch.eye(4), block)
     with pytest.raises(InputError, match=r"^weights must be square maps, got \(3, 4\); "):
-        lumpability_defect(torch.ones(3, 4), 2)
+        lumpability_profile(torch.ones(3, 4), 2)

@@ -1,4 +1,4 @@
-"""Fixtures that make a bench take seconds: small copies and products, few rounds, and trials in the test's process."""
+"""Fixtures that make a bench take seconds: small products, few rounds, and trials in the test's process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attractor.bench import cost_curves, decoding, roofline, stages, trial
+from attractor.bench import decoding, matrix_rate, trial
 from attractor.bench.shape import BenchShape
 from attractor.bench.trial import BenchSetting
 
@@ -20,15 +20,9 @@ def small_bench(monkeypatch: pytest.MonkeyPatch) -> None:
         assert patience > 0
         return function(*given)
 
-    monkeypatch.setitem(roofline.COPIED, "cpu", 2**16)
-    monkeypatch.setitem(roofline.WIDTH, "cpu", 32)
-    monkeypatch.setattr(roofline, "N_TRIES", 2)
-    monkeypatch.setattr(stages, "N_ROUNDS", 2)
-    monkeypatch.setattr(stages, "BRIEF", 0.0)
+    monkeypatch.setitem(matrix_rate.WIDTH, "cpu", 32)
+    monkeypatch.setattr(matrix_rate, "N_TRIES", 2)
     monkeypatch.setattr(decoding, "N_ROUNDS", 1)
-    monkeypatch.setattr(cost_curves, "N_CALLS", 2)
-    monkeypatch.setattr(cost_curves, "N_STEPS", (1, 2, 3))
-    monkeypatch.setitem(cost_curves.AXES, "cpu", cost_curves.Axes((8, 16), (64, 128)))
     monkeypatch.setattr(trial, "run_in_subprocess", here)
     monkeypatch.setattr(trial, "_initialise", lambda name, setting: None)
 

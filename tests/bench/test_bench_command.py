@@ -11,13 +11,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from attractor.bench import cost_curves, two_timescales
-from attractor.bench.figure import panels
+from attractor.bench import run as running
+from attractor.bench import two_timescales
 from attractor.bench.peers import PEERS
 from attractor.bench.profile import PartSeconds, Profile
 from attractor.bench.run import telling
 from attractor.bench.tables import tables
-from attractor.bench.trial import BenchSetting, Trial
 from attractor.bench.two_timescales import SpeedComparison
 from attractor.cli.bench import MAIN, BenchArguments, bench, request_of
 from attractor.cli.parsing import parse_command
@@ -49,59 +48,52 @@ def run(small_bench: None, tmp_path: Path) -> Run:
 
 @pytest.mark.slow
 def test_all_parts_run_at_once(run: Run, tmp_path: Path) -> None:
-    """Criterion: with two lengths, stages, decoding, curves and a figure, the record has every timing, and each part a
-    table."""
+    """Criterion: with two lengths, decoding and a figure, the record has every timing, and each part a table."""
     picture, names = tmp_path / "bench.svg", ["standard", "coupled-euler:n_steps=3"]
     record, printed = run(
         *(names[1], "--no-peers", "--precision=bf16", "--lengths", "8", "16", "--rounds=2"),
-        *("--decode=3", "--curves", f"--figure={picture}"),
+        *("--decode=3", f"--figure={picture}"),
     )
-    assert set(record) >= {"machine", "environment", "ceilings", "training", "stages", "decoding", "curves", "request"}
+    assert set(record) >= {"machine", "environment", "matrix_rates", "training", "decoding", "request"}
     cells = [(row["seq_len"], row["batch_size"], row["name"]) for row in record["training"]]
     assert cells == [(length, 32 // length, name) for length in (8, 16) for name in names]
     for row in record["training"]:
         assert row["left_out"] is None
         assert all(len(timing["seconds"]) == 2 for timing in row["passes"].values())
         assert row["compile_seconds"] is None
-    stages = {row["name"] for row in record["stages"] if row["left_out"] is None}
-    assert {"couple, coupled-euler", "couple, phase", "score, standard", "readout, linear cross-entropy"} <= stages
-    assert all(row["fraction"] > 0 for row in record["stages"] if row["left_out"] is None)
     spoken = {(row["batch_size"], row["name"]) for row in record["decoding"]}
     assert spoken == {(n, name) for n in (1, 8) for name in names} | {(1, "standard, without cache")}
-    axes = {(row["name"], row["axis"]) for curves in record["curves"] for row in curves["growths"]}
-    assert axes == {(name, axis) for name in names for axis in ("length", "width")} | {(names[1], "steps")}
-    titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "stages, bf16", "3 tokens decoded, 8 at a time", "steps n")
+    titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "3 tokens decoded, 8 at a time")
     assert all(title in printed for title in titles)
     assert "60,408,896" in printed
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
 def test_precisions_come_one_after_another(run: Run) -> None:
-    options = ("standard", "--no-peers", "--precision", "fp32", "bf16", "--rounds=1", "--decode=0", "--no-kernels")
+    options = ("standard", "--no-peers", "--precision", "fp32", "bf16", "--rounds=1", "--decode=0")
     record, _ = run(*options)
     assert [row["precision"] for row in record["training"]] == ["fp32", "bf16"]
-    assert set(record["ceilings"]["flops_per_second"]) == {"fp32", "bf16"}
+    assert set(record["matrix_rates"]) == {"fp32", "bf16"}
 
 
 def test_parts_can_be_left_out(run: Run) -> None:
-    record, printed = run("standard", "--no-peers", "--rounds=0", "--decode=0", "--no-kernels")
-    assert not {"training", "stages", "decoding", "curves"} & set(record)
-    assert "GB/s" in printed
+    record, printed = run("standard", "--no-peers", "--rounds=0", "--decode=0")
+    assert not {"training", "decoding"} & set(record)
+    assert "TFLOP/s in fp32" in printed
 
 
-def test_interrupted_curves_keep_the_finished_axes(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
-    real = cost_curves.tried
+def test_an_interrupted_bench_keeps_the_parts_that_were_done(
+    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
 
-    def interrupted(name: str, setting: BenchSetting, *given: Any) -> Trial:
-        if setting.shape.d_model == max(cost_curves.AXES["cpu"].widths):
-            raise KeyboardInterrupt
-        return real(name, setting, *given)
-
-    monkeypatch.setattr(cost_curves, "tried", interrupted)
+    monkeypatch.setattr(running, "time_decoding", interrupted)
     with pytest.raises(RunInterrupted, match=r"^interrupted: '.*bench.json' has each part that was done; "):
-        run("standard", "--curves", "--rounds=0", "--decode=0", "--no-kernels", "--no-peers")
+        run("standard", "--rounds=1", "--lengths=8", "--no-peers")
     record = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["axis"] for curve in record["curves"] for row in curve["growths"]] == ["length"]
+    assert [row["name"] for row in record["training"]] == ["standard"]
+    assert "decoding" not in record
 
 
 def test_a_log_regularly_reports_the_work_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,20 +107,18 @@ def test_a_log_regularly_reports_the_work_in_progress(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not all(peer.installed for peer in PEERS.values()), reason="a peer is not installed")
 def test_peers_have_rows_of_their_own(run: Run) -> None:
-    record, _ = run("standard", "--rounds=1", "--lengths=32", "--decode=2", "--no-kernels", "--precision=bf16")
+    record, _ = run("standard", "--rounds=1", "--lengths=32", "--decode=2", "--precision=bf16")
     assert [row["name"] for row in record["training"]] == ["standard", *PEERS]
     assert all(row["passes"] is not None for row in record["training"])
     assert {row["name"] for row in record["decoding"] if row["left_out"] is None} >= set(PEERS)
 
 
 def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Path) -> None:
-    record, printed = run("coupled-euler", "--no-peers", "--rounds=1", "--lengths=8", "--decode=2", "--no-kernels")
+    record, printed = run("coupled-euler", "--no-peers", "--rounds=1", "--lengths=8", "--decode=2")
     console = Console(width=160, record=True, file=StringIO())
     for table in tables(record, record):
         console.print(table, markup=False, highlight=False)
     assert console.export_text() in printed
-    stages = [{"name": "score", "passes": "forward", "precision": "fp32", "flops": 1e9, "median": 1e-3}]
-    assert len([*panels({"baseline": "standard", "stages": stages})]) == 1  # as after --rounds 0
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "one.png"))
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "two.png"))
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
@@ -182,7 +172,7 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
         ),
         (("--size=fast-slow", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
         (("--figure=a.svg", "--profile"), "figure must be left out with profile, got 'a.svg'"),
-        (("--figure=a.svg", "--rounds=0", "--no-kernels"), "figure must be left out where nothing .* is measured"),
+        (("--figure=a.svg", "--rounds=0"), "figure must be left out where nothing .* is measured"),
         (("--figure=bench.txt",), "figure must end in .png, .pdf, .svg, got 'bench.txt'"),
     ],
 )

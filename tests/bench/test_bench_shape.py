@@ -3,7 +3,7 @@
 import pytest
 
 from attractor.attention.couple.euler import Euler
-from attractor.bench.shape import ON_CPU, ON_CUDA, BenchShape, config_of, shape_of_size, varied
+from attractor.bench.shape import ON_CPU, ON_CUDA, BenchShape, config_of, shape_of_size
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlowConfig
 
@@ -19,7 +19,7 @@ def test_a_name_changes_the_attention_or_the_model() -> None:
 
 
 def test_the_last_value_of_a_field_counts() -> None:
-    name = varied(varied("coupled-euler", "n_steps", 3), "n_steps", 5)
+    name = "coupled-euler:n_steps=3,n_steps=5"
     couple = config_of(name, ON_CPU).attention_config.couple
     assert isinstance(couple, Euler)
     assert couple.n_steps == 5
@@ -71,10 +71,3 @@ def test_sequences_fill_a_step_and_there_is_at_least_one() -> None:
     assert BenchShape(seq_len=16_384, n_tokens=1024).batch_size == 1
     with pytest.raises(InputError, match="n_layers must be at least 1, got 0"):
         BenchShape(n_layers=0)
-
-
-@pytest.mark.parametrize("width", [128, 512, 2048])
-def test_widths_of_a_sweep_have_the_proportions_of_the_sizes(width: int) -> None:
-    shape = ON_CPU.at_width(width)
-    assert (shape.d_model // shape.n_heads, shape.d_ff) == (64, 4 * width)
-    assert (shape.seq_len, shape.n_tokens, shape.n_layers) == (ON_CPU.seq_len, ON_CPU.n_tokens, ON_CPU.n_layers)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attractor.claims.verdicts import Rule, Verdict
+from attractor.claims.verdicts import ClaimVerdict, Rule
 from attractor.papers import CLAIMS
 from attractor.papers.fast_slow import BUILT, CONSTRAINTS, FIDELITY, OPENED, PROJECTED, RECALLED, TWO_TIMESCALES
 from attractor.runs.study_record import StudyRecord
@@ -43,7 +43,7 @@ def beyond_window(rows: dict[str, Runs], blind: float = 2.0) -> StudyRecord:
     return record(opened | {"uninformative slow path": losses(1.7 + blind, 4, 0.5)} | rows, control=None)
 
 
-def verdict(claim: str, found: StudyRecord) -> Verdict:
+def verdict(claim: str, found: StudyRecord) -> ClaimVerdict:
     rule = RULES[claim]
     assert isinstance(rule, Rule)
     return rule.judge(found)

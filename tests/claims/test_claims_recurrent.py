@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attractor.claims.verdicts import Rule, Verdict
+from attractor.claims.verdicts import ClaimVerdict, Rule
 from attractor.papers import CLAIMS
 from attractor.papers.jacobians import GAINS, RECURRENT
 from attractor.runs.study_record import StudyRecord
@@ -48,7 +48,7 @@ def untrained(found: Runs, **maps: Any) -> Runs:
     return [run | {"probes": run["probes"] | {"iteration_maps": maps}} for run in found]
 
 
-def verdict(claim: str, rows: dict[str, Runs]) -> Verdict:
+def verdict(claim: str, rows: dict[str, Runs]) -> ClaimVerdict:
     found: StudyRecord = record(rows, control=None)
     rule = RULES[claim]
     assert isinstance(rule, Rule)

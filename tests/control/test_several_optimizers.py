@@ -1,7 +1,6 @@
 """Muon for matrices and AdamW for the rest, in any order, equal the same update done by hand, head by head."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -203,11 +202,3 @@ def test_a_list_is_attached_whole_or_not_at_all() -> None:
     assert not any(hooks for one in pair for hooks in (one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks))
     QuacK(model, pair)
     QKClip(model, pair)
-
-
-@pytest.mark.parametrize("control", [QuacK, QKClip])
-def test_the_former_attribute_gives_the_first_optimizer_and_warns(control: Any) -> None:
-    model = small()
-    optimizer = AdamW(model.parameters())
-    with pytest.warns(DeprecationWarning, match="optimizers"):
-        assert control(model, optimizer).optimizer is optimizer

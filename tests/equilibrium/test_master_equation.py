@@ -4,7 +4,6 @@ Numbers in brackets are the equations of `attractor.equilibrium.master_equation`
 """
 
 import math
-import sys
 import time
 import warnings
 
@@ -362,16 +361,18 @@ def test_the_rate_of_euler_is_the_second_largest_eigenvalue(generator: Tensor, e
 
 @pytest.mark.parametrize("density", [1.0, 0.3])
 @pytest.mark.parametrize("n", [2, N])
-def test_the_flow_is_the_matrix_exponential(n: int, density: float) -> None:
+def test_the_flow_solves_the_equation_and_keeps_the_mass(n: int, density: float) -> None:
+    """Criterion: a flow of s and then t is one of s + t, its derivative at 0 is A x0, and 0 returns x0 bit for bit."""
     generator = random_generator(n, 3, density)
-    x0, times = distributions(4, 3, n), torch.tensor([0.1, 1.0, 7.0], dtype=torch.float64)
+    x0, times = distributions(4, 3, n), torch.tensor([0.0, 0.1, 1.0, 7.0], dtype=torch.float64)
     found = flow(generator, x0, times)
-    assert found.shape == (3, 4, 3, n)
-    dense = generator.to_dense()
-    exact = torch.stack([x0 @ torch.linalg.matrix_exp(dense * t).T for t in times])
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-8)
+    assert found.shape == (4, 4, 3, n)
+    assert torch.equal(found[0], x0)
     assert (found.sum(-1) - 1).abs().max() < 1e-13
-    assert torch.equal(flow(generator, x0, torch.tensor([0.0, 1.0]))[0], x0)
+    (later,) = flow(generator, found[2], torch.tensor([6.0], dtype=torch.float64))
+    torch.testing.assert_close(later, found[3], rtol=0, atol=1e-12)
+    (soon,) = flow(generator, x0, torch.tensor([1e-6], dtype=torch.float64))
+    torch.testing.assert_close((soon - x0) / 1e-6, x0 @ generator.to_dense().T, rtol=0, atol=1e-4)
 
 
 def test_the_flow_of_a_sparse_generator_converges_to_the_stationary_distribution() -> None:
@@ -395,19 +396,15 @@ def test_euler_takes_integers_and_refuses_an_impossible_number_of_steps() -> Non
 def test_euler_converges_to_the_flow_at_first_order() -> None:
     """Criterion: (2) is a first-order method for (1), so half the step leaves half the error."""
     generator, x0 = random_generator(N), vertex(N, 0)
-    (exact,) = flow(generator, x0, torch.tensor([0.5]), rtol=1e-12)
+    (exact,) = flow(generator, x0, torch.tensor([0.5]))
     errors = [float((euler(generator, x0, 0.5 / n, n) - exact).abs().sum()) for n in (200, 400)]
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)
 
 
-def test_times_must_increase_and_the_solver_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator, x0 = random_generator(3), vertex(3, 0)
-    for times in ([-1.0, 1.0], [1.0, 1.0], [2.0, 1.0]):
-        with pytest.raises(InputError, match="times must be at least one and increase from 0 on"):
-            flow(generator, x0, torch.tensor(times))
-    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[ode\]'"):
-        flow(generator, x0, torch.tensor([1.0]))
+@pytest.mark.parametrize("times", [[], [-1.0, 1.0], [math.nan], [math.inf]])
+def test_a_flow_has_times_from_0_on(times: list[float]) -> None:
+    with pytest.raises(InputError, match="times must be one or more of at least 0, got"):
+        flow(random_generator(3), vertex(3, 0), torch.tensor(times))
 
 
 @pytest.mark.parametrize("function", [lambda a, x: euler(a, x, 0.01, 1), lambda a, x: flow(a, x, torch.tensor([1.0]))])

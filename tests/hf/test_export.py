@@ -101,6 +101,9 @@ for name in names:
     said = model.generate(**prompts, max_new_tokens=4, do_sample=False)
     answers[name] = {"logits": model(tokens).logits, "said": said}
     if name == "standard":
+        for argument in ("past_key_values", "cache"):
+            past = model(tokens[:, :6], use_cache=True)[1]
+            answers[argument] = {"logits": model(tokens[:, 6:], **{argument: past}).logits}
         model.save_pretrained(f"{root}/again/model")  # with its code
         again = transformers.AutoModelForCausalLM.from_pretrained(f"{root}/again/model", trust_remote_code=True)
         answers["again"] = {"logits": again(tokens).logits}
@@ -159,6 +162,13 @@ def test_without_attractor_the_same_text_is_generated(
     tokenizer = exporting.as_fast_tokenizer(ByteTokenizer())
     prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
     assert torch.equal(answers[name]["said"], ours.generate(**prompts, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_the_exported_code_takes_a_cache_under_both_names(answers: dict[str, dict[str, Tensor]]) -> None:
+    for argument in ("past_key_values", "cache"):
+        continued, expected = answers[argument]["logits"], answers["standard"]["logits"][:, 6:]
+        torch.testing.assert_close(continued, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -340,7 +350,7 @@ def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
     config = TrainConfig(task=Sudoku(board_size=4), model=SMALL.replace(vocab_size=5, causal=False), seq_len=16)
     folder = RunFolder.create(tmp_path / "run", config.to_dict())
     assert tokenizer_to_export(folder, config) is None
-    glue = TrainConfig(task=Glue(glue_data="stdlib"), model=LABELLED, seq_len=16)
+    glue = TrainConfig(task=Glue(), model=LABELLED, seq_len=16)
     tokenizer = tokenizer_to_export(folder, glue)
     assert tokenizer is not None
     assert tokenizer.fingerprint == load_tokenizer("bytes").fingerprint

@@ -12,7 +12,7 @@ from torch import Tensor
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM
-from attractor.hf.cache import AttractorCache
+from attractor.hf.cache import CACHE_NAME, AttractorCache
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -91,10 +91,11 @@ def test_generation_continues_from_a_cache(name: str) -> None:
     prompt = torch.tensor([PROMPTS[1]])
     whole = greedy(model, input_ids=prompt)
     first = greedy(model, input_ids=prompt, max_new_tokens=4, return_dict_in_generate=True)
-    assert isinstance(first.past_key_values, AttractorCache)
-    assert first.past_key_values.get_seq_length() == first.sequences.shape[1] - 1
-    for past in (copy.deepcopy(first.past_key_values), first.past_key_values):
-        rest = greedy(model, input_ids=first.sequences, past_key_values=past, max_new_tokens=N_NEW - 4)
+    past = first[CACHE_NAME]
+    assert isinstance(past, AttractorCache)
+    assert past.get_seq_length() == first.sequences.shape[1] - 1
+    for given in (copy.deepcopy(past), past):
+        rest = greedy(model, input_ids=first.sequences, max_new_tokens=N_NEW - 4, **{CACHE_NAME: given})
         assert torch.equal(rest, whole)
 
 
@@ -124,13 +125,33 @@ def test_rejected_tokens_of_an_assistant_change_nothing() -> None:
     an assistant."""
     model = around("standard")
     assistant = AttractorForCausalLM.of(CONFIGS["gqa"].build(1).eval(), pad_token_id=0)
+    prompt = {"input_ids": torch.tensor([PROMPTS[1]]), "eos_token_id": 0}  # transformers 5.0 needs an end here
+    expected = greedy(model, **prompt)
+    assert expected.shape[1] == 6 + N_NEW
+    assert torch.equal(greedy(model, **prompt, assistant_model=assistant), expected)
+    assert torch.equal(greedy(model, **prompt, prompt_lookup_num_tokens=2), expected)
+    assert torch.equal(greedy(model, **prompt, prefill_chunk_size=2), expected)
+    ours = f"{CACHE_NAME} must be of a Transformer.*generate without an assistant"
+    theirs = "requires a cache that can be cropped"  # transformers 5.24 asks before anything is cropped
+    with pytest.raises(ValueError, match=f"{ours}|{theirs}"):
+        greedy(around("fast-slow"), **prompt, assistant_model=assistant)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_cache_is_taken_under_both_names(whole: bool) -> None:
+    """Criterion: `past_key_values`, the name before transformers 5.24, and `cache`, the name since, give equal outputs,
+    which continue the prompt. So does the model without its readout."""
+    causal = around("standard")
+    model = causal if whole else causal.base_model
     prompt = torch.tensor([PROMPTS[1]])
-    expected = greedy(model, input_ids=prompt)
-    assert torch.equal(greedy(model, input_ids=prompt, assistant_model=assistant), expected)
-    assert torch.equal(greedy(model, input_ids=prompt, prompt_lookup_num_tokens=2), expected)
-    assert torch.equal(greedy(model, input_ids=prompt, prefill_chunk_size=2), expected)
-    with pytest.raises(InputError, match=r"past_key_values must be of a Transformer.*generate without an assistant"):
-        greedy(around("fast-slow"), input_ids=prompt, assistant_model=assistant)
+    with torch.no_grad():
+        expected = model(prompt)[0][:, 4:]
+        for name in ("past_key_values", "cache"):
+            past = model(prompt[:, :4], use_cache=True)[CACHE_NAME]
+            rest = model(prompt[:, 4:], **{name: past})
+            torch.testing.assert_close(rest[0], expected, rtol=1e-5, atol=1e-5)
+            assert rest[CACHE_NAME] is past
+            assert past.get_seq_length() == 6
 
 
 def test_the_pipeline_generates_our_text() -> None:
@@ -153,10 +174,10 @@ def test_an_empty_cache_of_another_kind_is_replaced_and_a_cache_can_be_cropped_t
     model = around("standard")
     prompt = torch.tensor([PROMPTS[1]])
     theirs = transformers.DynamicCache()
-    assert torch.equal(greedy(model, input_ids=prompt, past_key_values=theirs), greedy(model, input_ids=prompt))
+    assert torch.equal(greedy(model, input_ids=prompt, **{CACHE_NAME: theirs}), greedy(model, input_ids=prompt))
     expected = model(prompt).logits[:, 4:]
     for crop in (-2, 4):
-        past = model(prompt, use_cache=True).past_key_values
+        past = model(prompt, use_cache=True)[CACHE_NAME]
         past.crop(crop)
         rest = model(prompt[:, 4:], attention_mask=torch.ones_like(prompt), past_key_values=past)
         torch.testing.assert_close(rest.logits, expected, rtol=1e-5, atol=1e-5)
@@ -173,15 +194,17 @@ def test_unsupported_uses_of_caches_are_refused() -> None:
     of_an_assistant.cache_implementation = "dynamic_full"  # in transformers 5.0, and unknown in later ones
     arguments: dict[str, Any] = {}
     model._prepare_cache_for_generation(of_an_assistant, arguments)
-    assert isinstance(arguments["past_key_values"], AttractorCache)
-    with pytest.raises(InputError, match=r"past_key_values must be a cache of this model, got DynamicCache.*leave it"):
+    assert isinstance(arguments[CACHE_NAME], AttractorCache)
+    with pytest.raises(InputError, match=rf"{CACHE_NAME} must be a cache of this model, got DynamicCache.*leave it"):
         model(prompt, past_key_values=transformers.DynamicCache(), use_cache=True)
-    past = model(prompt, use_cache=True).past_key_values
+    past = model(prompt, use_cache=True)[CACHE_NAME]
+    with pytest.raises(InputError, match=f"past_key_values and cache must not .* together.*; give {CACHE_NAME} alone"):
+        model(prompt, past_key_values=past, cache=past)
     with pytest.raises(InputError, match=r"attention_mask must be B S .* got \(1, 6\) for 6 cached positions"):
         model(prompt[:, :1], attention_mask=torch.ones(1, 6), past_key_values=past)
     with pytest.raises(InputError, match="tokens_to_remove must be at least -6, got -7"):
         past.crop(-7)
-    past = around("window")(prompt, use_cache=True).past_key_values
+    past = around("window")(prompt, use_cache=True)[CACHE_NAME]
     assert not past.is_croppable
     with pytest.raises(
         InputError, match="window must be at least the 6 cached positions to forget some of them, got 4"

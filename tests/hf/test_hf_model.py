@@ -13,6 +13,7 @@ from torch import Tensor
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification
+from attractor.hf.cache import CACHE_NAME
 from attractor.hf.config import AttractorConfig
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
@@ -279,5 +280,5 @@ def test_a_mask_decides_on_packed_rows_whatever_it_holds() -> None:
 def test_a_cache_of_another_attractor_model_is_named() -> None:
     small, large = (AttractorForCausalLM.of(TransformerConfig(**SMALL | {"n_layers": n}).build(0)) for n in (1, 2))
     tokens = torch.arange(4)[None]
-    with pytest.raises(InputError, match=r"^past_key_values must be a cache of this model, got one of another model"):
-        small(tokens, past_key_values=large(tokens, use_cache=True).past_key_values, use_cache=True)
+    with pytest.raises(InputError, match=rf"^{CACHE_NAME} must be a cache of this model, got one of another model"):
+        small(tokens, **{CACHE_NAME: large(tokens, use_cache=True)[CACHE_NAME]}, use_cache=True)

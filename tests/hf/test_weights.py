@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attractor.attention import Attention, Cache, Rope, build
 from attractor.errors import InputError
 from attractor.hf import import_attention
+from attractor.hf.cache import CACHE_NAME
 from attractor.hf.weights import LAYOUTS, translate
 
 T, D = 11, 48
@@ -36,7 +37,7 @@ class Case:
         positions = torch.arange(start, start + x.shape[1]).unsqueeze(0)
         length = start + x.shape[1]
         mask = torch.full((x.shape[1], length), float("-inf")).triu(1 + start)
-        arguments = {"past_key_values": cache} if cache is not None else {}
+        arguments = {CACHE_NAME: cache} if cache is not None else {}
         return self.theirs(
             x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None], **arguments
         )[0]
@@ -260,12 +261,6 @@ def test_a_layer_with_too_few_key_heads_for_the_plain_class_is_refused(
     layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
     with pytest.raises(InputError, match=f"n_kv_heads must be {needed} for layout 'unilm-diff-plain' .*, got"):
         import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
-
-
-def test_the_old_name_of_the_flash_layout_warns() -> None:
-    layer = build("differential-original", D, 6, LAYER_INDEX)
-    with pytest.warns(DeprecationWarning, match="now called 'unilm-diff-flash'"):
-        import_attention(layer, FlashDifferential(6, 6, LAYER_INDEX).state_dict(), layout="unilm-diff")
 
 
 @torch.no_grad()

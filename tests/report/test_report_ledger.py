@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from studies import study
 
-from attractor.claims.verdicts import Verdict
+from attractor.claims.verdicts import ClaimVerdict
 from attractor.papers import CLAIMS, PAPERS
 from attractor.papers.coupled_qk import COUPLED
 from attractor.papers.ledger import Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
@@ -74,7 +74,7 @@ def test_requested_claims_are_shown_with_their_rule() -> None:
 
 
 def test_a_missing_interval_is_not_shown() -> None:
-    verdict = Verdict("unclear", "one pair", ours="-0.1 nats", seeds=1, scale="laptop")
+    verdict = ClaimVerdict("unclear", "one pair", ours="-0.1 nats", seeds=1, scale="laptop")
     assert cells(Entry(CLAIMS[0], verdict))[6] == "–"  # noqa: RUF001
 
 

@@ -12,7 +12,7 @@ from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.numerals import with_prefix
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.latex import escaped, in_latex, in_letters, macros, numbers
+from attractor.report.latex import in_latex, in_letters, macros, numbers
 from attractor.report.study_table import (
     StudyTable,
     console_table,
@@ -23,6 +23,7 @@ from attractor.report.study_table import (
 )
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import Published, StudyRecord
+from attractor.verdict.words import latex_escaped
 
 LOSSES = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "best": shifted(-0.1, 0.002)}
 
@@ -198,8 +199,8 @@ def test_latex_escapes_its_input():
     text = in_latex(JudgedStudy(record))
     assert r"50\% of\_\$x\$ \& \{y\} &" in text
     assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d \#1 $<$b$>$" in text
-    assert escaped("±") == r"$\pm$"
-    assert escaped("Δ of λ₁², 10⁻³") == r"$\Delta$ of $\lambda$$_{1}$$^{2}$, 10$^{-}$$^{3}$"
+    assert latex_escaped("±") == r"$\pm$"
+    assert latex_escaped("Δ of λ₁², 10⁻³") == r"$\Delta$ of $\lambda$$_{1}$$^{2}$, 10$^{-}$$^{3}$"
     assert not re.search(r"[^\x00-\x7f]", text)
 
 

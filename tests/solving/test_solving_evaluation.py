@@ -86,12 +86,12 @@ def test_boards_of_a_file_replace_the_validation_sets(trained: Trained, tmp_path
     assert row.measures["energy"] == pytest.approx(point.energy)
     (plain,) = asked(finished_run(trained("transformer"), CPU), puzzles=file)
     assert 0 <= plain.measures["cell_accuracy"] <= 1
-    other = tmp_path / "nine.npy"
-    np.save(other, generate(2, 40, seed=0)[0])
-    with pytest.raises(InputError, match=r"puzzles must be 4 x 4 for this run, but 'nine.npy' has 9 x 9; name another"):
+    other = tmp_path / "nine.npz"
+    np.savez(other, puzzles=generate(2, 40, seed=0)[0])
+    with pytest.raises(InputError, match=r"puzzles must be 4 x 4 for this run, but 'nine.npz' has 9 x 9; name another"):
         asked(run, puzzles=other)
-    np.save(other, np.concatenate((boards, solutions[:2])))
-    with pytest.raises(InputError, match=r"a blank in every board, and 2 of 'nine.npy' have none; leave them out"):
+    np.savez(other, puzzles=np.concatenate((boards, solutions[:2])))
+    with pytest.raises(InputError, match=r"a blank in every board, and 2 of 'nine.npz' have none; leave them out"):
         asked(run, puzzles=other)
     with pytest.raises(InputError, match="boards must have a blank each, and 9 of 9 have none; leave them out"):
         solving.accuracy_over_time(run.model, solutions, solutions, (3,))

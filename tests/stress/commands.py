@@ -57,7 +57,7 @@ def import_all() -> None:
     names = [f"matplotlib.backends.{name}" for name in DRAWING]
     names += [module.name for module in pkgutil.walk_packages(attractor.__path__, "attractor.")]
     for name in [*names, *NEEDED]:
-        if ".gpu" not in name and name != "attractor.evidence":
+        if ".gpu" not in name:
             with suppress(ImportError):  # an extra that is not installed
                 import_module(name)
     gc.collect()

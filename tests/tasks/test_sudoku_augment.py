@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from attractor.tasks.sudoku import Sudoku, canonical_puzzles, generate
+from attractor.tasks.sudoku import Sudoku, generate
 from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import BOXES, is_solved
+from attractor.tasks.sudoku.symmetry import canonical_puzzles
 
 GIVENS = {4: 7, 6: 16, 9: 36}
 

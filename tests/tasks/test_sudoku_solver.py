@@ -1,4 +1,4 @@
-"""The solver agrees with plain backtracking for every batch, and grades give the techniques that a board needs."""
+"""The solver agrees with plain backtracking for every batch."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attractor.errors import InputError
-from attractor.tasks.sudoku import LEVELS, count_solutions, generate, grade, solve
+from attractor.tasks.sudoku import count_solutions, generate, solve
 from attractor.tasks.sudoku.board import candidates, digits, is_solved
 from attractor.tasks.sudoku.propagate import propagate
 from attractor.tasks.sudoku.solver import MOST_GUESSES, search
@@ -151,8 +151,6 @@ def test_several_solutions_are_refused_by_the_number_of_the_board() -> None:
     boards = np.where(np.arange(3)[:, None, None] == 1, 0, solutions)
     with pytest.raises(InputError, match="board 1 has several"):
         solve(boards)
-    with pytest.raises(InputError, match="board 1 has several"):
-        grade(boards)
 
 
 @pytest.mark.parametrize(
@@ -171,31 +169,7 @@ def test_a_limit_below_one_is_refused() -> None:
 def test_no_boards_have_no_solutions() -> None:
     nothing = np.empty((0, 9, 9), dtype=int)
     assert solve(nothing).shape == (0, 9, 9)
-    assert grade(nothing).levels.shape == count_solutions(nothing).shape == (0,)
-
-
-def naked_singles_only(board: np.ndarray) -> bool:
-    """Return whether filling cells with only one possible digit, one at a time, completes the board."""
-    board = board.copy()
-    progress = True
-    while progress:
-        progress = False
-        for row, column in np.argwhere(board == 0):
-            box = board[row // 3 * 3 :, column // 3 * 3 :][:3, :3]
-            free = set(range(1, 10)) - set(board[row]) - set(board[:, column]) - set(box.ravel())
-            if len(free) == 1:
-                board[row, column] = free.pop()
-                progress = True
-    return bool((board > 0).all())
-
-
-def test_levels_give_the_techniques_that_are_needed() -> None:
-    boards = np.concatenate([generate(30, 36, seed=5)[0], generate(30, 26, seed=5)[0], board_of(HARD)[None]])
-    levels, guesses = grade(boards)
-    assert set(levels) == {0, 1, 2} == set(range(len(LEVELS)))
-    assert [naked_singles_only(board) for board in boards] == (levels == 0).tolist()
-    assert np.array_equal(guesses > 0, levels == 2)
-    assert guesses[-1] == guesses.max()
+    assert count_solutions(nothing).shape == (0,)
 
 
 def test_masks_and_digits_are_inverse() -> None:

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from attractor.errors import InputError
-from attractor.tasks.sudoku import canonical, canonical_puzzles, count_distinct, count_solutions, generate, solve
+from attractor.tasks.sudoku import count_solutions, generate, solve
 from attractor.tasks.sudoku.board import BOXES, is_solved
+from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
+
+
+def n_distinct(grids: np.ndarray) -> int:
+    return len(np.unique(canonical(grids), axis=0))
 
 
 def disguise(grid: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -44,7 +49,7 @@ def test_a_disguise_does_not_change_the_canonical_grid(size: int, n: int) -> Non
 def test_the_canonical_grid_of_a_symmetric_one_is_the_same_too() -> None:
     random = np.random.default_rng(1)
     disguises = np.stack([disguise(cyclic(9), random) for _ in range(40)])
-    assert count_distinct(disguises) == 1
+    assert n_distinct(disguises) == 1
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
@@ -61,7 +66,7 @@ def test_all_grids_of_size_four_have_two_canonical_forms() -> None:
     candidates = np.array(list(product(rows, repeat=4)))
     grids = candidates[is_solved(candidates)]
     assert len(grids) == 288
-    assert count_distinct(grids) == 2
+    assert n_distinct(grids) == 2
 
 
 def test_all_grids_of_size_six_have_forty_nine_canonical_forms() -> None:
@@ -86,14 +91,14 @@ def test_all_grids_of_size_six_have_forty_nine_canonical_forms() -> None:
         grids = grids[fits]
     assert is_solved(grids).all()
     assert len(grids) * 720 * 6 * 8 == 28_200_960
-    assert count_distinct(grids) == 49
+    assert n_distinct(grids) == 49
 
 
 def test_a_thousand_permutations_of_a_few_boards_count_as_those_few() -> None:
     _, grids = generate(5, 81, seed=4)
     random = np.random.default_rng(2)
-    assert count_distinct(grids) == 5
-    assert count_distinct(np.stack([disguise(grids[i % 5], random) for i in range(1000)])) == 5
+    assert n_distinct(grids) == 5
+    assert n_distinct(np.stack([disguise(grids[i % 5], random) for i in range(1000)])) == 5
 
 
 def test_grids_that_differ_in_one_cycle_of_two_digits_have_different_forms() -> None:
@@ -110,7 +115,7 @@ def test_grids_that_differ_in_one_cycle_of_two_digits_have_different_forms() -> 
     assert len(pairs) > 10
     for grid, other in pairs[:10]:
         assert is_solved(other[None]).all()
-        assert count_distinct(np.stack([grid, other])) == 2
+        assert n_distinct(np.stack([grid, other])) == 2
 
 
 def test_an_incomplete_grid_is_refused() -> None:
@@ -156,7 +161,7 @@ def test_all_puzzles_with_four_givens_have_thirteen_canonical_forms() -> None:
         ]
     )
     orbits = [96, 192]
-    assert count_distinct(grids) == 2
+    assert n_distinct(grids) == 2
     places = np.zeros((1820, 16), dtype=int)
     np.put_along_axis(places, np.array(list(combinations(range(16), 4))), 1, axis=1)
     n_boards, n_puzzles = 0, 0

@@ -11,13 +11,11 @@ from attractor.tasks.sudoku import (
     Sudoku,
     SudokuTask,
     boards_right,
-    canonical,
-    canonical_puzzles,
     generate,
     lowest_energy,
-    repeat_starts,
 )
 from attractor.tasks.sudoku.data import load_sets
+from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
 
 SMALL = Sudoku(n_boards=40, n_valid_boards=10, ood_givens=(28, 30))
 
@@ -84,7 +82,7 @@ def test_votes_count_like_single_answers() -> None:
     """With K starts, the answers to a board are consecutive, and its only right one has the lowest energy."""
     inputs, targets = cells_of(SMALL.build(81, seed=0), "valid")
     n_starts = 3
-    answers = repeat_starts(np.zeros_like(targets), n_starts)
+    answers = np.repeat(np.zeros_like(targets), n_starts, axis=0)
     energies = np.ones(len(answers))
     right = np.arange(len(inputs)) * n_starts + np.arange(len(inputs)) % n_starts
     answers[right], energies[right] = targets, 0.0

@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.stats import weightstats
 
 from attractor.errors import InputError
-from attractor.verdict.equivalence import paired_equivalence, welch_equivalence, welch_equivalence_from_summary
+from attractor.verdict.equivalence import paired_equivalence, welch_equivalence
 from attractor.verdict.intervals import Summary, summary
 
 
@@ -21,7 +21,7 @@ def test_the_p_values_are_those_of_statsmodels(seed, margin):
     assert paired.p == pytest.approx(weightstats.ttost_paired(of, against, -margin, margin)[0])
     apart = welch_equivalence(of, against[:4], margin)
     assert apart.p == pytest.approx(weightstats.ttost_ind(of, against[:4], -margin, margin, usevar="unequal")[0])
-    assert apart == welch_equivalence_from_summary(summary(of), summary(against[:4]), margin)
+    assert apart == welch_equivalence(summary(of), summary(against[:4]), margin)
 
 
 @pytest.mark.parametrize("level", [0.01, 0.05])
@@ -65,7 +65,7 @@ def test_a_difference_as_large_as_the_margin_is_called_equivalent_at_most_as_oft
         paired_equivalence([0.0, math.nan], 1.0),
         welch_equivalence([0.0], [0.0, 0.1], 1.0),
         paired_equivalence([1.0, 1.0], 1.0),
-        welch_equivalence_from_summary(Summary(1.0, math.nan, 3), Summary(1.0, 0.1, 3), 1.0),
+        welch_equivalence(Summary(1.0, math.nan, 3), Summary(1.0, 0.1, 3), 1.0),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from attractor.verdict.intervals import Summary, summary
-from attractor.verdict.spread import brown_forsythe, spread_ratio, spread_ratio_from_summary
+from attractor.verdict.spread import brown_forsythe, spread_ratio
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -23,7 +23,7 @@ def test_the_f_test_agrees_with_scipys_distribution(seed, n, m):
     low, high = found.statistic / distribution.ppf([0.975, 0.025])
     assert (found.interval.low, found.interval.high) == pytest.approx((math.sqrt(low), math.sqrt(high)))
     assert (found.p < 0.05) == (not found.interval.low <= 1 <= found.interval.high)
-    assert found == spread_ratio_from_summary(summary(of), summary(against))
+    assert found == spread_ratio(summary(of), summary(against))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,15 +53,15 @@ def test_exchanging_the_groups_inverts_the_ratio():
 
 
 def test_exactly_the_ratios_outside_the_undetectable_range_are_shown():
-    low, high = spread_ratio_from_summary(Summary(0, 1, 10), Summary(0, 1, 6)).not_shown
+    low, high = spread_ratio(Summary(0, 1, 10), Summary(0, 1, 6)).not_shown
     for ratio, shown in ((1.01 * high, True), (0.99 * high, False), (1.01 * low, False), (0.99 * low, True)):
-        found = spread_ratio_from_summary(Summary(0, ratio, 10), Summary(0, 1, 6))
+        found = spread_ratio(Summary(0, ratio, 10), Summary(0, 1, 6))
         assert (found.p < 0.05) == shown
 
 
 @pytest.mark.parametrize(("n", "factor"), [(3, 6.2), (10, 2.0)])
 def test_the_documented_factors_of_spread_are_the_smallest_detectable(n, factor):
-    found = spread_ratio_from_summary(Summary(0, 1, n), Summary(0, 1, n))
+    found = spread_ratio(Summary(0, 1, n), Summary(0, 1, n))
     assert found.not_shown == pytest.approx((1 / factor, factor), rel=0.01)
     assert found.p == pytest.approx(1)
 

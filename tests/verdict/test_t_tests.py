@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats import weightstats
 
 from attractor.verdict.intervals import Summary, paired_difference, seed_differences, summary
-from attractor.verdict.t_tests import paired_t_test, welch, welch_from_summary
+from attractor.verdict.t_tests import paired_t_test, welch
 
 counts = st.integers(2, 12)
 seeds = st.integers(0, 10_000)
@@ -51,11 +51,11 @@ def test_welchs_test_is_statsmodels():
 def test_published_means_and_deviations_suffice_for_a_test():
     """Criterion: means and standard deviations of two rows of a published table, over 10 and 3 seeds, give the
     same test as in scipy."""
-    found = welch_from_summary(Summary(22.55, 0.04, 10), Summary(24.22, 0.11, 3))
+    found = welch(Summary(22.55, 0.04, 10), Summary(24.22, 0.11, 3))
     expected = stats.ttest_ind_from_stats(22.55, 0.04, 10, 24.22, 0.11, 3, equal_var=False)
     assert (found.statistic, found.p) == pytest.approx(tuple(expected))
     of, against = np.random.default_rng(0).normal(size=(2, 5))
-    assert welch_from_summary(summary(of), summary(against)) == welch(of, against)
+    assert welch(summary(of), summary(against)) == welch(of, against)
 
 
 @pytest.mark.parametrize("test", [welch, lambda of, against: paired_t_test(of - against)])
@@ -85,8 +85,8 @@ def test_equal_spread_and_size_make_welchs_test_students():
         paired_t_test([0.0, 0.0]),
         welch([1.0], [2.0, 3.0]),
         welch([1.0, 2.0], [math.inf, 3.0]),
-        welch_from_summary(Summary(1.0, 0.1, 1), Summary(2.0, 0.1, 5)),
-        welch_from_summary(Summary(1.0, math.nan, 3), Summary(2.0, 0.1, 5)),
+        welch(Summary(1.0, 0.1, 1), Summary(2.0, 0.1, 5)),
+        welch(Summary(1.0, math.nan, 3), Summary(2.0, 0.1, 5)),
         welch([1.0, 1.0], [1.0, 1.0]),
     ],
     ids=str,

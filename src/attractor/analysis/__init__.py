@@ -16,7 +16,7 @@ from attractor.analysis.entropy import attention_entropy, normalised_entropy
 from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
 from attractor.analysis.jacobian import Jacobian, jacobian
 from attractor.analysis.lanczos import NormEstimate
-from attractor.analysis.lumpability import Lumpability, lumpability_defect, lumpability_profile
+from attractor.analysis.lumpability import Lumpability, lumpability_profile
 from attractor.analysis.lyapunov import LyapunovEstimate, error_between_orbits, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
 from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
@@ -25,7 +25,6 @@ from attractor.analysis.sink import sink_mass
 from attractor.analysis.symmetric_parts import (
     OscillatoryShare,
     antisymmetric_norm,
-    antisymmetric_part,
     oscillatory_share,
     quadratic_form,
     symmetric_extremes,
@@ -44,7 +43,6 @@ __all__ = [
     "OscillatoryShare",
     "SpectralProfile",
     "antisymmetric_norm",
-    "antisymmetric_part",
     "attention_entropy",
     "decay_length",
     "distance_holding",
@@ -60,7 +58,6 @@ __all__ = [
     "jacobian_norm",
     "largest_imaginary_part",
     "leading_eigenvalues",
-    "lumpability_defect",
     "lumpability_profile",
     "lyapunov",
     "lyapunov_spectrum",

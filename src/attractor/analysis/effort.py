@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar, cast
-from warnings import warn
+from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
@@ -15,9 +14,6 @@ from attractor.errors import require, require_count
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-RENAMED = {name: name for name in ("tolerance", "max_iterations", "max_bytes")}
-RENAMED |= {"max_products": "max_iterations", "max_sweeps": "max_iterations"}
 
 
 @dataclass(frozen=True)
@@ -43,21 +39,6 @@ class Effort:
 
 
 USUAL = Effort()
-
-
-def takes_effort(measure: Callable[P, R]) -> Callable[P, R]:
-    """Let a measure take the fields of its effort as keywords too, which is deprecated; version 0.2 removes it."""
-
-    @wraps(measure)
-    def called(*args: P.args, **keywords: P.kwargs) -> R:
-        old: dict[str, Any] = {RENAMED[name]: keywords.pop(name) for name in keywords.keys() & RENAMED.keys()}
-        if old:
-            effort = replace(cast(Effort, keywords.get("effort", USUAL)), **old)
-            warn(f"pass effort={effort} instead of its fields as keywords", DeprecationWarning, stacklevel=2)
-            keywords["effort"] = effort
-        return measure(*args, **keywords)
-
-    return called
 
 
 def reads(measure: Callable[P, R]) -> Callable[[Callable[[R], Tensor]], Callable[P, Tensor]]:

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
+from attractor.analysis.effort import USUAL, Effort, reads
 from attractor.analysis.finite_time import start_frame
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import or_one
@@ -55,7 +55,6 @@ def eigenvalues(step: Step, x: Tensor, batched: bool = False, tangent: Tangent |
     return j.result(_ordered(_dense_eigenvalues(j), "modulus"))
 
 
-@takes_effort
 def estimate_eigenvalues(
     step: Step,
     x: Tensor,
@@ -96,7 +95,6 @@ def leading_eigenvalues(estimate: Eigenvalues) -> Tensor:
     return estimate.values
 
 
-@takes_effort
 def spectral_radius(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> Tensor:
@@ -104,7 +102,6 @@ def spectral_radius(
     return leading_eigenvalues(step, x, 1, "modulus", batched, tangent, effort)[..., 0].abs().to(x.dtype)
 
 
-@takes_effort
 def largest_imaginary_part(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> Tensor:

@@ -37,13 +37,12 @@ Dynamics, 2025, arXiv 2505.19458, section 5.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
+from attractor.analysis.effort import USUAL, Effort, reads
 from attractor.analysis.frames import GradedProduct, empty_product, orthonormalise
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import FAILURE
@@ -70,14 +69,7 @@ class FiniteTime:
     n_sweeps: int
     tolerance: float  # of the error
 
-    @property
-    def change(self) -> Tensor:
-        """Return the error, under its old name."""
-        warn("FiniteTime.change is FiniteTime.error, a bound on the error", DeprecationWarning, stacklevel=2)
-        return self.error
 
-
-@takes_effort
 def finite_time(
     step: Step | Sequence[Step],
     x: Tensor,

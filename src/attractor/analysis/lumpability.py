@@ -71,11 +71,6 @@ def lumpability_profile(weights: Float[Tensor, "*batch T T"], block: int) -> Lum
     )
 
 
-def lumpability_defect(weights: Float[Tensor, "*batch T T"], block: int) -> Float[Tensor, "*batch"]:
-    """Return (2) for each map."""
-    return lumpability_profile(weights, block).defect
-
-
 def membership(weights: Float[Tensor, "*batch T T"], block: int) -> Float[Tensor, "T n"]:
     """Return U, one-hot rows that name the block of each position, in fp32 or wider."""
     block_of = torch.arange(weights.shape[-1], device=weights.device) // block

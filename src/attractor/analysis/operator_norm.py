@@ -14,14 +14,13 @@ from functools import partial
 
 from torch import Tensor
 
-from attractor.analysis.effort import USUAL, Effort, reads, takes_effort
+from attractor.analysis.effort import USUAL, Effort, reads
 from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import NormEstimate, largest_singular_value
 from attractor.analysis.state import Step, warn_unconverged
 from attractor.analysis.tangent import Tangent
 
 
-@takes_effort
 def estimate_jacobian_norm(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> NormEstimate:

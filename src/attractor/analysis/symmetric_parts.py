@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attractor.analysis.effort import USUAL, Effort, takes_effort
+from attractor.analysis.effort import USUAL, Effort
 from attractor.analysis.jacobian import ONE_GIB, Jacobian
 from attractor.analysis.lanczos import extreme_eigenvalues, largest_singular_value, or_one
 from attractor.analysis.state import Step, warn_unconverged
@@ -43,12 +43,6 @@ def symmetric_part(step: Step, x: Tensor, batched: bool = False, tangent: Tangen
     return lambda v: (j.jvp(v) + j.vjp(v)) / 2
 
 
-def antisymmetric_part(step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None) -> Operator:
-    """Return the operator v -> A v, for a direction of the state's shape or a block of them."""
-    j = Jacobian(step, x, batched, tangent)
-    return lambda v: (j.jvp(v) - j.vjp(v)) / 2
-
-
 def quadratic_form(step: Step, x: Tensor, v: Tensor, batched: bool = False) -> Tensor:
     """Return v'S v for a direction or a block of them: a number for each direction (and sample)."""
     image = Jacobian(step, x, batched).jvp(v)
@@ -56,7 +50,6 @@ def quadratic_form(step: Step, x: Tensor, v: Tensor, batched: bool = False) -> T
     return (v * image).unsqueeze(-1).flatten(n_kept).sum(-1)
 
 
-@takes_effort
 def symmetric_extremes(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> tuple[Tensor, Tensor]:
@@ -70,7 +63,6 @@ def symmetric_extremes(
     return j.result(extremes.smallest), j.result(extremes.largest)
 
 
-@takes_effort
 def antisymmetric_norm(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> Tensor:

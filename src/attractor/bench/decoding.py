@@ -13,8 +13,8 @@ import torch
 
 from attractor.bench.alternate import Timing, in_turns
 from attractor.bench.cases import decoding, model_and_loss, prompts
+from attractor.bench.matrix_rate import DTYPES
 from attractor.bench.peers import PEERS
-from attractor.bench.roofline import DTYPES
 from attractor.bench.stopwatch import seconds_of
 from attractor.bench.subprocess_timing import NotMeasured, free_memory
 from attractor.bench.training import counted_parameters, groups

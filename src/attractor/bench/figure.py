@@ -1,11 +1,10 @@
-"""Draw a bench's record: speeds with their spread, speed by length, the roofline with every stage, and cost curves."""
+"""Draw a bench's record: speeds with their spread, and speed by length."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attractor.bench.roofline import Ceilings, Work
 from attractor.errors import InputError
 from attractor.files import write_bytes
 from attractor.report.canvas import GREY, INK, METADATA, PALETTE, as_file, blank, framed, styles
@@ -17,19 +16,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Panel = Callable[["Axes"], None]
-Looks = Mapping[str, dict[str, Any]]  # the style of each mechanism's line
 WIDTH, HEIGHT = 6.2, 4.2  # inches of a panel
 ACROSS = 2
-TITLES = {
-    "length": "A step by length, one sequence",
-    "width": "A step by width, heads of 64",
-    "steps": "A step by steps of coupling",
-}
-KINDS = {
-    "couple": (PALETTE[0], "o"),
-    "score": (PALETTE[1], "s"),
-    "": (PALETTE[2], "^"),
-}  # by the start of a stage's name
 
 
 def draw(record: Row, path: Path) -> None:
@@ -47,9 +35,7 @@ def kind_of(path: Path) -> str:
 def figure_of(record: Row) -> "Figure":
     drawn = list(panels(record))
     if not drawn:
-        raise InputError(
-            "record must hold passes, stages or curves to draw, got none; bench with --rounds, --kernels or --curves"
-        )
+        raise InputError("record must hold passes to draw, got none; bench with --rounds")
     n_down = -(-len(drawn) // ACROSS)
     figure = blank(WIDTH * min(ACROSS, len(drawn)), HEIGHT * n_down)
     grid = figure.subplots(n_down, min(ACROSS, len(drawn)), squeeze=False)
@@ -62,24 +48,13 @@ def figure_of(record: Row) -> "Figure":
 
 def panels(record: Row) -> Iterator[Panel]:
     timed = [row for row in record.get("training", ()) if row["passes"] is not None]
-    measured = [row for row in record.get("stages", ()) if row["flops"]]
-    for precision in dict.fromkeys(row["precision"] for row in (*timed, *measured)):
+    for precision in dict.fromkeys(row["precision"] for row in timed):
         rows = [row for row in timed if row["precision"] == precision]
         lengths = sorted({row["seq_len"] for row in rows})
         shortest = [row for row in rows if row["seq_len"] == lengths[0]]
-        if shortest:
-            yield partial(_speeds, shortest, record["baseline"])
+        yield partial(_speeds, shortest, record["baseline"])
         if len(lengths) > 1:
             yield partial(_by_length, rows, record["baseline"])
-        stages = [row for row in measured if row["precision"] == precision]
-        if stages:
-            yield partial(_roofline, stages, record, precision)
-    points = [row for curves in record.get("curves", ()) for row in curves["points"] if row["seconds"] is not None]
-    looks = styles(dict.fromkeys(row["name"] for row in points), record["baseline"], None)
-    for axis in dict.fromkeys(row["axis"] for row in points):
-        yield partial(_curves, [row for row in points if row["axis"] == axis], axis, looks)
-    if points:
-        yield partial(_names, looks)
 
 
 def _speeds(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
@@ -108,62 +83,6 @@ def _by_length(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
     axes.set_xlabel("tokens of a sequence")
     axes.set_ylabel("thousand tokens a second")
     axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
-
-
-def _roofline(rows: Sequence[Row], record: Row, precision: str, axes: "Axes") -> None:
-    """Draw every stage under the roofline. Open marks are forward passes, filled marks include the backward pass."""
-    ceilings = Ceilings(**record["ceilings"])
-    works = [Work(row["bytes"], row["flops"]) for row in rows]
-    roof = ceilings.flops_per_second[precision]
-    corner = roof / ceilings.bytes_per_second
-    low, high = (f(corner, *(work.intensity for work in works)) for f in (min, max))
-    ends = [low / 2, corner, high * 2]
-    axes.plot(ends, [min(roof, at * ceilings.bytes_per_second) / 1e9 for at in ends], color=INK, linewidth=1.2)
-    named: set[str] = set()
-    for row, work in zip(rows, works, strict=True):
-        kind = next(kind for kind in KINDS if row["name"].startswith(kind))
-        color, marker = KINDS[kind]
-        label = None if kind in named else kind or "others"
-        named.add(kind)
-        full = color if row["passes"] != "forward" else "none"
-        axes.plot(
-            work.intensity,
-            row["flops"] / row["median"] / 1e9,
-            color=color,
-            marker=marker,
-            markersize=4.5,
-            markerfacecolor=full,
-            linestyle="none",
-            label=label,
-        )
-    axes.set(xscale="log", yscale="log")
-    _plain(axes.xaxis)
-    _plain(axes.yaxis)
-    bandwidth = f"{ceilings.bytes_per_second / 1e9:.3g} GB/s"
-    axes.set_title(f"Roofline, {precision}: {bandwidth} and {roof / 1e12:.3g} TFLOP/s measured", fontsize=10)
-    axes.set_xlabel("least FLOPs for a least byte")
-    axes.set_ylabel("GFLOP/s")
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
-
-
-def _curves(points: Sequence[Row], axis: str, looks: Looks, axes: "Axes") -> None:
-    for name in dict.fromkeys(row["name"] for row in points):
-        of_name = [row for row in points if row["name"] == name]
-        ms = [1e3 * row["seconds"] for row in of_name]
-        axes.plot([row["at"] for row in of_name], ms, marker="o", markersize=3, **looks[name])
-    if axis != "steps":
-        _logarithmic(axes, sorted({row["at"] for row in points}))
-    axes.set_title(TITLES[axis], fontsize=10)
-    axes.set_xlabel(axis)
-    axes.set_ylabel("ms")
-
-
-def _names(looks: Looks, axes: "Axes") -> None:
-    """Draw the legend in a panel of its own, since so many names would hide the lines."""
-    for name, look in looks.items():
-        axes.plot((), (), label=name, **look)
-    axes.set_axis_off()
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK, ncols=2, loc="center", handlelength=3)
 
 
 def _logarithmic(axes: "Axes", places: Sequence[int]) -> None:

@@ -1,18 +1,13 @@
 """The record of a bench as JSON: the machine, the settings and every measured second. Tables and figures are made
 from the record alone."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from attractor.bench.alternate import Timing
-from attractor.bench.cost_curves import CostPoint, Growth
 from attractor.bench.decoding import DecodingTime
 from attractor.bench.passes import PASSES
-from attractor.bench.roofline import Ceilings
-from attractor.bench.stages import StageTime
 from attractor.bench.training import TimedCase, counted_flops
 from attractor.bench.trial import BenchSetting
 from attractor.runs.machine import environment
@@ -59,21 +54,6 @@ def of_timing(timing: Timing) -> Record:
     }
 
 
-def of_stage(time: StageTime, precision: str, ceilings: Ceilings) -> Record:
-    return {
-        "name": time.name,
-        "precision": precision,
-        "passes": "forward+backward" if time.backward else "forward",
-        "bytes": time.work and time.work.n_bytes,
-        "flops": time.work and time.work.flops,
-        "seconds": time.seconds,
-        "median": time.median_seconds if time.work else None,
-        "fraction": time.work and ceilings.fraction(time.work, precision, time.median_seconds),
-        "as_one": time.as_one,
-        "left_out": time.left_out,
-    }
-
-
 def of_decoding(time: DecodingTime, precision: str) -> Record:
     return {
         "name": time.name,
@@ -83,12 +63,4 @@ def of_decoding(time: DecodingTime, precision: str) -> Record:
         "tokens_per_second": time.tokens_per_second if time.timing else None,
         "timing": time.timing and of_timing(time.timing),
         "left_out": time.left_out,
-    }
-
-
-def of_curves(points: Sequence[CostPoint], growths: Sequence[Growth], precision: str) -> Record:
-    return {
-        "precision": precision,
-        "points": [asdict(point) for point in points],
-        "growths": [asdict(growth) for growth in growths],
     }

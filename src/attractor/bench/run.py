@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,12 @@ import torch
 from rich.console import Console
 
 from attractor.bench.cases import N_PROMPT
-from attractor.bench.cost_curves import AXES, curve_cases, growths, points
 from attractor.bench.decoding import time_decoding
+from attractor.bench.matrix_rate import matrix_rate
 from attractor.bench.peers import installed_peers
 from attractor.bench.profile import Profile, profile_step
-from attractor.bench.record import Record, machine, of_case, of_curves, of_decoding, of_stage
-from attractor.bench.roofline import Ceilings, measured_ceilings
+from attractor.bench.record import Record, machine, of_case, of_decoding
 from attractor.bench.shape import BenchShape, config_of
-from attractor.bench.stages import stage_cases, timed_stages
 from attractor.bench.tables import tables
 from attractor.bench.training import counted_flops, time_training
 from attractor.bench.trial import BenchSetting
@@ -44,8 +42,6 @@ class Request:
     n_rounds: int = 7  # 0 skips the passes
     n_decoded: int = 32  # 0 skips decoding
     peers: bool = True
-    stages: bool = True
-    curves: bool = False
     patience: float = 120.0  # seconds that one case may take at one setting
 
     @property
@@ -103,18 +99,13 @@ def telling(console: Console) -> Iterator[Tell]:
 
 
 def parts(request: Request, device: torch.device, tell: Tell) -> Iterator[tuple[str, Any]]:
-    tell("copies and products, for the roofline")
-    ceilings = measured_ceilings(request.precisions, device)
-    yield "ceilings", asdict(ceilings)
+    tell("products of matrices")
+    yield "matrix_rates", {precision: matrix_rate(precision, device) for precision in request.precisions}
     for precision in request.precisions:
         if request.n_rounds:
             yield from training(request, precision, device, tell)
-        if request.stages:
-            yield "stages", stages(request, precision, ceilings, device, tell)
         if request.n_decoded:
             yield "decoding", decoding(request, precision, device, tell)
-    if request.curves:
-        yield from curves(request, device, tell)
 
 
 def training(request: Request, precision: str, device: torch.device, tell: Tell) -> Iterator[Section]:
@@ -127,13 +118,6 @@ def training(request: Request, precision: str, device: torch.device, tell: Tell)
                 seconds = case.timings["forward"].median_seconds + case.timings["step"].median_seconds
                 shorter[case.name] = seconds, counted_flops(case.name, setting)
         yield "training", [of_case(case, setting) for case in cases]
-
-
-def stages(request: Request, precision: str, ceilings: Ceilings, device: torch.device, tell: Tell) -> list[Record]:
-    tell(f"{precision}: stages, one by one")
-    shape = replace(request.shape, seq_len=min(request.lengths))
-    timed = timed_stages(stage_cases(shape, precision, device), precision, device)
-    return [of_stage(stage, precision, ceilings) for stage in timed]
 
 
 def decoding(request: Request, precision: str, device: torch.device, tell: Tell) -> list[Record]:
@@ -155,14 +139,3 @@ def profiles(request: Request, device: torch.device, folder: Path) -> Iterator[P
         )
         file = re.sub(r"[^\w.=-]+", "-", f"profile-{name}-{precision}.json.gz")
         yield profile_step(config, device, folder / file)
-
-
-def curves(request: Request, device: torch.device, tell: Tell) -> Iterator[Section]:
-    """Measure cost curves in the first precision, over the requested lengths if there are enough to fit an exponent."""
-    precision, axes = request.precisions[0], AXES[device.type]
-    lengths = request.lengths if len(request.lengths) > 2 else axes.lengths
-    setting = request.setting(precision, min(request.lengths), device)
-    cases = curve_cases(request.ours, setting.shape, lengths, axes.widths)
-    for _, measured in groupby(points(cases, setting, request.patience, tell), key=lambda point: point.axis):
-        axis = list(measured)
-        yield "curves", [of_curves(axis, growths(axis), precision)]

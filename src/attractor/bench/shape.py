@@ -14,7 +14,6 @@ from attractor.attention.presets import preset
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES, FastSlowConfig, TransformerConfig
 
-HEAD_WIDTH = 64  # in sweeps over widths
 SIZED = ("d_model", "n_heads", "n_layers", "d_ff")  # fields that a named size has as well
 
 
@@ -37,10 +36,6 @@ class BenchShape:
     @property
     def batch_size(self) -> int:
         return max(1, self.n_tokens // self.seq_len)
-
-    def at_width(self, d_model: int) -> "BenchShape":
-        """Return a shape of this width in the proportions of the published sizes: heads of 64, an MLP of 4 d_model."""
-        return replace(self, d_model=d_model, n_heads=max(1, d_model // HEAD_WIDTH), d_ff=4 * d_model)
 
 
 # The defaults: what two cores time in a few minutes, and the shape for a large GPU.
@@ -88,11 +83,6 @@ def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) ->
         positions="rope",
         attention=preset(mechanism).replace(**attention) if attention else mechanism,
     ).replace(**{field: value for field, value in changes.items() if field in of_model})
-
-
-def varied(name: str, field: str, value: object) -> str:
-    """Return the name with one more field changed; of several values for a field the last one counts."""
-    return f"{name}{',' if ':' in name else ':'}{field}={value}"
 
 
 def _change(text: str, name: str) -> tuple[str, Any]:

@@ -1,6 +1,6 @@
-"""The tables of a bench's record: passes, published overhead, stages, decoding, cost curves."""
+"""The tables of a bench's record: passes, published overhead, decoding."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 from typing import Any
 
@@ -10,7 +10,6 @@ from rich.text import Text
 
 from attractor.bench.published_overhead import QUANTITIES, beside_table_10, table_11
 from attractor.bench.record import data_sheet_flops
-from attractor.bench.roofline import Ceilings, Work
 from attractor.console_table import console_table
 from attractor.numerals import in_bytes, in_time, with_prefix
 
@@ -21,26 +20,17 @@ PUBLISHED_AT = 512  # tokens of a sequence in CoupledQK's tables
 def tables(sections: Row, about: Row) -> Iterator[Group | str]:
     """Yield the tables of the sections in `sections`, and lines of text, in reading order. `about` is the record that
     describes the machine and the request."""
-    if "ceilings" in sections:
-        yield ceilings_in_words(about)
+    if "matrix_rates" in sections:
+        yield machine_in_words(about)
     for rows in _grouped(sections, "training", "precision", "seq_len"):
         yield passes_table(rows, about)
         yield from left_out(rows)
         lengths = about["request"]["lengths"]
         if rows[0]["seq_len"] == (PUBLISHED_AT if PUBLISHED_AT in lengths else min(lengths)):
             yield from published_tables(rows, about["baseline"])
-    for rows in _grouped(sections, "stages", "precision"):
-        yield stages_table(rows)
-        yield from left_out(rows)
-        slow = [row["name"] for row in rows if row["seconds"] and not row["as_one"]]
-        if slow and about["machine"]["device"] == "cuda":
-            yield f"launched call by call from Python: {', '.join(dict.fromkeys(slow))}"
     for rows in _grouped(sections, "decoding", "precision", "batch_size"):
         yield decoding_table(rows, about["baseline"])
         yield from left_out(rows)
-    for curves in sections.get("curves", ()):
-        yield from growth_tables(curves)
-        yield from left_out(curves["points"], lambda row: f"{row['name']}, {row['axis']} {row['at']}")
 
 
 def _grouped(sections: Row, section: str, *by: str) -> Iterator[list[Row]]:
@@ -50,19 +40,18 @@ def _grouped(sections: Row, section: str, *by: str) -> Iterator[list[Row]]:
     yield from kinds.values()
 
 
-def left_out(rows: Sequence[Row], name: Callable[[Row], str] = lambda row: row["name"]) -> Iterator[str]:
+def left_out(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row["left_out"] is not None:
-            yield f"{name(row)}: {row['left_out']}"
+            yield f"{row['name']}: {row['left_out']}"
 
 
-def ceilings_in_words(about: Row) -> str:
-    ceilings, machine = Ceilings(**about["ceilings"]), about["machine"]
-    rates = ", ".join(f"{_rate(rate)} in {name}" for name, rate in ceilings.flops_per_second.items())
+def machine_in_words(about: Row) -> str:
+    machine = about["machine"]
+    rates = ", ".join(f"{_rate(rate)} in {name}" for name, rate in about["matrix_rates"].items())
     known = data_sheet_flops(machine["name"])
     sheet = f"; data sheet: {_rate(known)} in bf16" if known else ""
-    copies = f"copies {ceilings.bytes_per_second / 1e9:.3g} GB/s (read and written)"
-    return f"{machine['name']}, {machine['threads']} threads: {copies}, multiplies {rates}{sheet}"
+    return f"{machine['name']}, {machine['threads']} threads: matrices are multiplied at {rates}{sheet}"
 
 
 def _rate(flops: float) -> str:
@@ -75,7 +64,7 @@ def passes_table(rows: Sequence[Row], about: Row) -> Group:
     batch = f"{first['batch_size']} x {first['seq_len']} tokens"
     passes = ["forward", "speed", "and backward", "speed", "middle half", "step", "speed"]
     columns = ["params", *passes, "memory", "", "MFU", *(["compiling"] if compiled else [])]
-    fastest = about["ceilings"]["flops_per_second"][first["precision"]]
+    fastest = about["matrix_rates"][first["precision"]]
     title = f"{batch}, {compiled}{first['precision']}: tokens a second, and speed against {baseline}"
     table = console_table(["", *columns], padding=(0, 1, 0, 0))
     n_tokens = first["batch_size"] * first["seq_len"]
@@ -127,22 +116,6 @@ def published_tables(rows: Sequence[Row], baseline: str) -> Iterator[Group]:
     yield titled("CoupledQK, table 11: parameters of the small model", counted)
 
 
-def stages_table(rows: Sequence[Row]) -> Group:
-    columns = ["passes", "least bytes", "GFLOP", "FLOP/byte", "time", "of roofline"]
-    table = console_table(["", *columns], padding=(0, 1, 0, 0))
-    for row in (row for row in rows if row["left_out"] is None):
-        table.add_row(
-            row["name"],
-            row["passes"],
-            f"{row['bytes'] / 1e6:.3g} MB",
-            f"{row['flops'] / 1e9:.3g}",
-            f"{Work(row['bytes'], row['flops']).intensity:.3g}",
-            f"{1e3 * row['median']:.3g} ms",
-            f"{100 * row['fraction']:.0f}%",
-        )
-    return titled(f"stages, {rows[0]['precision']}: against the roofline measured here", table)
-
-
 def decoding_table(rows: Sequence[Row], baseline: str) -> Group:
     first = rows[0]
     how = f"{first['batch_size']} at a time, {first['precision']}"
@@ -152,30 +125,6 @@ def decoding_table(rows: Sequence[Row], baseline: str) -> Group:
         speed = with_prefix(row["tokens_per_second"]), f"{row['timing']['ratio']:.3f}"
         table.add_row(row["name"], *speed, f"{low:.3f}-{high:.3f}")
     return titled(f"{first['n_tokens']} tokens decoded, {how}, against {baseline}", table)
-
-
-def growth_tables(curves: Row) -> Iterator[Group]:
-    titles = {
-        "length": "length, one sequence: exponents (standard error)",
-        "width": "width, heads of 64: exponents (standard error)",
-        "steps": "steps n: what one more costs, as a share of n = 1 (standard error)",
-    }
-    for axis, title in titles.items():
-        rows = [row for row in curves["growths"] if row["axis"] == axis]
-        if rows:
-            memory = "memory above weights" if axis == "length" else "memory"
-            table = console_table(["", "seconds", memory, "FLOPs"])
-            for row in rows:
-                table.add_row(row["name"], *(_growth(row[of], axis) for of in ("seconds", "memory", "flops")))
-            yield titled(f"{title}, {curves['precision']}", table)
-
-
-def _growth(line: Row | None, axis: str) -> str:
-    if line is None:
-        return ""
-    first = line["at_zero"] + line["slope"] if axis == "steps" else 1.0
-    error = "" if line["error"] is None else f" ({_share(line['error'], first)})"
-    return f"{_share(line['slope'], first)}{error}"
 
 
 def _share(part: float, whole: float) -> str:

@@ -51,10 +51,6 @@ class Trial:
         """The median seconds of forward and step."""
         return self.seconds("forward") + self.seconds("step")
 
-    def least_seconds(self, name: str) -> float:
-        """Return the fewest seconds of a pass over the warm calls: other processes would distort a fitted curve."""
-        return min(call[name] for call in self.calls[1:])
-
     @property
     def compile_seconds(self) -> float:
         """How much longer the first call took than a warm one."""

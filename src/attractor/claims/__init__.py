@@ -5,9 +5,9 @@ The claims of the five papers themselves are in `papers/`. Nothing here imports 
 
 from attractor.claims.pilot import Pilot
 from attractor.claims.sensitivity import control_gap
-from attractor.claims.verdicts import AllOf, Rule, Verdict
+from attractor.claims.verdicts import AllOf, ClaimVerdict, Rule
 
-__all__ = ["AllOf", "Pilot", "Rule", "Verdict", "control_gap"]
+__all__ = ["AllOf", "ClaimVerdict", "Pilot", "Rule", "control_gap"]
 
 
 def __dir__() -> list[str]:

@@ -50,7 +50,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     status: Status
     reason: str
     ours: str = ""
@@ -85,7 +85,7 @@ class Rule(ABC):
         fields = re.sub(r"\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]):.9g}", repr(self))
         return hashlib.sha256(f"{REVISION} {fields}".encode()).hexdigest()[:12]
 
-    def judge(self, record: StudyRecord) -> Verdict:
+    def judge(self, record: StudyRecord) -> ClaimVerdict:
         parts = self.parts(record)
         deciding = [part for part in parts if part.status is not None]
         status = conjunction(part.status for part in deciding)
@@ -106,7 +106,7 @@ class Rule(ABC):
         few_runs = no_interval and (part.n == 1 or any(other.status == "not run" for other in deciding))
         partial = status == "unclear" and (few_runs or part.reason.startswith(SENSITIVITY_UNKNOWN))
         about = _size(record), record.design.scale, corpus_of(record)
-        return Verdict(status, reason, *figures, *about, remark, brief, partial)
+        return ClaimVerdict(status, reason, *figures, *about, remark, brief, partial)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from attractor.errors import (
     RankLostError,
     RunInterrupted,
     RunStopped,
+    part_not_installed,
     unknown,
 )
 from attractor.files import next_step
@@ -41,12 +42,14 @@ _LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this c
 _PYTHONS_OWN = warnings.showwarning
 WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
-RESUMABLE = ("compare", "train", "data prepare", "study run")  # commands that go on from what is saved
+RESUMABLE = ("compare", "train", "race", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
 COMMANDS = {  # each with its module, whose own COMMANDS holds the argument class and the function
     "compare": "runs",
     "train": "runs",
     "plan": "runs",
+    "judge": "judge",
+    "race": "race",
     "watch": "watch",
     "advise": "advise",
     "generate": "runs",
@@ -59,8 +62,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "export": "hugging_face",
     "data prepare": "data",
     "data verify": "data",
-    "data describe": "data",
-    "data bench": "data",
     "study run": "study",
     "study plan": "study",
     "study list": "study",
@@ -77,7 +78,7 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "list": "listing",
     "completion": "completion",
 }
-WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence")
+WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "data", "judge", "race")
 
 
 def main() -> None:
@@ -159,7 +160,8 @@ def run_line(argv: Sequence[str], console: Console) -> None:
             except (RunStopped, OSError):
                 raise
             except Exception as error:
-                if (refused := in_code_of_a_study(error)) is None:
+                use = f"'attractor {command_of(words)}'"
+                if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
                     raise
                 raise refused from error
     else:

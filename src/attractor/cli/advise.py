@@ -9,6 +9,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from attractor.cli.console import command_line
+from attractor.numerals import seconds_of
 from attractor.sign_of_life import waiting
 from attractor.train.config import Runtime
 
@@ -37,7 +38,7 @@ class AdviseArguments:
 
 
 def advise(args: AdviseArguments, console: Console) -> None:
-    from attractor.study.advise import PilotRequest, seconds_of
+    from attractor.study.advise import PilotRequest
     from attractor.study.advise import advise as run_pilot
     from attractor.tasks.text import load_corpus
 

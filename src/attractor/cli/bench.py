@@ -30,8 +30,8 @@ PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are measured,
-    and how close every stage comes to what the hardware allows."""
+    """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are
+    measured."""
 
     presets: Annotated[
         Positional[tuple[str, ...]],
@@ -66,8 +66,6 @@ class BenchArguments:
     rounds: Annotated[int, arg(help="measured steps per case; 0 measures no steps")] = 7
     decode: Annotated[int, arg(help="tokens to decode per case; 0 measures no decoding")] = 32
     peers: Annotated[bool, arg(help="also time transformers and x-transformers where they are installed")] = True
-    kernels: Annotated[bool, arg(help="compare every stage with the limits of the hardware (roofline)")] = True
-    curves: Annotated[bool, arg(help="fit how costs grow with length, width and steps of coupling")] = False
     patience: Annotated[float, arg(help="seconds that one case may take at one length")] = 120.0
     profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
     two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, in a fixed shape")] = False
@@ -81,7 +79,7 @@ class BenchArguments:
 def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     """Check the arguments, and return the request for this device."""
     from attractor.bench.cases import our_config
-    from attractor.bench.roofline import DTYPES
+    from attractor.bench.matrix_rate import DTYPES
     from attractor.bench.run import Request
     from attractor.bench.shape import ON_CPU, ON_CUDA, shape_of_size
 
@@ -123,8 +121,6 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
         args.rounds,
         args.decode,
         args.peers,
-        args.kernels,
-        args.curves,
         args.patience,
     )
     for name, seq_len in product(request.ours, lengths):
@@ -143,11 +139,8 @@ def bench(args: BenchArguments, console: Console) -> None:
     if args.figure is not None:
         kind_of(args.figure)
         require(not args.profile, "figure", "left out with profile", str(args.figure), "the profile is a table")
-        drawable = args.rounds or args.kernels or args.curves
-        next_step = "measure --rounds, --kernels or --curves, or leave it out"
-        require(
-            bool(drawable), "figure", "left out where nothing that it shows is measured", str(args.figure), next_step
-        )
+        rule, next_step = "left out where nothing that it shows is measured", "measure --rounds, or leave it out"
+        require(args.rounds > 0, "figure", rule, str(args.figure), next_step)
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)

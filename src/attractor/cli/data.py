@@ -1,4 +1,4 @@
-"""Commands about corpora on disk: data prepare, verify, describe, bench."""
+"""Commands about corpora on disk: data prepare and verify."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,10 +8,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from attractor.cli.console import command_line, say
-from attractor.errors import require
-from attractor.runs.machine import environment
-from attractor.sign_of_life import waiting
+from attractor.cli.console import say
 
 Columns = Annotated[
     str | None,
@@ -37,37 +34,13 @@ class DataPrepareArguments:
     max_tokens: Annotated[str | None, arg(help="most training tokens, as 250k, 100M or 1.5G; by default all")] = None
     valid_share: Annotated[float, arg(help="share of documents held out for validation")] = 0.1
     drop_duplicates: Annotated[
-        bool, arg(help="leave out training documents that are in validation, too; copies within training stay")
+        bool, arg(help="leave out training documents whose words are in validation, too; copies within training stay")
     ] = False
     special_tokens: Annotated[
         bool, arg(help="read names of special tokens in a text as these tokens, for chats that you rendered yourself")
     ] = False
     max_bad: Annotated[float, arg(help="largest share of malformed records that is accepted")] = 0.01
     workers: Annotated[int | None, arg(help="threads; by default one per core")] = None
-
-
-@dataclass(frozen=True)
-class DataDescribeArguments:
-    """Measure how coherent corpora are, on equal samples of each. Writes a table, a figure and the numbers."""
-
-    sources: Annotated[Positional[tuple[str, ...]], arg(help="files, folders, patterns or names, as for prepare")]
-    out: Annotated[Path, arg(help="folder for describe.json and describe.svg")]
-    column: Columns = None
-    split: Annotated[str, arg(help="split of a data set that has several")] = "train"
-    max_words: Annotated[str, arg(help="words sampled from each corpus, as 250k or 1M")] = "1M"
-    piece_words: Annotated[int, arg(help="words sampled from one document")] = 125
-    order: Annotated[int, arg(help="order of the n-gram model")] = 3
-    max_documents: Annotated[int | None, arg(help="documents to read at most; by default all")] = None
-
-
-@dataclass(frozen=True)
-class DataBenchArguments:
-    """Time the preparation and loading of data. Preparing is compared with the tokenizers library alone."""
-
-    text: Annotated[str, arg(help="corpus that is prepared")] = "stdlib-docs"
-    tokenizer: Annotated[str, arg(help="as for prepare, but not bytes")] = "bpe:4096"
-    puzzles: Annotated[str | None, arg(help="file of Sudoku boards to solve; by default generated boards")] = None
-    rounds: Annotated[int, arg(help="repetitions of each measurement")] = 5
 
 
 @dataclass(frozen=True)
@@ -90,29 +63,6 @@ def data_prepare(args: DataPrepareArguments, console: Console) -> None:
     say(console, str(args.out))
 
 
-def data_describe(args: DataDescribeArguments, console: Console) -> None:
-    from attractor.corpus.columns import columns_from
-    from attractor.corpus.describe import Settings
-    from attractor.corpus.description_report import report_sources
-    from attractor.corpus.prepare import count_of
-
-    require(len(args.sources) >= 1, "sources", "at least one", args.sources)
-    settings = Settings(count_of(args.max_words, "max_words"), args.piece_words, args.order, args.max_documents)
-    provenance = {"command": command_line(), "environment": environment()}
-    with waiting(f"measuring {', '.join(args.sources)}"):
-        report_sources(args.sources, args.out, settings, console, provenance, columns_from(args.column), args.split)
-    say(console, str(args.out))
-
-
-def data_bench(args: DataBenchArguments, console: Console) -> None:
-    from attractor.bench.data_speed import measure_data
-
-    require(args.rounds >= 1, "rounds", "at least 1", args.rounds)
-    require(args.tokenizer != "bytes", "tokenizer", "one that merges bytes", args.tokenizer, "give bpe:4096")
-    for figure in measure_data(args.text, args.tokenizer, args.puzzles, args.rounds):
-        say(console, f"{figure.what:<64} {figure.measured}")
-
-
 def data_verify(args: DataVerifyArguments, console: Console) -> None:
     from attractor.corpus.shards import PreparedCorpus
 
@@ -124,6 +74,4 @@ def data_verify(args: DataVerifyArguments, console: Console) -> None:
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
     "prepare": (DataPrepareArguments, data_prepare),
     "verify": (DataVerifyArguments, data_verify),
-    "describe": (DataDescribeArguments, data_describe),
-    "bench": (DataBenchArguments, data_bench),
 }

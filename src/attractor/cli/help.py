@@ -12,7 +12,7 @@ from attractor.errors import unknown
 
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 GROUPS_OF_COMMANDS = {
-    "data": "Prepare, check and describe corpora on disk.",
+    "data": "Prepare and check corpora on disk.",
     "runs": "Find, compare, prune, repair, convert and mirror stored runs.",
     "study": "Carry out controlled comparisons that are written down as files.",
 }
@@ -23,6 +23,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "attractor train --size fast-slow --slow-attention decay --epochs 2",
     ),
     "plan": ("attractor plan standard mla --size small", "attractor plan --recipe 1b --no-calibrate"),
+    "judge": (
+        "attractor judge runs.csv --margin 0.003",
+        "attractor judge logs --value 'val_loss:([0-9.]+)' --out judged",
+    ),
+    "race": (
+        "attractor race --baseline 'python train.py --seed {seed}' --row mine='python train.py --mine --seed {seed}' "
+        "--value 'val_loss:([0-9.]+)' --margin .003",
+    ),
     "generate": ("attractor generate runs/one --prompt 'def '",),
     "evaluate": (
         "attractor evaluate runs/one --on notes.txt --against runs/another",
@@ -42,8 +50,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ("attractor completion > ~/.attractor-completion",),
     "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),
     "data verify": ("attractor data verify corpora/notes",),
-    "data describe": ("attractor data describe notes.txt stdlib-docs --out described",),
-    "data bench": ("attractor data bench --rounds 3",),
     "runs list": ('attractor runs list --where "attention=gated lr>1e-3" --sort loss',),
     "runs show": ("attractor runs show runs/one",),
     "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),

@@ -240,7 +240,7 @@ GROUPS: dict[str, PhraseGroup] = {
         common={},
         further={
             "glue_task": Phrase("cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli"),
-            "glue_data": Phrase("huggingface, a folder, or stdlib (a stand-in)"),
+            "glue_data": Phrase("huggingface, or a folder of tsv files or saved data sets"),
             "glue_tokenizer": Phrase("the pretrained model's: a name or a tokenizer.json"),
         },
     ),

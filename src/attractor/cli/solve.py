@@ -1,7 +1,6 @@
 """The command that solves a Sudoku by a trained model or by search: solve."""
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +17,14 @@ from attractor.train.config import Runtime
 if TYPE_CHECKING:
     import numpy as np
 
-    from attractor.tasks.sudoku import Answer as Exact
     from attractor.train.finished import Finished
-
-NAME_OF_A_FILE = re.compile(r"/|\.(?=[a-z]*[h-z])[a-z]{2,5}$", re.IGNORECASE)  # a suffix that no board has
 
 
 @dataclass(frozen=True)
 class SolveArguments:
     """Solve a Sudoku with an iterated model and watch it, or exactly by search."""
 
-    puzzle: Annotated[Positional[str], arg(help="cells in a row, 0 or . for a blank, or a file with them")]
+    puzzle: Annotated[Positional[str], arg(help="cells in a row, 0 or . for a blank, or a file of one board")]
     run: Annotated[Path | None, arg(help="run folder of a model for boards of this size")] = None
     n_iterations: Annotated[int | None, arg(help="iterations of the model; by default as in training")] = None
     votes: Annotated[int, arg(help="answers, of which the one of lowest energy counts")] = 1
@@ -59,18 +55,17 @@ def solve(args: SolveArguments, console: Console) -> None:
         rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
         require(args.out.suffix[1:] in KINDS, "out", rule, str(args.out))
         prepare_place(args.out)
-    board = sudoku.parse_puzzle(_text_of(args.puzzle))
-    exact = sudoku.answer(board)
+    board, solution = _puzzle(args.puzzle)
     if args.run is not None:
         define_mechanisms(args.study, console)
-        _by_model(args, _run_for(board, args.run, args), board, exact, console)
+        _by_model(args, _run_for(board, args.run, args), board, solution, console)
         return
-    console.print(sudoku.show(exact.solution, board), markup=False, highlight=False)
-    if exact.note is not None:
-        say(console, exact.note)
+    console.print(sudoku.show(solution, board), markup=False, highlight=False)
 
 
-def _by_model(args: SolveArguments, run: "Finished", board: "np.ndarray", exact: "Exact", console: Console) -> None:
+def _by_model(
+    args: SolveArguments, run: "Finished", board: "np.ndarray", solution: "np.ndarray", console: Console
+) -> None:
     from attractor.files import write_bytes
     from attractor.solving.board_display import show_trajectory, verdict
     from attractor.solving.local_exponents import local_exponents
@@ -83,7 +78,7 @@ def _by_model(args: SolveArguments, run: "Finished", board: "np.ndarray", exact:
     winner = int(answer.winners[0])
     if args.votes > 1:
         console.print(f"vote {winner + 1} of {args.votes} has the lowest energy", highlight=False)
-    console.print(verdict(answer.grids[0], board, exact), highlight=False, soft_wrap=True)
+    console.print(verdict(answer.grids[0], board, solution), highlight=False, soft_wrap=True)
     if args.out is not None:
         growth = local_exponents(run.model, board, args.n_iterations, winner, args.seed)
         write_bytes(args.out, picture(answer.trajectory, board, growth, args.out.suffix[1:]))
@@ -108,13 +103,18 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
     return run
 
 
-def _text_of(puzzle: str) -> str:
-    """Return the content of a file, or the cells themselves."""
-    if "\n" not in puzzle and os.path.isfile(puzzle):  # noqa: PTH113 (Path.is_file raises for 256 cells)
-        return Path(puzzle).read_text(encoding="utf-8", errors="replace")
-    if NAME_OF_A_FILE.search(puzzle):
-        raise InputError(f"puzzle must be its cells or a file that is there, got '{puzzle}'; check the path")
-    return puzzle
+def _puzzle(given: str) -> tuple["np.ndarray", "np.ndarray"]:
+    """Return the board of these cells or of this file, and its solution."""
+    from attractor.errors import require
+    from attractor.tasks import sudoku
+    from attractor.tasks.sudoku.formats import parse
+
+    if not os.path.isfile(given):  # noqa: PTH113 (Path.is_file raises for 256 cells)
+        board = parse(given)
+        return board, sudoku.solve(board)
+    puzzles = sudoku.read(given)
+    require(len(puzzles) == 1, "puzzle", f"one board, of which '{given}' has more", len(puzzles), "give one line of it")
+    return puzzles.boards[0], puzzles.solutions[0]
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"solve": (SolveArguments, solve)}

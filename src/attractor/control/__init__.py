@@ -21,8 +21,6 @@ from attractor.control.regularize import REGULARIZERS, Regularizer
 from attractor.control.score_inputs import observe
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, head_rows
 
-Latent = LatentHeads  # deprecated name
-
 __all__ = [
     "NORMS",
     "REGULARIZERS",

@@ -10,9 +10,8 @@ skipped.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
-from warnings import warn
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -158,13 +157,3 @@ def unwrapped(given: Any) -> tuple[Optimizer, ...]:
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> set[nn.Parameter]:
     return {parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def first_of(optimizers: Sequence[Optimizer]) -> Optimizer:
-    """Return the first optimizer, for the deprecated attribute `optimizer` of the controls."""
-    warn(
-        "the attribute 'optimizer' of a control became 'optimizers'; 0.2 removes it",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return optimizers[0]

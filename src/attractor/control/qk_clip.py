@@ -25,7 +25,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from attractor.attention import Attention
 from attractor.control.heads import query_key_heads
@@ -36,7 +35,6 @@ from attractor.control.optimizer_hooks import (
     around_steps,
     attach,
     detach,
-    first_of,
     parameters_of,
     refuse_second_copy,
     refuse_shared,
@@ -150,11 +148,6 @@ class QKClip:
     def n_clipped(self) -> int:
         """How often a head was clipped, over all layers and steps."""
         return self._n_before + (0 if self._n_clipped is None else int(self._n_clipped))
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The first of the optimizers (deprecated)."""
-        return first_of(self.optimizers)
 
     def remove(self) -> None:
         if not self._hooks:  # it was removed before, and the optimizers may have another clip by now

@@ -33,7 +33,6 @@ from attractor.control.optimizer_hooks import (
     around_steps,
     attach,
     detach,
-    first_of,
     parameters_of,
     refuse_second_copy,
     refuse_shared,
@@ -105,11 +104,6 @@ class HeadRates(ABC):
     @abstractmethod
     def scales(self) -> Tensor:
         """Return s of every head, in the order of `shares`: layer by layer and part by part."""
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The first of the optimizers (deprecated)."""
-        return first_of(self.optimizers)
 
     def remove(self) -> None:
         """Detach from the optimizers, which then step as without control."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attractor.corpus import bpe
-from attractor.corpus.duplicates import LEAST_SHARED, NEAR, WORDS, Duplicates, find
+from attractor.corpus.duplicates import find
 from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts, remedy
 from attractor.corpus.shards import (
     FORMAT,
@@ -349,8 +349,7 @@ def _within_budget(done: Tokenised, left: int, tokenise_records: Callable[[list[
     train = done.train
     documents = train.documents[: last + 1].copy()
     documents["n_tokens"][last] -= int(ends[last]) - left
-    hashes = train.hashes[: int(documents["n_hashes"].sum())]
-    done.train = TokenBlock(train.tokens[:left], documents, hashes, train.n_bytes)
+    done.train = TokenBlock(train.tokens[:left], documents, train.n_bytes)
     return done
 
 
@@ -384,17 +383,18 @@ def _finish(
     n_tokens, n_documents = sum(counts.n_tokens.values()), sum(counts.n_documents.values())
     on_progress(Progress("looking for duplicates", 1.0, n_tokens, n_documents))
     train, valid = (work.side(side) for side in SIDES)
-    duplicates = find(train, valid)
+    duplicates, twins = find(train.documents["key"], valid.documents["key"])
     kept = np.ones(len(train.documents), dtype=bool)
     if wanted.drop_duplicates:
-        kept[duplicates.train] = False
+        kept[duplicates] = False
     if not kept.any():
         raise InputError(
             f"training must keep a document, but all {len(kept)} are duplicates of validation; leave out "
             "drop_duplicates, and choose another folder"
         )
     on_progress(Progress("writing shards", 1.0, n_tokens, n_documents))
-    manifest = _description(source, tokenizer, split, work, wanted, duplicates)
+    manifest = _description(source, tokenizer, split, work, wanted)
+    manifest["duplicates"] = _report(train.documents[duplicates], valid.documents[twins], source, wanted)
     for name, side, keep in (("train", train, kept), ("valid", valid, np.ones(len(valid.documents), dtype=bool))):
         lengths = side.documents["n_tokens"][keep].astype(np.int64)
         starts = np.cumsum(lengths) - lengths
@@ -415,7 +415,6 @@ def _description(
     split: Split,
     work: UnfinishedCorpus,
     wanted: Preparation,
-    duplicates: Duplicates,
 ) -> dict[str, Any]:
     """Return what the manifest says of the corpus, apart from its shards."""
     counts = work.counts
@@ -444,38 +443,23 @@ def _description(
         "records": counts.n_records,
         "empty": counts.n_empty,
         "malformed": {"count": counts.n_malformed, "samples": counts.malformed},
-        "duplicates": _report(duplicates, source, work, wanted.drop_duplicates),
     }
 
 
-def _report(duplicates: Duplicates, source: Source, work: UnfinishedCorpus, dropped: bool) -> dict[str, Any]:
-    """Return the counts of duplicates, and the first few of each kind with their places."""
-    train, valid = (work.side(side).documents for side in SIDES)
+def _report(train: np.ndarray, valid: np.ndarray, source: Source, wanted: Preparation) -> dict[str, Any]:
+    """Return the number of duplicates in training, given with their twins in validation, and the first few places."""
 
-    def samples(chosen: np.ndarray) -> list[dict[str, Any]]:
+    def places(documents: np.ndarray) -> list[str]:
         return [
-            {
-                "train": place_name(source, int(train["file"][t]), int(train["position"][t])),
-                "valid": place_name(source, int(valid["file"][v]), int(valid["position"][v])),
-                "share": round(float(share), 3),
-            }
-            for t, v, share in zip(
-                duplicates.train[chosen][:N_SAMPLES],
-                duplicates.valid[chosen][:N_SAMPLES],
-                duplicates.share[chosen][:N_SAMPLES],
-                strict=True,
-            )
+            place_name(source, int(document["file"]), int(document["position"])) for document in documents[:N_SAMPLES]
         ]
 
+    pairs = zip(places(train), places(valid), strict=True)
     return {
-        "rule": f"exact: the same words; near: {NEAR:.0%} of the sampled runs of {WORDS} words, and at least "
-        f"{LEAST_SHARED} of them, are shared with one document of the other side",
-        "sampled_one_in": duplicates.sampled,
-        "exact": int(duplicates.exact.sum()),
-        "near": int((~duplicates.exact).sum()),
-        "valid_documents": len(np.unique(duplicates.valid)),
-        "train_tokens": int(train["n_tokens"][duplicates.train].sum()),
-        "dropped": dropped,
-        "exact_samples": samples(duplicates.exact),
-        "near_samples": samples(~duplicates.exact),
+        "rule": "the same words, whatever separates them",
+        "exact": len(train),
+        "valid_documents": len(np.unique(valid)),
+        "train_tokens": int(train["n_tokens"].sum()),
+        "dropped": wanted.drop_duplicates,
+        "exact_samples": [{"train": of_train, "valid": of_valid} for of_train, of_valid in pairs],
     }

@@ -103,15 +103,14 @@ def in_lines(manifest: dict[str, Any]) -> list[str]:
     if manifest["skipped_files"]:
         first, *others = manifest["skipped_files"]
         lines.append(f"{1 + len(others):,} file(s) of another type skipped, the first is {first}")
-    if duplicates["exact"] + duplicates["near"]:
+    if duplicates["exact"]:
         lines.append(
-            f"{duplicates['exact']:,} exact and {duplicates['near']:,} near duplicates of "
-            f"{duplicates['valid_documents']:,} validation documents in training, {duplicates['train_tokens']:,} "
-            f"tokens: {'dropped' if duplicates['dropped'] else 'kept (--drop-duplicates removes them)'}"
+            f"{duplicates['exact']:,} duplicates of {duplicates['valid_documents']:,} validation documents in "
+            f"training, {duplicates['train_tokens']:,} tokens: "
+            f"{'dropped' if duplicates['dropped'] else 'kept (--drop-duplicates removes them)'}"
         )
-        for kind in ("exact", "near"):
-            for sample in duplicates[f"{kind}_samples"][:2]:
-                lines.append(f"  {kind}: {sample['train']} is like {sample['valid']} ({sample['share']:.0%})")
+        for sample in duplicates["exact_samples"][:2]:
+            lines.append(f"  {sample['train']} has the words of {sample['valid']}")
     else:
         lines.append("no training document is a duplicate of a validation document")
     return lines

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attractor.corpus.duplicates import sketch
+from attractor.corpus.duplicates import key
 from attractor.corpus.records import FlawError, Record, Source, parts
 from attractor.corpus.shards import SIDES, id_type
 from attractor.corpus.split import Split
@@ -67,13 +67,13 @@ def _token_block(texts: list[bytes], places: list[tuple[int, int]], tokenizer: T
     end = np.array([tokenizer.end_of_text], dtype=id_type(tokenizer.vocab_size))
     documents = np.zeros(len(texts), dtype=DOCUMENT)
     if not texts:
-        return TokenBlock(end[:0], documents, np.empty(0, dtype=np.uint64), 0)
+        return TokenBlock(end[:0], documents, 0)
     encoded = tokenizer.encode_batch([text.decode() for text in texts])
-    documents["key"], documents["n_hashes"], hashes = sketch(texts)
+    documents["key"] = [key(text) for text in texts]
     documents["file"], documents["position"] = np.array(places).T
     documents["n_tokens"] = [len(ids) + 1 for ids in encoded]
     tokens = np.concatenate([piece for ids in encoded for piece in (ids, end)])
-    return TokenBlock(tokens, documents, hashes, sum(map(len, texts)))
+    return TokenBlock(tokens, documents, sum(map(len, texts)))
 
 
 def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:

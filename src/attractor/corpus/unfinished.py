@@ -22,7 +22,7 @@ from attractor.files import write_json
 
 PROGRESS = "progress.json"
 LOCK = "lock"
-DOCUMENT = np.dtype([("key", "<u8"), ("position", "<u8"), ("file", "<u4"), ("n_tokens", "<u4"), ("n_hashes", "<u4")])
+DOCUMENT = np.dtype([("key", "<u8"), ("position", "<u8"), ("file", "<u4"), ("n_tokens", "<u4")])
 PORTION = 1 << 20
 N_SAMPLES = 5
 
@@ -33,7 +33,6 @@ class TokenBlock:
 
     tokens: np.ndarray
     documents: np.ndarray
-    hashes: np.ndarray
     n_bytes: int
 
 
@@ -72,7 +71,7 @@ class UnfinishedCorpus:
             if size < length:
                 raise _damaged(folder, f"{name} must have at least {length:,} bytes, but has {size:,}")
         self._files: dict[str, BinaryIO] = {}
-        for name in (f"{side}.{kind}" for side in SIDES for kind in ("tokens", "documents", "hashes")):
+        for name in (f"{side}.{kind}" for side in SIDES for kind in ("tokens", "documents")):
             file = (folder / name).open("ab")
             file.truncate(committed.get(name, 0))
             file.seek(0, os.SEEK_END)
@@ -81,7 +80,6 @@ class UnfinishedCorpus:
     def append(self, side: str, part: TokenBlock) -> None:
         self._files[f"{side}.tokens"].write(part.tokens.astype(self.dtype).tobytes())
         self._files[f"{side}.documents"].write(part.documents.tobytes())
-        self._files[f"{side}.hashes"].write(part.hashes.astype("<u8").tobytes())
         self.counts.n_bytes[side] += part.n_bytes
         self.counts.n_tokens[side] += len(part.tokens)
         self.counts.n_documents[side] += len(part.documents)
@@ -108,25 +106,6 @@ class WrittenSide:
         self._stem = stem
         self._dtype = dtype
         self.documents = np.fromfile(stem.with_suffix(".documents"), dtype=DOCUMENT)
-
-    @property
-    def keys(self) -> np.ndarray:
-        return self.documents["key"]
-
-    @property
-    def n_hashes(self) -> np.ndarray:
-        return self.documents["n_hashes"]
-
-    def sketches(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield portions of about `PORTION` hashes: the first document, the end of the range, and the hashes."""
-        ends = np.cumsum(self.n_hashes, dtype=np.int64)
-        first = 0
-        with self._stem.with_suffix(".hashes").open("rb") as file:
-            while first < len(ends):
-                read = int(ends[first - 1]) if first else 0
-                behind = max(first + 1, int(np.searchsorted(ends, read + PORTION, side="right")))
-                yield first, behind, np.fromfile(file, dtype="<u8", count=int(ends[behind - 1]) - read)
-                first = behind
 
     def tokens(self, kept: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the tokens of the documents that are kept (a boolean for each), in blocks."""

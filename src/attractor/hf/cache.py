@@ -10,10 +10,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache as HuggingFaceCache
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from attractor.errors import InputError
 from attractor.models.language_model import LanguageModel, ModelCache
 from attractor.models.transformer import TransformerCache
+
+# What the installed transformers calls a cache, in arguments and in outputs: 5.24 renamed it.
+CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class AttractorCache(HuggingFaceCache):
@@ -31,6 +35,13 @@ class AttractorCache(HuggingFaceCache):
     @property
     def is_croppable(self) -> bool:
         return isinstance(self.held, TransformerCache) and all(layer.window is None for layer in self.held.layers)
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """Since transformers 5.24, `generate` gives only the tokens after the cache unless all of these are true.
+
+        Without layers, which are the model's own, all of them would be."""
+        return [False]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._change(lambda x: x.index_select(0, beam_idx.to(x.device)))
@@ -51,7 +62,7 @@ class AttractorCache(HuggingFaceCache):
             return
         if not isinstance(self.held, TransformerCache):
             raise InputError(
-                "past_key_values must be of a Transformer to forget tokens again, as assisted generation does, got one "
+                f"{CACHE_NAME} must be of a Transformer to forget tokens again, as assisted generation does, got one "
                 f"of {type(self.held).__name__}, whose blocks cannot be undone; generate without an assistant"
             )
         if tokens_to_remove < -self.held.length:
@@ -69,10 +80,10 @@ class AttractorCache(HuggingFaceCache):
             self.held.real = self.held.real[:, :length]
 
     def reset(self) -> NoReturn:
-        raise InputError("past_key_values must be made anew to start again: AttractorCache(model.model)")
+        raise InputError(f"{CACHE_NAME} must be made anew to start again: AttractorCache(model.model)")
 
     def update(self, *_: Any, **__: Any) -> NoReturn:
-        raise InputError("past_key_values must be of the model it is given to; leave it out to start with an empty one")
+        raise InputError(f"{CACHE_NAME} must be of the model it is given to; leave it out to start with an empty one")
 
     def _change(self, rows: Callable[[Tensor], Tensor]) -> None:
         with torch.no_grad():

@@ -20,7 +20,7 @@ from attractor.models.transformer import TransformerConfig
 
 class AttractorConfig(PreTrainedConfig):
     model_type: ClassVar[str] = "attractor"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]  # one field, which 5.24 renamed
     auto_map: ClassVar[dict[str, str]] = {}  # tools read this of every class that transformers does not ship
 
     def __init__(

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from attractor.errors import InputError, require
-from attractor.hf.cache import AttractorCache
+from attractor.hf.cache import CACHE_NAME, AttractorCache
 from attractor.hf.config import AttractorConfig
 from attractor.kernels.cross_entropy import NOT_SCORED, linear_cross_entropy, soft_capped
 from attractor.models.config import ModelConfig
@@ -145,14 +145,21 @@ class AttractorPreTrainedModel(PreTrainedModel):
             real = attention_mask.bool() if bool((position_ids.diff() != 1).any()) else None
         return *self.model.hidden(tokens, None if cache is None else cache.held, real, position_ids), real
 
-    def _cache(self, given: Any, use_cache: bool | None) -> AttractorCache | None:
+    def _cache(self, past_key_values: Any, cache: Any, use_cache: bool | None) -> AttractorCache | None:
+        """Return the cache to fill, which may be given under either of its names."""
+        if past_key_values is not None and cache is not None:
+            raise InputError(
+                "past_key_values and cache must not be given together, since they are two names of one argument; give "
+                f"{CACHE_NAME} alone, its name in the installed transformers"
+            )
+        given = cache if past_key_values is None else past_key_values
         if isinstance(given, AttractorCache) and given.config == self.model.config:
             return given
         if given is not None:
             kind = "one of another model" if isinstance(given, AttractorCache) else type(given).__name__
             raise InputError(
-                f"past_key_values must be a cache of this model, got {kind}, which the model would not "
-                "fill; give AttractorCache(model.model), or leave it out and go on with what the model returns"
+                f"{CACHE_NAME} must be a cache of this model, got {kind}, which the model would not fill; "
+                "give AttractorCache(model.model), or leave it out and go on with what the model returns"
             )
         return AttractorCache(self.model) if use_cache else None
 
@@ -214,16 +221,17 @@ class AttractorModel(AttractorPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        cache: AttractorCache | None = None,
         **repetitions: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """Return the hidden states after the last norm, multiplied by `logit_scale`.
 
         The arguments are those of `AttractorForCausalLM`."""
         refuse_unknown(repetitions, position_ids)
-        cache = self._cache(past_key_values, use_cache)
+        cache = self._cache(past_key_values, cache, use_cache)
         with self.observed(output_hidden_states, output_attentions) as seen:
             hidden, *_ = self.encode(input_ids, inputs_embeds, attention_mask, position_ids, cache)
-        out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, **seen.fields(hidden))
+        out = BaseModelOutputWithPast(last_hidden_state=hidden, **seen.fields(hidden) | {CACHE_NAME: cache})
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
 
@@ -263,6 +271,7 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        cache: AttractorCache | None = None,
         **repetitions: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Predict the next tokens.
@@ -271,12 +280,13 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         position_ids: B T. Without a mask or a cache, positions that start anew in a row start another sequence.
         inputs_embeds: B T D, in place of tokens, as the embedding gives them.
         token_type_ids: as some tokenizers give them; there are no embeddings of types, so they change nothing.
-        use_cache: None uses a cache only where `past_key_values` is given.
+        past_key_values, cache: the names of one argument before transformers 5.24 and since.
+        use_cache: None uses a cache only where one is given.
         skip_logits: None skips them in training with labels, where the loss is computed without storing all logits.
         repetitions: what collators and older versions of transformers give beside `position_ids` and the cache.
         """
         refuse_unknown(repetitions, position_ids)
-        cache = self._cache(past_key_values, use_cache)
+        cache = self._cache(past_key_values, cache, use_cache)
         with self.observed(output_hidden_states, output_attentions) as seen:
             hidden, aux_loss, _ = self.encode(input_ids, inputs_embeds, attention_mask, position_ids, cache)
         readout = self.model.readout
@@ -286,7 +296,7 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
         if not (self.training and labels is not None if skip_logits is None else skip_logits):
             logits = F.linear(kept_positions(hidden, logits_to_keep), readout)
             logits = soft_capped(logits, self.model.logit_softcap)
-        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **seen.fields(hidden))
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, **seen.fields(hidden) | {CACHE_NAME: cache})
         return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
 
     def _loss(self, hidden: Tensor, aux_loss: Tensor, labels: Tensor, n_items: Tensor | int | None) -> Tensor:
@@ -315,10 +325,10 @@ class AttractorForCausalLM(AttractorPreTrainedModel, GenerationMixin):
             )
         if isinstance(self.model, RecurrentModel):
             generation_config.use_cache = False  # every iteration would need a cache of its own
-        given = model_kwargs.get("past_key_values")
+        given = model_kwargs.get(CACHE_NAME)
         is_foreign = isinstance(given, HuggingFaceCache) and not isinstance(given, AttractorCache)
         if generation_config.use_cache and (given is None or (is_foreign and given.get_seq_length() == 0)):
-            model_kwargs["past_key_values"] = AttractorCache(self.model)
+            model_kwargs[CACHE_NAME] = AttractorCache(self.model)
 
 
 # The Trainer's label smoothing shifts the labels of classes in this table alone. Other models would learn to copy.
@@ -372,7 +382,7 @@ def real_positions(tokens: Tensor, attention_mask: Tensor | None, n_cached: int 
         raise InputError(
             f"attention_mask must be B S with 0 at padding, for all positions so far, got "
             f"{tuple(attention_mask.shape)} for {n_cached} cached positions and tokens of shape {tuple(tokens.shape)}; "
-            "give what the tokenizer gives, and past_key_values as the model returned it"
+            f"give what the tokenizer gives, and {CACHE_NAME} as the model returned it"
         )
     real = attention_mask[:, -tokens.shape[1] :].bool()
     # A compiler or exporter cannot look at values, so it always has the mask.

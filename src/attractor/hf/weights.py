@@ -19,7 +19,6 @@ once r = H / n_kv_heads > 1 heads share a key head. Query sub-heads 2i and 2i + 
                        and (2i + 1) // r, which are one and the same for even r; the value head is i // r
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -108,9 +107,6 @@ def import_attention(layer: Attention, state_dict: Weights, layout: str, prefix:
 
 def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = "") -> dict[str, Tensor]:
     """Return the weights in `state_dict` under the names of the layer's parameters."""
-    if layout == "unilm-diff":
-        layout = "unilm-diff-flash"
-        warnings.warn("layout 'unilm-diff' is now called 'unilm-diff-flash'", DeprecationWarning, stacklevel=3)
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     # Some models store the frequencies of RoPE, which are no weights.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attractor.console_table import console_table
 from attractor.measuring.record import END
-from attractor.report.table import UNKNOWN
+from attractor.verdict.words import UNKNOWN
 
 COLUMNS = {
     "entropy_after_first": "entropy",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attractor.claims.verdicts import Verdict
+from attractor.claims.verdicts import ClaimVerdict
 from attractor.errors import InputError, LeftOutWarning
 from attractor.papers import CLAIMS
 from attractor.papers.claim import Claim
@@ -30,8 +30,8 @@ RULES = "rules.json"
 @dataclass(frozen=True)
 class Entry:
     claim: Claim
-    verdict: Verdict
-    others: tuple[Verdict, ...] = ()  # of other scales, the larger first
+    verdict: ClaimVerdict
+    others: tuple[ClaimVerdict, ...] = ()  # of other scales, the larger first
     rule_since: str = ""  # the time at which the rule, as it stands, was written down
     rule_is_younger: bool = False  # than the runs that it judges
 
@@ -91,7 +91,7 @@ def renewed_rule_dates(known: RuleDates, now: str, claims: Sequence[Claim] = CLA
 
 def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
     if claim.rule is None:
-        return Entry(claim, Verdict("not run", "no study of ours asks this yet"))
+        return Entry(claim, ClaimVerdict("not run", "no study of ours asks this yet"))
     by_scale = _by_scale(claim, records)
     verdicts = [claim.rule.judge(by_scale[scale]) for scale in SCALES if scale in by_scale]
     judged = [verdict for verdict in verdicts if verdict.status != "not run"]
@@ -99,7 +99,7 @@ def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
     if judged:
         return Entry(claim, judged[0], tuple(judged[1:]))
     study = f"studies/{claim.study}.py has no stored runs" if claim.study else "no study of ours asks this yet"
-    return Entry(claim, verdicts[0] if verdicts else Verdict("not run", study))
+    return Entry(claim, verdicts[0] if verdicts else ClaimVerdict("not run", study))
 
 
 def _by_scale(claim: Claim, records: Sequence[StudyRecord]) -> dict[str, StudyRecord]:

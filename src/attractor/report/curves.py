@@ -9,7 +9,7 @@ from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import Outcome
 from attractor.verdict.intervals import mean_interval
 
-Point = tuple[int, float, float, float]  # place, mean, and the ends of the band
+Point = tuple[float, float, float, float]  # place, mean, and the ends of the band
 Curves = dict[str, list[Point]]  # by row
 Clouds = dict[str, list[tuple[float, float]]]  # by row: two numbers of each measurement of each seed
 PATHS = {"fast path": "fast_entropy", "slow path": "slow_entropy"}

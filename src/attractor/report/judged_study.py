@@ -30,6 +30,7 @@ from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.t_tests import Difference, paired_t_test
+from attractor.verdict.words import signed
 
 LEVEL = 0.95
 # Fields that determine the validation batches, which are as large as a micro-batch.
@@ -503,9 +504,6 @@ class JudgedStudy:
         return max((count for count in counts if count), default=None)
 
 
-Judged = JudgedStudy  # deprecated name
-
-
 def _part(difference: JudgedDifference, place: str) -> VerdictPart:
     interval = difference.shown
     if interval is None or not math.isfinite(interval.mean):
@@ -528,32 +526,3 @@ def with_pairs(interval: Interval, unit: str) -> str:
 
 def _counted(tokens: Sequence[int]) -> str:
     return " and ".join(map(with_prefix, tokens))
-
-
-def signed(interval: Interval, unit: str = "", named: bool = True) -> str:
-    """Write a difference with its bounds as `-0.085 [-0.158, -0.013] nats`, to two digits of its half width.
-
-    `named` is False where a heading names the unit.
-    """
-    parts = [with_sign(interval.mean, interval, unit), bounds(interval, unit), unit if named else ""]
-    return " ".join(filter(None, parts))
-
-
-def bounds(interval: Interval, unit: str) -> str:
-    """Write the ends of an interval as `[-0.158, -0.013]`; nothing where there is no interval."""
-    if interval.low is None or interval.high is None:
-        return ""
-    return f"[{with_sign(interval.low, interval, unit)}, {with_sign(interval.high, interval, unit)}]"
-
-
-def with_sign(value: float, interval: Interval, unit: str) -> str:
-    """Write a place of an interval with its sign and the interval's digits; a factor has no sign."""
-    sign = "" if unit == "x" else "+"
-    size = max(abs(end) for end in (interval.mean, interval.low, interval.high) if end is not None)
-    if 0 < size < 1e-5 or abs(value) >= 1e9:  # no digit would be seen, or too many
-        return f"{value:{sign}.2g}"
-    return f"{value:{sign},.{interval.decimals}f}"
-
-
-def shown_p(p: float | None) -> str:
-    return "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")

@@ -6,41 +6,15 @@ named for row, column and quantity, with an ending such as Sd, N, Difference, Di
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterator
 
 from attractor.numerals import with_prefix
-from attractor.report.judged_study import JudgedStudy, shown_p, with_sign
+from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_table import StudyTable, TableCell, digits_of, published, shown, tables
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
+from attractor.verdict.words import latex_escaped, latex_number, latex_table, shown_p, with_sign
 
-ESCAPES = {
-    **{sign: f"\\{sign}" for sign in "{}&%$#_"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "*": r"$^{*}$",
-    "±": r"$\pm$",
-    "×": r"$\times$",  # noqa: RUF001
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "–": "--",  # noqa: RUF001
-    "·": r"$\cdot$",
-    "√": r"$\surd$",
-    **{sign: f"$^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)},
-    **{sign: f"$_{{{plain}}}$" for sign, plain in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)},
-}
-for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ":
-    name = unicodedata.name(letter).split()[-1].replace("LAMDA", "LAMBDA")  # Unicode's name of it, and LaTeX's
-    ESCAPES[letter] = f"$\\{name.lower() if letter.islower() else name.capitalize()}$"
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-
-
-def escaped(text: str) -> str:
-    return "".join(ESCAPES.get(sign, sign) for sign in text)
 
 
 def in_latex(judged: JudgedStudy) -> str:
@@ -51,22 +25,14 @@ def in_latex(judged: JudgedStudy) -> str:
 
 
 def table_in_latex(table: StudyTable, label: str) -> str:
-    n_numbers = len(table.headings) - table.n_texts
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\small",
-        rf"\caption{{{escaped(table.title)}. {escaped(' '.join(table.caption))}}}",
-        rf"\label{{{re.sub('[^A-Za-z0-9:-]', '-', label)}}}",
-        rf"\begin{{tabular}}{{{'l' * table.n_texts}{'r' * n_numbers}}}",
-        r"\toprule",
-        _line([escaped(heading) for heading in table.headings]),
-        r"\midrule",
-        *(_line([_entry(entry) for entry in row]) for row in table.rows),
-    ]
-    if table.footer:
-        lines += [r"\midrule", *(_line([_entry(entry) for entry in row]) for row in table.footer)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    return latex_table(
+        f"{latex_escaped(table.title)}. {latex_escaped(' '.join(table.caption))}",
+        re.sub("[^A-Za-z0-9:-]", "-", label),
+        [latex_escaped(heading) for heading in table.headings],
+        [[_entry(entry) for entry in row] for row in table.rows],
+        table.n_texts,
+        [[_entry(entry) for entry in row] for row in table.footer],
+    )
 
 
 def numbers(judged: JudgedStudy) -> str:
@@ -156,16 +122,10 @@ def _plain(number: str) -> str:
 
 
 def _entry(entry: TableCell) -> str:
-    text = escaped(entry.text)
+    text = latex_escaped(entry.text)
     if entry.value is not None:  # not a label that looks like a number
-        text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
-        text = re.sub(r"([\d.]+)e([+-]\d+)", lambda match: rf"{match[1]}$\times10^{{{int(match[2])}}}$", text)
+        text = latex_number(text)
     if not entry.bold:
         return text
     number, separator, rest = text.partition(" ")
     return rf"\textbf{{{number}}}{separator}{rest}"
-
-
-def _line(cells: list[str]) -> str:
-    line = " & ".join(cells) + r" \\"
-    return "{}" + line if line.startswith("[") else line  # the end of the line before would take it for its argument

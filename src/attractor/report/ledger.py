@@ -8,14 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attractor.claims.verdicts import Verdict
+from attractor.claims.verdicts import ClaimVerdict
 from attractor.console_table import console_table
 from attractor.files import write_text
 from attractor.numerals import with_prefix
 from attractor.papers import PAPERS
 from attractor.papers.ledger import SCALES, Entry
-from attractor.report.table import UNKNOWN, in_markdown
+from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
+from attractor.verdict.words import UNKNOWN
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")
 BRIEF = 160  # characters of the reason in the table of the page
@@ -64,7 +65,7 @@ def cells(entry: Entry) -> list[str]:
     return [claim.id, claim.statement, claim.published, *(text or UNKNOWN for text in figures), status + scale]
 
 
-def size(verdict: Verdict) -> str:
+def size(verdict: ClaimVerdict) -> str:
     """Return the number of parameters, or a range where columns have models of several sizes."""
     if verdict.size is None or verdict.status == "not run":
         return ""
@@ -82,7 +83,7 @@ def reason(entry: Entry) -> str:
     return "; ".join([_because(entry.verdict), *(f"otherwise {_because(other)}" for other in entry.others)])
 
 
-def _because(verdict: Verdict) -> str:
+def _because(verdict: ClaimVerdict) -> str:
     where = ", ".join(filter(None, (verdict.scale, verdict.corpus)))
     return f"{verdict.status}{f' ({where})' if where else ''}: {verdict.reason}"
 

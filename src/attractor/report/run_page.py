@@ -16,7 +16,7 @@ from attractor.files import write_text
 from attractor.numerals import in_bytes, in_time
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
 from attractor.report.charts import is_wide
-from attractor.report.page import fill, show, verbatim
+from attractor.report.page import POLICY, fill, show, verbatim
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import stored_loss_unit
@@ -45,7 +45,6 @@ MARKS = {"loss_spikes": ("loss spike", "v"), "skipped_steps": ("skipped step", "
 MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped steps were
 FROM_ZERO = ("lr", "tokens_per_second")
 ABOVE = ("step", "steps", "tokens", "n_parameters", "threads", *MARKS)  # numbers that stand elsewhere on the page
-POLICY = Markup("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
 MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that are listed
 
 

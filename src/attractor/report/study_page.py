@@ -23,10 +23,10 @@ from attractor.report.judged_study import JudgedStudy
 from attractor.report.page import fill, policy, show, verbatim
 from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
-from attractor.report.table import UNKNOWN
 from attractor.runs.configuration import Presets, config_differences, dotted_fields, named
 from attractor.runs.quantity import MEAN
 from attractor.runs.study_record import BUDGETS
+from attractor.verdict.words import UNKNOWN
 
 Place = tuple[str, str]  # a row and a column
 NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run that are no settings of the study

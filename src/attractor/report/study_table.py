@@ -17,15 +17,12 @@ from attractor.report.judged_study import (
     JudgedDifference,
     JudgedStudy,
     Spread,
-    bounds,
-    shown_p,
-    signed,
-    with_sign,
 )
-from attractor.report.table import UNKNOWN, InConsole, escaped_for_markdown, in_markdown
+from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
 from attractor.verdict.intervals import decimals
+from attractor.verdict.words import UNKNOWN, bounds, shown_p, signed, with_sign
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 NOT_RUN = "not run"

@@ -13,7 +13,6 @@ from attractor.console_table import console_table
 
 NARROW = 12  # letters; a narrower column is not legible
 GAP = 2  # spaces between columns
-UNKNOWN = "–"  # noqa: RUF001  (an en dash is the sign for "none" in a table)
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class InConsole:
         while numbers:
             ends = accumulate(column.width for column in numbers)
             n_fitting = max(1, sum(end <= room for end in ends))
-            yield _in_console([*labels, *numbers[:n_fitting]])
+            yield _in_console(labels, numbers[:n_fitting])
             numbers = numbers[n_fitting:]
 
 
@@ -45,10 +44,12 @@ class _Column:
         self.width = GAP + max(widest, *map(len, lines), 0)
 
 
-def _in_console(columns: Sequence[_Column]) -> Table:
-    table = console_table([column.heading for column in columns], padding=(0, 1, 0, 0))
-    for numbers in table.columns[1:]:
-        numbers.no_wrap = True
+def _in_console(labels: Sequence[_Column], numbers: Sequence[_Column]) -> Table:
+    columns = [*labels, *numbers]
+    left = [column.heading for column in labels]
+    table = console_table([column.heading for column in columns], left, padding=(0, 1, 0, 0))
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     return table

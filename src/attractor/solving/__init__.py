@@ -1,7 +1,6 @@
 """Solve boards with a recurrent model, for any number of iterations, with one answer or many votes."""
 
 from attractor.solving.local_exponents import local_exponents
-from attractor.solving.solve import Answer as Answer
 from attractor.solving.solve import Answers, Trajectory, solve
 from attractor.solving.test_time_accuracy import Point, accuracy_over_time
 from attractor.solving.voting import Votes, cast_votes

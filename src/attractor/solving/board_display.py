@@ -9,10 +9,8 @@ from rich.text import Text
 
 from attractor.solving.solve import Trajectory
 from attractor.solving.trajectory_figure import chosen_times
-from attractor.tasks.sudoku import Answer as ExactAnswer
 from attractor.tasks.sudoku import conflicts, n_broken_units, show
-from attractor.tasks.sudoku.board import is_solved
-from attractor.tasks.sudoku.formats import SYMBOLS
+from attractor.tasks.sudoku.board import FILLED, SYMBOLS, is_solved
 
 SECONDS = 4.0  # at most, for all frames
 SECONDS_OF_A_FRAME = 0.15  # at most
@@ -37,19 +35,15 @@ def numbers_at(trajectory: Trajectory, t: int) -> str:
     return f"iteration {t}: energy {trajectory.energies[t, 0]:,.1f}{changing}, {violated}"
 
 
-def verdict(grid: np.ndarray, board: np.ndarray, solution: ExactAnswer) -> str:
-    """Say whether the answer is right, and otherwise how far it is from the solution that the search found."""
+def verdict(grid: np.ndarray, board: np.ndarray, solution: np.ndarray) -> str:
+    """Say whether the answer is the solution of the board, and otherwise how far it is from it."""
     grid = grid.astype(np.int64)
-    several = solution.note is not None
     if is_solved(grid[None])[0]:
-        if solution.is_undecided:
-            return "right: a solution, and perhaps not the only one"
-        return f"right: {'one of several solutions' if several else 'the only solution'}"
-    n_blanks, n_wrong = np.count_nonzero(board == 0), np.count_nonzero(grid != solution.solution)
-    differing = "" if several else f"{n_wrong} of {_counted(n_blanks, 'blank')} differ from the solution, "
+        return "right: the only solution"
+    n_blanks, n_wrong = np.count_nonzero(board == 0), np.count_nonzero(grid != solution)
+    differing = f"{n_wrong} of {_counted(n_blanks, 'blank')} differ from the solution"
     left = f", {_counted((grid == 0).sum(), 'blank')} left" if (grid == 0).any() else ""
-    more = f"; this puzzle {'may have' if solution.is_undecided else 'has'} several solutions" if several else ""
-    return f"wrong: {differing}{_counted(n_broken_units(grid[None])[0], 'unit')} violated{left}{more}"
+    return f"wrong: {differing}, {_counted(n_broken_units(grid[None])[0], 'unit')} violated{left}"
 
 
 def styled(grid: np.ndarray, board: np.ndarray) -> Text:
@@ -60,7 +54,7 @@ def styled(grid: np.ndarray, board: np.ndarray) -> Text:
         cell += sign in SYMBOLS
         is_cell = sign in SYMBOLS
         style = "bold" if given[cell] else "red" if wrong[cell] else "cyan"
-        text.append(" " if sign == "'" else sign, style if is_cell else "dim")
+        text.append(" " if sign == FILLED else sign, style if is_cell else "dim")
     return text
 
 

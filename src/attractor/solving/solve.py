@@ -74,7 +74,6 @@ def solve(
     return Answers(trajectory.grids[-1], energies, winners, trajectory)
 
 
-Answer = Answers  # the deprecated name, kept for one version
 _FIELDS = ("grids", "confidences", "energies")
 
 

@@ -12,8 +12,7 @@ from attractor.errors import InputError
 from attractor.report.canvas import GREY, INK, PALETTE, as_file, blank, framed
 from attractor.solving.solve import Trajectory
 from attractor.tasks.sudoku import conflicts
-from attractor.tasks.sudoku.board import BOXES
-from attractor.tasks.sudoku.formats import SYMBOLS
+from attractor.tasks.sudoku.board import BOXES, SYMBOLS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,6 @@ are done. The plan is written before the first run, and no result changes it: th
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from attractor.train.hardware import resolve_device
 DEFAULT_RIVALS = ("coupled-euler", "differential")
 PILOT_FILE = "pilot.json"
 MAX_EPOCHS = 4.0  # of training: with more epochs, a pilot measures how well mechanisms memorise
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Launch = Callable[[Sequence[Job], WatchJobs], dict[str, str]]
 Say = Callable[[str], None]
@@ -88,13 +86,6 @@ class PilotRequest:
             "data": task.fingerprint,
             "ladder": config_hash(ladder),
         }
-
-
-def seconds_of(text: str) -> float:
-    """Convert a time such as `90s`, `10m`, `2h` or `1h30m` to seconds."""
-    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
-        raise InputError(f"budget must be a time with its unit, got '{text}'; give 90s, 10m or 2h")
-    return sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)([smh])", text))
 
 
 def advise(options: PilotRequest, runtime: Runtime, console: Console) -> Advice:

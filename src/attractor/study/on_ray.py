@@ -42,6 +42,7 @@ from attractor.study.launch import (
 from attractor.study.parcel import pack, pack_progress, unpack
 from attractor.train.config import Runtime
 from attractor.train.interrupt import StopRequest
+from attractor.train.process import safe_path
 
 PROGRESS_SECONDS = 5.0
 PROGRESS_RATE = 1e5  # bytes a second that a run may send of its progress, so that long metrics are sent less often
@@ -88,7 +89,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     """Connect to Ray while the block lasts. An existing connection is used, and kept."""
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     with ExitStack() as stack:
-        stack.enter_context(_environment())
+        stack.enter_context(safe_path())  # it also takes back the variables that are set for Ray below
         ray = _imported()
         if ray.is_initialized():
             _refuse_open(ray.get_runtime_context().gcs_address, cluster)
@@ -97,6 +98,9 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         if threading.current_thread() is threading.main_thread():  # Ray replaces the handler of SIGTERM
             stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        # Ray makes its workers import from the current folder before all others, unless the job is one of its client.
+        # A notebook, which imports from that folder itself, needs this; others may be in a folder of a stranger's data.
+        options["job_config"] = ray.job_config.JobConfig(_client_job="" not in sys.path)
         if address is None:
             options |= {"address": "local", "num_cpus": available_cores(), "include_dashboard": False}
             # A private folder, and not in TMPDIR, since paths of sockets must be short.
@@ -130,18 +134,6 @@ def _imported() -> Any:
     except ImportError as error:
         raise not_installed("ray", "ray") from error
     return ray
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """Restore the environment at the end, after variables were set for Ray and its processes."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _stay_on_loopback() -> None:

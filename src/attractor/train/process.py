@@ -6,6 +6,9 @@ and count as its own memory.
 
 A signal that is sent to all processes of a job must not end the server: without it, the parent would no longer learn
 when its processes end. So the server blocks signals, and each fresh process unblocks them.
+
+Python looks for the modules of a program that it starts with -c in the current folder first. The folder may hold data
+of a stranger, so the server is started without it.
 """
 
 import multiprocessing
@@ -13,7 +16,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
@@ -25,6 +29,22 @@ PARENT_SECONDS = 0.5  # between looks at a parent that has no pipe to this proce
 NEEDED = ["attractor.train.loop", "torch._dynamo"]
 
 
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current folder off the module path of each Python that is started in this block, and by those in turn.
+
+    Environment variables that are set in the block do not outlast it.
+    """
+    before = dict(os.environ)
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def fresh_processes() -> ForkServerContext:
     """Start the server, if it is not running yet, and return the context that forks processes from it."""
     context = multiprocessing.get_context("forkserver")
@@ -33,7 +53,8 @@ def fresh_processes() -> ForkServerContext:
     try:
         for start in (resource_tracker.ensure_running, forkserver.ensure_running):
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # each time: starting the tracker unblocks some
-            start()
+            with safe_path():
+                start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context

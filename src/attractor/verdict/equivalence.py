@@ -55,9 +55,6 @@ def welch_equivalence(
     return _tested(welch_estimate(summary(of), summary(against)), margin, level)
 
 
-welch_equivalence_from_summary = welch_equivalence  # the deprecated name, kept for one version
-
-
 def _tested(estimate: Estimate, margin: float, level: float) -> Equivalence:
     if not 0 < margin < math.inf:
         raise InputError(f"margin must be a number above zero: {margin}; name the smallest difference that matters")

@@ -15,15 +15,20 @@ from attractor.errors import InputError
 Key = TypeVar("Key")
 
 
-def holm(p_values: Mapping[Key, float | None]) -> dict[Key, float | None]:
-    """Return adjusted p values, to be compared with the level itself. A missing p value (None) is not counted."""
+def holm(p_values: Mapping[Key, float | None], n_tests: int = 0) -> dict[Key, float | None]:
+    """Return adjusted p values, to be compared with the level itself. A missing p value (None) is not counted.
+
+    `n_tests` counts tests whose p values are not here, too, such as those of ideas that were tried and not kept: if it
+    is larger than the number of p values, it is m, as if the missing ones were all 1.
+    """
     known = {key: p for key, p in p_values.items() if p is not None}
     wrong = next((key for key, p in known.items() if not 0 <= p <= 1), None)
     if wrong is not None:
         raise InputError(f"a p value lies between 0 and 1: that of '{wrong}' is {known[wrong]}; give None if unknown")
     adjusted: dict[Key, float] = {}
     largest = 0.0
+    m = max(len(known), n_tests)
     for rank, key in enumerate(sorted(known, key=lambda key: known[key])):
-        largest = max(largest, min(1.0, (len(known) - rank) * known[key]))  # (1)
+        largest = max(largest, min(1.0, (m - rank) * known[key]))  # (1)
         adjusted[key] = largest
     return {key: adjusted.get(key) for key in p_values}

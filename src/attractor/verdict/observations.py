@@ -14,7 +14,7 @@ Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Run:
+class ObservedRun:
     """The number of one run. `seconds` and `tokens` are those of the whole run, and `date` is when it ended."""
 
     value: float
@@ -34,7 +34,7 @@ class Observations:
     """The runs of each row by seed, in the order of the rows. `seeded` is False where the data name no seeds: then the
     keys only count the runs of a row, and runs of two rows with equal keys have nothing in common."""
 
-    rows: Mapping[str, Mapping[Seed, Run]]
+    rows: Mapping[str, Mapping[Seed, ObservedRun]]
     value: str = "value"  # what the numbers are, as the column of a table is called
     seeded: bool = True
     notes: tuple[str, ...] = field(default=())  # what was guessed or left out when the numbers were read
@@ -42,5 +42,5 @@ class Observations:
     def values(self, row: str) -> dict[Seed, float]:
         return {seed: run.value for seed, run in self.rows[row].items()}
 
-    def __iter__(self) -> Iterator[tuple[str, Mapping[Seed, Run]]]:
+    def __iter__(self) -> Iterator[tuple[str, Mapping[Seed, ObservedRun]]]:
         return iter(self.rows.items())

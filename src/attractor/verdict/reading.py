@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require
-from attractor.tables import Table, number, shown, stack
-from attractor.verdict.formats import EVENTS, Source, compiled, is_pattern, read_source
-from attractor.verdict.observations import Curve, Observations, Run, Seed
+from attractor.tables import Table, as_cell, number, shown, stack
+from attractor.verdict.formats import EVENTS, ReadFile, compiled, is_pattern, read_file
+from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
 from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
 
 WORDS = {  # names of columns as `_plain` writes them, of which the first that occurs is taken, and words in them
@@ -68,28 +68,45 @@ def read_observations(
     `row`, `seed`, `value` and `step` name columns. A regular expression with one group in their place is applied to the
     path of each file (`row`, `seed`) or to each line of a log (`value`, `step`).
     """
+    notes: list[str] = []
     collects = gc.isenabled()
     gc.disable()  # the search for circular references, which nothing here makes, doubles the time of a large table
     try:
-        return _read_observations([Path(path) for path in paths], row, seed, value, step)
+        files = _read_files(_files([Path(path) for path in paths], notes), value, step, notes)
+        return _observations(files, notes, row, seed, value, step)
     finally:
         if collects:
             gc.enable()
 
 
-def _read_observations(
-    paths: Sequence[Path], row: str | None, seed: str | None, value: str | None, step: str | None
+def observations_of_columns(
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    row: str | None = None,
+    seed: str | None = None,
+    value: str | None = None,
+    step: str | None = None,
 ) -> Observations:
-    notes: list[str] = []
-    sources = _sources(_files(paths, notes), value, step, notes)
-    table = stack([source.table for source in sources])
+    """Return what columns of equal length hold, by row and seed, as a file of these columns would be read."""
+    lengths = {len(cells) for cells in columns.values()} or {0}
+    require(len(lengths) == 1, "columns", "equally long", sorted(lengths), "fill them with None")
+    place = Path("the table")
+    table = Table({name: list(map(as_cell, cells)) for name, cells in columns.items()}, ((place, lengths.pop()),))
+    require(len(table) > 0, "data", "a table with rows", "an empty one", "give one line for each run")
+    return _observations([ReadFile(place, "table", table, one_run=False)], [], row, seed, value, step)
+
+
+def _observations(
+    files: Sequence[ReadFile], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
+) -> Observations:
+    table = stack([file.table for file in files])
     value_column = _value_column(table, value, {row, seed, step})
     in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
     step_column = _column(table, "step", None if in_lines else step, but=value_column)
-    names, seeds, guesses = _names_and_seeds(sources, table, row, seed, value_column)
+    names, seeds, guesses = _names_and_seeds(files, table, row, seed, value_column)
     guesses += [f"value: {shown(value_column)}"] + ([f"step: {shown(step_column)}"] if step_column else [])
     notes.append(", ".join(guesses))
-    lines = _Lines.of(table, value_column, step_column, sources)
+    lines = _Lines.of(table, value_column, step_column, files)
     if lines.n_failed:
         notes.append(
             f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
@@ -98,7 +115,7 @@ def _read_observations(
     grouped: dict[tuple[str, Any], list[int]] = {}
     for n, key in enumerate(zip(names, keys, strict=True)):
         grouped.setdefault(key, []).append(n)
-    rows: dict[str, dict[Seed, Run]] = {}
+    rows: dict[str, dict[Seed, ObservedRun]] = {}
     for (name, key), of_run in grouped.items():
         runs = rows.setdefault(name, {})
         runs[key if seeds else len(runs)] = lines.run(name, key if seeds else None, of_run)
@@ -136,34 +153,36 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: re.sub(r"\d+", lambda digits: digits[0].zfill(20), str(path)))
 
 
-def _sources(files: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]) -> list[Source]:
+def _read_files(
+    paths: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]
+) -> list[ReadFile]:
     """Read the files. Beside logs that have values, a log without any is a run that failed."""
-    read = [(path, named, read_source(path, value, step)) for path, named in files]
-    sources = [source for *_, source in read if source is not None]
-    if not sources:
-        path = files[0][0]
-        require(
-            path.stat().st_size > 0, "input", "a table or a log", str(path), "it is empty; give one that was written"
-        )
+    attempts = [(path, named, read_file(path, value, step)) for path, named in paths]
+    first = next((file for *_, file in attempts if file is not None), None)
+    if first is None:
+        path = paths[0][0]
+        require(path.stat().st_size > 0, "input", "a table or a log", str(path), "it is empty; give one with content")
         require(
             value is None, "value", f"in a line of '{path}'", value, "give what stands there, its number in a group"
         )
         how = "say how it writes the value, as by --value 'val_loss:([0-9.]+)'"
-        require(False, "input", "a table or the log of a known program", str(path), how)
-    for format in dict.fromkeys(source.format for source in sources):
-        alike = [source for source in sources if source.format == format]
-        notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
-    result = []
-    for path, named, source in read:
-        if source is None and (named or SEED.search(path.stem) or SEED.search(path.parent.name)):
-            failed = Table({next(iter(sources[0].table.columns)): [None]}, ((path, 1),))
-            source = Source(path, sources[0].format, failed, sources[0].one_run)
+        raise InputError(f"input must be a table or the log of a known program, got '{path}'; {how}")
+    files, n_passed_over = [], 0
+    for path, named, file in attempts:
+        if file is not None:
+            files.append(file)
+        elif first.one_run and (named or SEED.search(path.stem) or SEED.search(path.parent.name)):
+            failed = Table({next(iter(first.table.columns)): [None]}, ((path, 1),))
+            files.append(ReadFile(path, first.format, failed, one_run=True))
             notes.append(f"'{path}' has no value: its run counts as failed")
-        elif source is None:
-            notes.append(f"'{path}' is passed over: no reader recognises it")
-        if source is not None:
-            result.append(source)
-    return result
+        else:
+            n_passed_over += 1
+    for format in dict.fromkeys(file.format for file in files):
+        alike = [file for file in files if file.format == format]
+        notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
+    if n_passed_over:
+        notes.append(f"{n_passed_over} files are passed over, since no reader recognises them")
+    return files
 
 
 # Columns
@@ -182,9 +201,10 @@ def _column(table: Table, what: str, given: str | None = None, but: str = "", va
         require(is_column or is_pattern(given), what, "a column", given, f"the columns are {_listed(table.columns)}")
         return given if is_column else None
     plain = {_plain(name): name for name in reversed(table.columns) if name != but}
-    found = [plain[name] for name in COLUMNS[what] if name in plain]
-    found = [name for name in found if any(cell not in (None, "") for cell in table.columns[name])]
-    return next((name for name in found if varied and len(set(table.columns[name])) > 1), found[0] if found else None)
+    usual = [plain[name] for name in COLUMNS[what] if name in plain]
+    filled = [name for name in usual if any(cell not in (None, "") for cell in table.columns[name])]
+    varied_ones = [name for name in filled if varied and len(set(table.columns[name])) > 1]
+    return next(iter([*varied_ones, *filled]), None)
 
 
 def _value_column(table: Table, value: str | None, taken: set[str | None]) -> str:
@@ -233,19 +253,19 @@ def _value_name(column: str) -> str:
 
 
 def _names_and_seeds(
-    sources: Sequence[Source], table: Table, row: str | None, seed: str | None, value: str
+    files: Sequence[ReadFile], table: Table, row: str | None, seed: str | None, value: str
 ) -> tuple[list[str], list[Seed] | None, list[str]]:
     """Return row and seed of each line of the table, and in words where they were found. Seeds may be absent."""
     row_column = _column(table, "row", row, but=value, varied=True)
     seed_column = _column(table, "seed", seed, but=value)
-    in_paths = names_in_paths([source.path for source in sources])
+    in_paths = names_in_paths([file.path for file in files])
     if row_column is not None:
         names, guesses = _filled(table, row_column), [f"row: {shown(row_column)}"]
     else:
-        of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, sources)
-        names, guesses = _by_line(of_files, sources), ["row: from the names of the files"]
+        of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, files)
+        names, guesses = _by_line(of_files, files), ["row: from the names of the files"]
     if seed is not None and seed_column is None:
-        return names, _by_line(map(seed_of, _parts("seed", seed, sources)), sources), guesses
+        return names, _by_line(map(seed_of, _parts("seed", seed, files)), files), guesses
     if seed is None and row_column is not None and row is None:
         split = {name: split_name(name) for name in dict.fromkeys(names)}
         all_split = all(name and number is not None for name, number in split.values())
@@ -261,15 +281,15 @@ def _names_and_seeds(
         cells = _filled(table, seed_column)
         by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
         return names, [by_text[cell] for cell in cells], [*guesses, f"seed: {shown(seed_column)}"]
-    found = [number for _, number in in_paths if number is not None]
-    if len(found) == len(sources) and (row_column is None or len(sources) > 1):
-        return names, _by_line(found, sources), [*guesses, "seed: from the names of the files"]
+    of_paths = [number for _, number in in_paths if number is not None]
+    if len(of_paths) == len(files) and (row_column is None or len(files) > 1):
+        return names, _by_line(of_paths, files), [*guesses, "seed: from the names of the files"]
     return names, None, [*guesses, "no seeds"]
 
 
-def _by_line(of_files: Iterable[Any], sources: Sequence[Source]) -> list[Any]:
+def _by_line(of_files: Iterable[Any], files: Sequence[ReadFile]) -> list[Any]:
     """Repeat what holds for each file for each of its lines."""
-    return [item for item, source in zip(of_files, sources, strict=True) for _ in range(len(source.table))]
+    return [item for item, file in zip(of_files, files, strict=True) for _ in range(len(file.table))]
 
 
 def _filled(table: Table, column: str) -> list[str]:
@@ -280,8 +300,8 @@ def _filled(table: Table, column: str) -> list[str]:
     return texts  # type: ignore[return-value]
 
 
-def _parts(option: str, pattern: str, sources: Sequence[Source]) -> list[str]:
-    matches = [(source.path, compiled(option, pattern).search(source.path.as_posix())) for source in sources]
+def _parts(option: str, pattern: str, files: Sequence[ReadFile]) -> list[str]:
+    matches = [(file.path, compiled(option, pattern).search(file.path.as_posix())) for file in files]
     if other := next((path for path, match in matches if match is None), None):
         raise InputError(
             f"{option} must match the path of each file, and {shown(pattern)} is not in '{other}'; mend it"
@@ -305,31 +325,31 @@ class _Lines:
     in_order: bool  # the files are logs, in which the later of two values for one step counts
 
     @classmethod
-    def of(cls, table: Table, value: str, step: str | None, sources: Sequence[Source]) -> "_Lines":
-        found = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
+    def of(cls, table: Table, value: str, step: str | None, files: Sequence[ReadFile]) -> "_Lines":
+        guessed = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
         of_run: dict[str, Sequence[Any]] = {
-            what: table.numbers(found[what], strict=False) for what in found.keys() & COSTS
+            what: table.numbers(guessed[what], strict=False) for what in guessed.keys() & COSTS
         }
-        if "date" in found:
-            of_run["date"] = [date or "" for date in table.texts(found["date"])]
-        if "kept" in found:
-            of_run["kept"] = [KEPT.get(word.strip().lower()) if word else None for word in table.texts(found["kept"])]
-        states = table.texts(found["state"]) if "state" in found else []
+        if "date" in guessed:
+            of_run["date"] = [date or "" for date in table.texts(guessed["date"])]
+        if "kept" in guessed:
+            of_run["kept"] = [KEPT.get(word.strip().lower()) if word else None for word in table.texts(guessed["kept"])]
+        states = table.texts(guessed["state"]) if "state" in guessed else []
         failed = [n for n, state in enumerate(states) if state is not None and FAILED.fullmatch(state)]
         values = table.numbers(value)
         for n in failed:
             values[n] = math.nan
         return cls(
             table,
-            _by_line([run_path(source.path) for source in sources], sources),
+            _by_line([run_path(file.path) for file in files], files),
             values,
             [] if step is None else table.numbers(step),
             of_run,
             len(failed),
-            all(source.one_run for source in sources),
+            all(file.one_run for file in files),
         )
 
-    def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> Run:
+    def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
         curve: Curve = ()
         if len(lines) == 1:
@@ -342,7 +362,7 @@ class _Lines:
             what: next((cell for n in reversed(lines) if (cell := cells[n]) is not None), cells[lines[-1]])
             for what, cells in self.of_run.items()
         }
-        return Run(math.nan if value is None else value, curve, **last)
+        return ObservedRun(math.nan if value is None else value, curve, **last)
 
     def _curve(self, row: str, seed: Seed | None, measured: Sequence[tuple[int, float]]) -> Curve:
         name = shown(row) + ("" if seed is None else f" with seed {shown(seed)}")

@@ -21,6 +21,9 @@ hold at all looks together with probability 1 - alpha, whatever the rule by whic
 intervals without zero. "No relevant difference" is TOST under the same spending: the one-sided levels b_n solve (2) for
 one-sided p values, and the interval (3) of levels a_n = 2 b_n must lie within ± margin.
 
+A p value that counts the looks is F(min p_n / w_n), with the distribution F of the minimum in (2): the smallest alpha
+at which some look so far would decide.
+
 Why this method: tests that rest on a normal limit fail at n = 3 with unknown variance. Bonferroni's levels alone are
 valid, but with N = 8 they find a true difference of 1.2 standard deviations in 60% of cases, and these levels in 71%.
 A single test at N, which saves no runs, finds it in 83%. Weights that grow with the degrees of freedom spend little at
@@ -31,6 +34,7 @@ which errs less; differences that are not normal are as safe as the t test is fo
 import itertools
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -153,6 +157,16 @@ def _smallest_p_values(looks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
             np.minimum(one_sided, p / weight, out=one_sided)
             np.minimum(two_sided, 2 * np.minimum(p, 1 - p) / weight, out=two_sided)
     return np.sort(two_sided), np.sort(one_sided)
+
+
+def p_over_looks(p_values: Sequence[float], looks: tuple[int, ...], two_sided: bool = True) -> float:
+    """Return the p value that counts all looks, from those of the looks so far: the first of `looks`, in order."""
+    freedom = np.array(looks) - 1
+    least = float(np.min(np.array(p_values) * freedom.sum() / freedom[: len(p_values)]))
+    smallest = _smallest_p_values(looks)[0 if two_sided else 1]
+    below = (np.searchsorted(smallest, least, side="right") + 1) / N_PATHS
+    simulated = below + 3 * math.sqrt(below / N_PATHS)  # three standard deviations, as in c
+    return float(min(simulated, least, 1.0))  # at most Bonferroni's, which is `least` itself
 
 
 def _quantile(smallest: np.ndarray, alpha: float) -> float:

@@ -63,9 +63,6 @@ def spread_ratio(of: Values | Summary, against: Values | Summary, level: float =
     return SpreadRatio(ratio, interval, statistic, freedom, min(p, 1.0), not_shown)
 
 
-spread_ratio_from_summary = spread_ratio  # the deprecated name, kept for one version
-
-
 def brown_forsythe(of: Values, against: Values) -> SpreadTest:
     """Test for equal spread. Two values always lie equally far from their median, so each group needs three values."""
     groups = [as_array(of), as_array(against)]

@@ -50,9 +50,6 @@ def welch(of: Values | Summary, against: Values | Summary, level: float = 0.95) 
     return _tested(welch_estimate(summary(of), summary(against)), level)
 
 
-welch_from_summary = welch  # the deprecated name, kept for one version
-
-
 def welch_estimate(of: Summary, against: Summary) -> Estimate:
     value, n = of.mean - against.mean, of.n + against.n
     if of.standard_deviation is None or against.standard_deviation is None or min(of.n, against.n) == 1:

@@ -1,11 +1,10 @@
-"""Read GLUE's examples from the Hugging Face Hub, from a folder of files, or from a saved data set.
+"""Read GLUE's examples from the Hugging Face Hub, from the benchmark's tsv files, or from a saved data set.
 
-Files may be tsv, csv, jsonl, json or parquet. A saved data set is a folder that `save_to_disk` of the datasets library
-wrote. The benchmark's tsv files have no quoting, and CoLA's have no header. Malformed lines are counted, and a warning
-shows the first few; more than one in a hundred is an error.
+A saved data set is a folder that `save_to_disk` of the datasets library wrote. The tsv files have no quoting, and
+CoLA's have no header. Malformed lines are counted, and a warning shows the first few; more than one in a hundred is an
+error.
 """
 
-import json
 import math
 import re
 import warnings
@@ -18,7 +17,6 @@ import numpy as np
 from attractor.corpus.data_paths import expanded, searched_places
 from attractor.corpus.network import OFFLINE, reachable
 from attractor.corpus.optional_packages import require_package
-from attractor.corpus.readers import table_lines
 from attractor.corpus.records import FlawError
 from attractor.errors import InputError
 from attractor.tasks.glue.table import TABLE, GlueEntry, file_names
@@ -35,7 +33,7 @@ HIDDEN = -1
 Row = Mapping[str, Any] | FlawError
 
 
-class Table(NamedTuple):
+class GlueTable(NamedTuple):
     """A table with its rows and their places in `unit`s. A flaw stands in the place of a row that cannot be read."""
 
     name: str
@@ -119,7 +117,7 @@ def _label(entry: GlueEntry, value: Any) -> float:
 # --- a table --------------------------------------------------------------------------------------------------------
 
 
-def _column(table: Table, names: tuple[str, ...]) -> str:
+def _column(table: GlueTable, names: tuple[str, ...]) -> str:
     for name in names:
         if name in table.columns:
             return name
@@ -129,7 +127,7 @@ def _column(table: Table, names: tuple[str, ...]) -> str:
     )
 
 
-def _report(table: Table, flaws: list[str]) -> None:
+def _report(table: GlueTable, flaws: list[str]) -> None:
     if not flaws:
         return
     first = "; ".join(flaws[:N_SHOWN])
@@ -144,7 +142,7 @@ def _report(table: Table, flaws: list[str]) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
+def _from_folder(task: str, folder: Path, part: str) -> list[GlueTable]:
     """Read the task's files in this folder, or in its subfolder that is named after the task: `SST-2` or `sst2`."""
     if not folder.is_dir():
         raise InputError(
@@ -155,50 +153,28 @@ def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
     place = named[0] if named else folder
     if (place / "dataset_dict.json").is_file():
         return [_saved(place, part)]
-    names = "|".join(file_names(part))
-    known = [path for path in sorted(place.iterdir()) if path.suffix.lower() in READERS and path.is_file()]
-    files = [path for path in known if re.fullmatch(rf"({names})(-\d+-of-\d+)?", path.stem.lower())]
-    if not files:
-        there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
-        raise InputError(
-            f"glue_data must hold a file '{file_names(part)[0]}' ({', '.join(READERS)}) for '{task}', "
-            f"but '{place}' has {there}; add it"
-        )
-    if not _are_one_table(files):
-        there = ", ".join(path.name for path in files[:N_LISTED])
-        raise InputError(
-            f"'{place}' must hold one file, or all shards of one, for '{part}', but has {there}; remove all but one "
-            "file, or add the missing shards"
-        )
-    return [READERS[path.suffix.lower()](path, TABLE[task]) for path in files]
-
-
-def _are_one_table(files: list[Path]) -> bool:
-    """Whether these are a single file, or all shards of one."""
-    shard = re.fullmatch(r"(.+)-(\d+)-of-(\d+)", files[0].stem.lower())
-    if not shard or len(files) != int(shard[3]):
-        return not shard and len(files) == 1
-    wanted = {f"{shard[1]}-{i:0{len(shard[2])}}-of-{shard[3]}{files[0].suffix.lower()}" for i in range(len(files))}
-    return {path.name.lower() for path in files} == wanted
+    for name in file_names(part):
+        if (place / f"{name}.tsv").is_file():
+            return [_tsv(place / f"{name}.tsv", TABLE[task])]
+    there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
+    raise InputError(
+        f"glue_data must hold a file '{file_names(part)[-1]}.tsv' or a saved data set for '{task}', but '{place}' has "
+        f"{there}; add it"
+    )
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _tsv(path: Path, entry: GlueEntry) -> Table:
+def _tsv(path: Path, entry: GlueEntry) -> GlueTable:
     lines = [(number, line.split("\t")) for number, line in _lines(path)]
     header = lines[0][1] if lines else []
     if entry.headerless and not set(entry.texts[0]) & set(header):
         header = list(entry.headerless)
     else:
         lines = lines[1:]
-    return Table(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
-
-
-def _csv(path: Path, entry: GlueEntry) -> Table:
-    (_, header), *rows = [(line, cells) for line, _, cells in table_lines(path)] or [(0, [])]
-    return Table(str(path), "line", header, [(line, _row(header, cells)) for line, cells in rows])
+    return GlueTable(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
 
 
 def _row(header: Sequence[str], cells: Sequence[str] | FlawError) -> Row:
@@ -207,47 +183,6 @@ def _row(header: Sequence[str], cells: Sequence[str] | FlawError) -> Row:
     if len(cells) != len(header):
         return FlawError(f"{len(cells)} fields where there are {len(header)} columns")
     return dict(zip(header, cells, strict=True))
-
-
-def _jsonl(path: Path, entry: GlueEntry) -> Table:
-    return _objects(path, "line", [(number, _parsed(line)) for number, line in _lines(path)])
-
-
-def _json(path: Path, entry: GlueEntry) -> Table:
-    rows = _parsed(_read(path))
-    if not isinstance(rows, list):
-        raise InputError(f"'{path}' must be a JSON array of objects, but is not; write one object a line as .jsonl")
-    return _objects(path, "object", list(enumerate(rows, start=1)))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return FlawError("not JSON")
-
-
-def _objects(path: Path, unit: str, values: list[tuple[int, Any]]) -> Table:
-    """Return a table of JSON objects. The first object names the columns."""
-    flaw = FlawError("not a JSON object")
-    rows = [(number, value if isinstance(value, dict | FlawError) else flaw) for number, value in values]
-    columns = next((list(row) for _, row in rows if isinstance(row, dict)), [])
-    return Table(str(path), unit, columns, rows)
-
-
-def _parquet(path: Path, entry: GlueEntry) -> Table:
-    require_package("pyarrow")
-    import pyarrow.parquet
-
-    try:
-        rows = pyarrow.parquet.ParquetFile(path).read().to_pylist()
-    except (ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"'{path}' must be parquet, but cannot be read as such ({reason}); fetch it again") from error
-    return _objects(path, "row", list(enumerate(rows, start=1)))
-
-
-READERS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -266,7 +201,7 @@ def _read(path: Path) -> str:
 # --- the datasets library -------------------------------------------------------------------------------------------
 
 
-def _saved(folder: Path, part: str) -> Table:
+def _saved(folder: Path, part: str) -> GlueTable:
     datasets = require_package("datasets")
     try:
         splits = datasets.load_from_disk(str(folder))
@@ -283,7 +218,7 @@ def _saved(folder: Path, part: str) -> Table:
     )
 
 
-def _from_hub(task: str, part: str) -> list[Table]:
+def _from_hub(task: str, part: str) -> list[GlueTable]:
     """Read the task from the Hub, or from the library's cache where there is no network."""
     datasets = require_package("datasets")
     split = file_names(part)[0]
@@ -303,5 +238,5 @@ def _from_hub(task: str, part: str) -> list[Table]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def _split(name: str, dataset: Any) -> Table:
-    return Table(name, "row", dataset.column_names, list(enumerate(dataset.to_list(), start=1)))
+def _split(name: str, dataset: Any) -> GlueTable:
+    return GlueTable(name, "row", dataset.column_names, list(enumerate(dataset.to_list(), start=1)))

@@ -1,16 +1,15 @@
 """The nine tasks of GLUE: the names of their columns, labels and files, their metrics, and published recipes.
 
 Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", ICLR 2019. The
-first name of a column is that on the Hugging Face Hub. Further names are those of the benchmark's tsv files and of
-common copies.
+first name of a column is that on the Hugging Face Hub, and a second one that in the benchmark's tsv files.
 """
 
 from dataclasses import dataclass
 
-VALID = {"valid": ("validation", "dev", "valid")}
+VALID = {"valid": ("validation", "dev")}
 MATCHED = {
-    "matched": ("validation_matched", "dev_matched", "valid_matched"),
-    "mismatched": ("validation_mismatched", "dev_mismatched", "valid_mismatched"),
+    "matched": ("validation_matched", "dev_matched"),
+    "mismatched": ("validation_mismatched", "dev_mismatched"),
 }
 TRAIN = ("train",)
 
@@ -44,7 +43,7 @@ TABLE = {
         metrics=("matthews",),
         headerless=("source", "label", "mark", "sentence"),
     ),
-    "sst2": GlueEntry(texts=(("sentence", "content", "text"),), labels=("negative", "positive")),
+    "sst2": GlueEntry(texts=(("sentence",),), labels=("negative", "positive")),
     "mrpc": GlueEntry(
         texts=(("sentence1", "#1 String"), ("sentence2", "#2 String")),
         labels=("not_equivalent", "equivalent"),
@@ -71,7 +70,7 @@ TABLE = {
 
 
 def file_names(part: str) -> tuple[str, ...]:
-    """Return the possible file names of a part. The first is its name on the Hub."""
+    """Return the names of a part: first on the Hub, last among the benchmark's files."""
     return TRAIN if part == "train" else (VALID | MATCHED)[part]
 
 

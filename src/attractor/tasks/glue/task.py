@@ -18,7 +18,6 @@ from attractor.errors import require, unknown
 from attractor.tasks.epochs import Epochs
 from attractor.tasks.glue.metrics import METRICS
 from attractor.tasks.glue.reading import HUB, read_examples
-from attractor.tasks.glue.stdlib import STDLIB, stdlib_examples
 from attractor.tasks.glue.table import TABLE
 from attractor.tasks.task import Batch, TaskConfig, numbered_batches
 
@@ -30,7 +29,7 @@ class Glue(TaskConfig):
     kind = "glue"
 
     glue_task: str = "sst2"
-    glue_data: str = HUB  # or a folder, or "stdlib"
+    glue_data: str = HUB  # or a folder
     glue_tokenizer: str = "bytes"  # the pretrained model's: a name, or the path of a tokenizer.json
 
     def __post_init__(self) -> None:
@@ -51,10 +50,9 @@ class GlueTask:
         require(seq_len >= least, "seq_len", f"at least {least} for '{config.glue_task}'", seq_len, "give a longer one")
         self.seq_len = seq_len
         self.tokenizer = load_tokenizer(config.glue_tokenizer)
-        built_in = config.glue_data in (HUB, STDLIB)
-        data = config.glue_data if built_in else str(locate(config.glue_data).resolve())
+        data = config.glue_data if config.glue_data == HUB else str(locate(config.glue_data).resolve())
         self.parts = _load(config.glue_task, data, config.glue_tokenizer)
-        self.name = f"glue:{config.glue_task}" + (f" ({STDLIB})" if data == STDLIB else "")
+        self.name = f"glue:{config.glue_task}"
         self.demands = {"vocab_size": self.tokenizer.vocab_size, "n_classes": self.entry.n_classes}
         self.metric = self.entry.metrics[0]
         self.valid_sets = self.entry.valid_sets
@@ -149,7 +147,7 @@ def _load(task: str, data: str, tokenizer: str) -> dict[str, TokenizedSplit]:
 
 
 def _part(task: str, data: str, name: str, tokenizer: Tokenizer) -> TokenizedSplit:
-    examples = stdlib_examples(task, name) if data == STDLIB else read_examples(task, data, name)
+    examples = read_examples(task, data, name)
     encoded = tokenizer.encode_batch([text for texts in examples.texts for text in texts])
     ends = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])])
     n_texts = len(TABLE[task].texts)

@@ -13,6 +13,8 @@ from attractor.errors import InputError, require
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3), 16: (4, 4)}  # rows and columns of a box
 SIZES = tuple(BOXES)
+SYMBOLS = ".123456789ABCDEFG"
+FILLED = "'"  # follows a digit that is not a given
 FEWEST_KNOWN = {4: 4, 6: 8, 9: 17, 16: 55}  # givens of known boards; at size 16, fewer may be possible
 
 
@@ -61,3 +63,20 @@ def is_solved(grids: np.ndarray) -> np.ndarray:
     every = np.arange(1, size + 1)
     units = np.stack([grids, grids.swapaxes(1, 2), boxes], axis=1)
     return np.asarray((np.sort(units, axis=-1) == every).all(axis=(1, 2, 3)))
+
+
+def show(board: np.ndarray, givens: np.ndarray | None = None) -> str:
+    """Draw a board (size x size) with lines between boxes, dots for blanks, and a ' after digits that are no givens."""
+    cells = as_boards(np.asarray(board)[None])[0]
+    given = cells if givens is None else as_boards(np.asarray(givens)[None])[0]
+    if given.shape != cells.shape:
+        raise InputError(f"givens must have the shape of the board, {cells.shape}, got {given.shape}; give its puzzle")
+    height, width = BOXES[len(cells)]
+    drawn = [
+        [SYMBOLS[cell] + (FILLED if cell != of_givens else " ") for cell, of_givens in zip(*pair, strict=True)]
+        for pair in zip(cells, given, strict=True)
+    ]
+    rows = ["| ".join("".join(row[i : i + width]) for i in range(0, len(row), width)).rstrip() for row in drawn]
+    bands = ["\n".join(rows[i : i + height]) for i in range(0, len(rows), height)]
+    rule = "+".join(["-" * (2 * width)] + ["-" * (2 * width + 1)] * (len(cells) // width - 1))
+    return f"\n{rule}\n".join(bands)

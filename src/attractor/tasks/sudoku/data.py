@@ -1,4 +1,4 @@
-"""Boards for training, for validation, and out of distribution, separated by their canonical grids.
+"""Boards for training, for validation, and out of distribution, which share no solution up to symmetry.
 
 Boards with symmetric solutions are the same sudoku in disguise (`symmetry`), so no canonical grid of a validation set
 occurs in training. Sizes 4 and 6 have only 2 and 49 such grids. At these sizes no canonical puzzle of a validation set

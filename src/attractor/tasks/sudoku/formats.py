@@ -1,9 +1,8 @@
 """Read boards in public formats, as text or as arrays.
 
 Text has one board per line, with 0 or . for a blank and A to G for 10 to 16; # begins a comment. It may be CSV with a
-header that names the columns, CSV without a header (board, then solution), or boards alone. Arrays (.npy, or .npz with
-names) are n x size x size integers, or one-hot n x size x size x size, where a blank has no digit. Missing solutions
-are computed.
+header that names the columns, CSV without a header (board, then solution), or boards alone. Named arrays (.npz) are
+n x size x size integers. Missing solutions are computed.
 """
 
 import csv
@@ -22,13 +21,12 @@ import numpy as np
 
 from attractor.corpus.data_paths import expanded, locate, matching_files, searched_places
 from attractor.errors import InputError
-from attractor.tasks.sudoku.board import SIZES, as_boards, candidates, digits, is_solved
+from attractor.tasks.sudoku.board import SIZES, SYMBOLS, as_boards, candidates, digits, is_solved
 from attractor.tasks.sudoku.solver import unique_search
 
-PUZZLE_NAMES = ("puzzle", "puzzles", "quiz", "quizzes", "features", "question")
-SOLUTION_NAMES = ("solution", "solutions", "labels", "answer")
+PUZZLE_NAMES = ("puzzle", "puzzles", "quizzes", "question")
+SOLUTION_NAMES = ("solution", "solutions", "answer")
 N_SHOWN = 5
-SYMBOLS = ".123456789ABCDEFG"
 
 
 @dataclass(frozen=True)
@@ -64,18 +62,29 @@ def read(path: str | PathLike[str], unique: bool = True, max_malformed: float = 
     file = expanded(path)
     if not file.is_file():
         raise InputError(f"puzzles must be a file, but '{path}' is none; give its path")
-    if file.suffix in (".pt", ".pth"):
+    if file.suffix in (".pt", ".pth", ".npy"):
         raise InputError(
-            f"puzzles must be text, .npy or .npz, but '{file.name}' is a file of torch, which is not unpickled here; "
-            "convert it: numpy.savez('boards.npz', puzzles=torch.load(...).numpy(), solutions=torch.load(...).numpy())"
+            f"puzzles must be text or .npz, but '{file.name}' is neither; convert it: numpy.savez('boards.npz', "
+            "puzzles=..., solutions=...)"
         )
-    puzzles = _read_arrays(file) if file.suffix in (".npy", ".npz") else _read_text(file, max_malformed)
+    puzzles = _read_arrays(file) if file.suffix == ".npz" else _read_text(file, max_malformed)
     if not len(puzzles):
         raise InputError(f"puzzles must hold boards, but '{file.name}' has none; give one board a line")
     if not (puzzles.solutions > 0).any():
         return _solved(puzzles)
     _check_solutions(puzzles)
     return _solved(puzzles) if unique else puzzles
+
+
+def parse(cells: str) -> np.ndarray:
+    """Return the board (size x size) of cells in a row, with the symbols of a file."""
+    if not _is_board(cells):
+        lengths = ", ".join(str(size * size) for size in SIZES)
+        raise InputError(
+            f"puzzle must be its cells in a row ({lengths} digits, 0 or . for a blank) or a file that is there, got "
+            f"'{cells[:100]}'; check the {'path' if '/' in cells else 'cells'}"
+        )
+    return as_boards(_digits_of([cells.upper()], isqrt(len(cells))))[0]
 
 
 def files_at(sources: str) -> list[Path]:
@@ -204,8 +213,7 @@ def _digits_of(texts: Iterable[str], size: int) -> np.ndarray:
 
 def _read_arrays(file: Path) -> Puzzles:
     try:
-        loaded = np.load(file, allow_pickle=False)
-        arrays = {"puzzle": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        arrays = dict(np.load(file, allow_pickle=False))
     except (ValueError, EOFError, OSError, NotImplementedError, BadZipFile, zlib.error, TokenError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -218,22 +226,11 @@ def _read_arrays(file: Path) -> Puzzles:
         raise InputError(
             f"puzzles must be an array 'puzzle', but '{file.name}' has {', '.join(arrays) or 'none'}; rename its array"
         )
-    boards = _from_array(file, boards)
-    solutions = np.zeros_like(boards) if solutions is None else _from_array(file, solutions)
+    boards = as_boards(boards)
+    solutions = np.zeros_like(boards) if solutions is None else as_boards(solutions)
     if boards.shape != solutions.shape:
         raise InputError(
             f"puzzles and solutions must have one shape, but '{file.name}' has {boards.shape} and {solutions.shape}; "
             "give a solution for each board"
         )
     return Puzzles(file, boards, solutions, np.arange(1, len(boards) + 1), "board")
-
-
-def _from_array(file: Path, array: np.ndarray) -> np.ndarray:
-    if array.ndim == 4:
-        if not np.isin(array, (0, 1)).all() or (array.sum(axis=3) > 1).any():
-            raise InputError(
-                f"one-hot cells must hold at most a single 1, but those of '{file.name}' do not; check them"
-            )
-        size = array.shape[3]
-        array = (array * np.arange(1, size + 1)).sum(axis=3).astype(np.int64)
-    return as_boards(array)

@@ -38,16 +38,14 @@ def _unit_kinds(n_bands: int, rows_in_band: int, n_stacks: int, columns_in_stack
     return [rows, columns, boxes]
 
 
-def propagate(masks: np.ndarray, hidden: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Apply one round of (2), and of (3) if `hidden`. Return new masks, and which boards are dead or have changed."""
+def propagate(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Apply one round of (2) and (3). Return new masks, and which boards are dead or have changed."""
     size = isqrt(len(masks))
     old = masks.reshape(*in_boxes(size), -1)
     kinds = _unit_kinds(*in_boxes(size))
     new, dead = _naked_singles(old, kinds)
-    if hidden:
-        new, no_place = _hidden_singles(new, kinds, size)
-        dead |= no_place
-    return new.reshape(masks.shape), dead, (new != old).any(axis=EVERY_CELL)
+    new, no_place = _hidden_singles(new, kinds, size)
+    return new.reshape(masks.shape), dead | no_place, (new != old).any(axis=EVERY_CELL)
 
 
 def _naked_singles(masks: np.ndarray, kinds: list[Kind]) -> tuple[np.ndarray, np.ndarray]:

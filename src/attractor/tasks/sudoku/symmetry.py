@@ -33,11 +33,6 @@ TRIALS_AT_ONCE = 1 << 14
 MOST_TRIALS = 1_000_000  # for one grid; only very symmetric grids of size 16 need more
 
 
-def count_distinct(grids: np.ndarray) -> int:
-    """Count the different sudokus among full grids (n x size x size)."""
-    return len(np.unique(canonical(grids), axis=0))
-
-
 def canonical(grids: np.ndarray) -> np.ndarray:
     """Return the canonical grids of full grids (n x size x size). They are equal exactly where grids are equivalent."""
     grids = _full(grids)

@@ -5,13 +5,7 @@ A model that starts from noise may answer a board differently each time. Its ene
 
 import numpy as np
 
-from attractor.errors import InputError, require
-
-
-def repeat_starts(boards: np.ndarray, n_starts: int) -> np.ndarray:
-    """Repeat each board n_starts times in a row: shape B ... becomes B * n_starts ..."""
-    require(n_starts >= 1, "n_starts", "at least 1", n_starts, "1 is no vote")
-    return np.repeat(boards, n_starts, axis=0)
+from attractor.errors import InputError
 
 
 def lowest_energy(answers: np.ndarray, energies: np.ndarray, n_starts: int) -> np.ndarray:
@@ -22,7 +16,7 @@ def lowest_energy(answers: np.ndarray, energies: np.ndarray, n_starts: int) -> n
     if len(answers) != len(energies) or energies.ndim != 1 or n_starts < 1 or len(answers) % n_starts:
         raise InputError(
             f"answers and energies must be n_starts={n_starts} for each board, got {answers.shape} and "
-            f"{energies.shape}; use repeat_starts"
+            f"{energies.shape}; repeat each board n_starts times in a row"
         )
     by_board = np.where(np.isnan(energies), np.inf, energies).reshape(-1, n_starts)
     return answers[np.arange(len(by_board)) * n_starts + by_board.argmin(axis=1)]
