@@ -8,13 +8,13 @@ import io
 import json
 import math
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, not_installed
+from attractor.errors import InputError, not_installed, require
 
 Cell = str | float | None
 LARGEST = 128 << 20  # bytes of a file
@@ -44,23 +44,25 @@ class Table:
         raise IndexError("the table has fewer rows")
 
     def texts(self, name: str) -> list[str | None]:
-        """Return a column as it is written, with None for empty cells."""
-        return [None if cell is None or cell == "" else str(cell) for cell in self.columns[name]]
+        """Return a column as it is written, with None for empty cells, which are nan in memory."""
+        return [None if cell in (None, "") or cell != cell else str(cell) for cell in self.columns[name]]
 
-    def numbers(self, name: str) -> list[float | None]:
-        """Return a column of numbers, with None for missing ones. A text that is no number is refused."""
+    def numbers(self, name: str, strict: bool = True) -> list[float | None]:
+        """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""
         cells = self.columns[name]
         try:
-            return list(map(float, cells))  # type: ignore[arg-type]
+            return list(map(float, cells))
         except (TypeError, ValueError, OverflowError):
-            return [self._number(name, row, cell) for row, cell in enumerate(cells)]
+            return [self._number(name, row, cell, strict) for row, cell in enumerate(cells)]
 
-    def _number(self, name: str, row: int, cell: Cell) -> float | None:
+    def _number(self, name: str, row: int, cell: Cell, strict: bool) -> float | None:
         try:
             return number(cell)
         except ValueError:
+            if not strict:
+                return None
             raise InputError(
-                f"column '{name}' must hold numbers, and {self.place(row)} has {shown(cell)}; mend the "
+                f"column {shown(name)} must hold numbers, and {self.place(row)} has {shown(cell)}; mend the "
                 "cell (a run that failed is nan), or name another column"
             ) from None
 
@@ -101,13 +103,9 @@ def read_content(path: Path) -> bytes:
     """Return the content of a regular file. A pipe or a device, which might never end, is refused."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"input must be a regular file, and '{path}' is none; write the content to a file first")
-        if status.st_size > LARGEST:
-            raise InputError(
-                f"a file must have at most {LARGEST >> 20} MiB, and '{path}' has {status.st_size >> 20}; keep the "
-                "columns or lines that are needed: row, seed, step and value"
-            )
+        require(stat.S_ISREG(status.st_mode), "input", "a regular file", str(path), "write its content to a file first")
+        narrower = "keep the columns or lines that are needed: row, seed, step and value"
+        require(status.st_size <= LARGEST, "input", f"a file of at most {LARGEST >> 20} MiB", str(path), narrower)
         with path.open("rb") as file:
             return file.read(LARGEST)
     except OSError as error:
@@ -123,8 +121,7 @@ def decoded(path: Path, content: bytes) -> str:
             f"a file must be UTF-8 text, and byte {error.start + 1} of '{path}' is not; convert the file, as by: "
             "iconv -f utf-16 -t utf-8 FILE > NEW (or -f latin-1)"
         ) from None
-    if "\0" in text:
-        raise InputError(f"a file must be text, and '{path}' is binary; unpack it, or give a table or a log")
+    require("\0" not in text, "input", "text, not binary data", str(path), "unpack it, or give a table or a log")
     return text
 
 
@@ -137,8 +134,7 @@ def parse_table(path: Path, content: bytes) -> Table:
     else:
         columns = _separated(path, text)
     n_rows = len(next(iter(columns.values()), ()))
-    if not n_rows:
-        raise InputError(f"a table must have rows below the names of its columns, and '{path}' has none; fill it")
+    require(n_rows > 0, "a table", "names of columns with rows below them", str(path), "give one that is not empty")
     return Table(columns, ((path, n_rows),))
 
 
@@ -178,15 +174,14 @@ def _json(path: Path, text: str) -> dict[str, list[Cell]]:
         value = [_record(path, n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if isinstance(value, dict) and value and all(isinstance(cells, list) for cells in value.values()):
         lengths = {len(cells) for cells in value.values()}
-        if len(lengths) > 1:
-            raise InputError(f"columns must be equally long, and those of '{path}' are not; fill them with null")
-        return {name: list(map(_cell, cells)) for name, cells in value.items()}
+        require(len(lengths) == 1, "columns", "equally long", str(path), "fill them with null")
+        return {name: list(map(as_cell, cells)) for name, cells in value.items()}
     records = [value] if isinstance(value, dict) else value
-    if not all(isinstance(record, dict) for record in records):
-        raise InputError(f"a JSON table must be a list of objects, or an object of columns, and '{path}' is not")
+    are_records = all(isinstance(record, dict) for record in records)
+    require(are_records, "a JSON table", "a list of objects or an object of columns", str(path), "write it as one")
     names = list(dict.fromkeys(name for record in records for name in record))
     _check_size(path, len(records) * len(names))
-    return {name: [_cell(record.get(name)) for record in records] for name in names}
+    return {name: [as_cell(record.get(name)) for record in records] for name in names}
 
 
 def _record(path: Path, n: int, line: str) -> Any:
@@ -196,11 +191,13 @@ def _record(path: Path, n: int, line: str) -> Any:
         raise InputError(f"line {n} of '{path}' must be one JSON object; mend or remove the line") from None
 
 
-def _cell(value: Any) -> Cell:
+def as_cell(value: Any) -> Cell:
     """Keep texts and numbers as they are, and turn all else, such as dates and lists, into text."""
     if value is None or isinstance(value, str | int | float):
         return value
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return None if str(value) in ("<NA>", "NaT") else str(value)  # so pandas writes missing values
 
 
 def _parquet(path: Path) -> dict[str, list[Cell]]:
@@ -214,24 +211,19 @@ def _parquet(path: Path) -> dict[str, list[Cell]]:
             _check_size(path, file.metadata.num_rows * len(file.schema_arrow.names))
             _check_names(path, file.schema_arrow.names)
             table = file.read()
-        return {name: list(map(_cell, table.column(name).to_pylist())) for name in table.column_names}
+        return {name: list(map(as_cell, table.column(name).to_pylist())) for name in table.column_names}
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise InputError(f"'{path}' must be a Parquet file, and cannot be read: {reason}; write it anew") from error
 
 
-def _check_names(path: Path, names: Iterable[str]) -> None:
-    known: set[str] = set()
-    for name in names:
-        if name in known:
-            raise InputError(f"columns must have different names, and '{path}' has two of {shown(name)}; rename one")
-        known.add(name)
-    if not known:
-        raise InputError(f"a table must begin with the names of its columns, and '{path}' is empty; fill it")
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"columns must have different names, and '{path}' has two of {shown(twice)}; rename one")
 
 
 def _check_size(path: Path, n_cells: int) -> None:
-    if n_cells > MOST_CELLS:
-        raise InputError(
-            f"a table must have at most {MOST_CELLS:,} cells, and '{path}' has more; keep the columns that are needed"
-        )
+    require(
+        n_cells <= MOST_CELLS, "a table", f"at most {MOST_CELLS:,} cells", str(path), "keep the columns that are needed"
+    )

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError
-from attractor.runs.run_folder import RunFolder, find_runs, run_paths
+from attractor.runs.run_folder import METRICS, RunFolder, find_runs, run_paths
+from attractor.runs.study_record import STUDY_FILE, study_runs
 from attractor.verdict.judge import judge_observations
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Verdicts
@@ -88,23 +89,41 @@ def _runs_of(row: str, values: Mapping[Seed, Any]) -> dict[Seed, ObservedRun]:
 
 def _observe_paths(paths: Sequence[Path], columns: Mapping[str, str | None]) -> Observations:
     """Read stored runs of attractor where the folders hold some, and files of other programs elsewhere."""
-    if paths and all(path.is_dir() and next(iter(run_paths(path)), None) is not None for path in paths):
-        return _observations_of_runs([run for path in paths for run in find_runs(path)])
+    if paths and all(path.is_dir() and _holds_runs(path) for path in paths):
+        return _observations_of_runs([run for path in paths for run in _runs_in(path)])
     return read_observations(paths, **columns)
 
 
-def _observations_of_runs(runs: Sequence[RunFolder]) -> Observations:
-    """Return the validation losses of runs by label and seed; of a run that has not ended, nothing."""
+def _holds_runs(folder: Path) -> bool:
+    """Whether a folder is a study or holds runs. Other programs write a config.json, too, but no metrics beside it."""
+    return (folder / STUDY_FILE).is_file() or any((run / METRICS).is_file() for run in run_paths(folder))
+
+
+def _runs_in(folder: Path) -> list[tuple[str, RunFolder]]:
+    """Return the runs in a folder with the rows that they belong to: those of a study, or else their labels."""
+    if not (folder / STUDY_FILE).is_file():
+        return [(str(run.config.get("label") or run.path.name), run) for run in find_runs(folder)]
+    return [
+        (f"{row}, {column}" if column else row, RunFolder.open(path))
+        for (row, column), by_seed in study_runs(folder)[1].items()
+        for path in by_seed.values()
+        if path.is_dir()
+    ]
+
+
+def _observations_of_runs(runs: Sequence[tuple[str, RunFolder]]) -> Observations:
+    """Return the validation losses of runs by row and seed; of a run that has not ended, nothing."""
     rows: dict[str, dict[Seed, ObservedRun]] = {}
     n_unfinished = 0
-    for run in runs:
+    for label, run in runs:
         summary = run.summary()
         if not summary:
             n_unfinished += 1
             continue
         config, lines = run.config, run.metrics()
-        curve = tuple((float(line["step"]), float(line["valid_loss"])) for line in lines if "valid_loss" in line)
-        label, seed = str(config.get("label") or run.path.name), config.get("seed", 0)
+        losses = [(float(line["step"]), line["valid_loss"]) for line in lines if "valid_loss" in line]
+        curve = tuple((step, math.nan if loss is None else float(loss)) for step, loss in losses)  # JSON has no nan
+        seed = config.get("seed", 0)
         of_row = rows.setdefault(label, {})
         if seed in of_row:
             raise InputError(

@@ -30,7 +30,7 @@ EVENTS = "events.out.tfevents"  # begins the names of TensorBoard's files
 
 
 @dataclass(frozen=True)
-class Source:
+class ReadFile:
     """A file that was read. `one_run` means that its rows are one run, in the order of time."""
 
     path: Path
@@ -39,19 +39,19 @@ class Source:
     one_run: bool
 
 
-def read_source(path: Path, value: str | None = None, step: str | None = None) -> Source | None:
+def read_file(path: Path, value: str | None = None, step: str | None = None) -> ReadFile | None:
     """Read a file of any known format. A regular expression as `value` reads any other log. Return None where nothing
     is recognised."""
     if path.name.startswith(EVENTS):
-        return Source(path, "TensorBoard events", _events(path), one_run=True)
+        return ReadFile(path, "TensorBoard events", _events(path), one_run=True)
     content = read_content(path)
     if content.startswith(PARQUET):
-        return Source(path, "table", parse_table(path, content), one_run=False)
+        return ReadFile(path, "table", parse_table(path, content), one_run=False)
     text = decoded(path, content)
     for name, read, one_run in FORMATS:
         table = read(path, text)
         if table is not None and (value is None or value in table.columns or not is_pattern(value)):
-            return Source(path, name, table, one_run)
+            return ReadFile(path, name, table, one_run)
     if value is not None and is_pattern(value):
         return _log_by_pattern(path, text, value, step)
     return None
@@ -177,43 +177,46 @@ def _log(pattern: str) -> Callable[[Path, str], Table | None]:
 STEP = re.compile(rf"\b(?:step|iter|iteration|update)s?\b\W{{0,3}}{NUMBER}", re.IGNORECASE)
 
 
-def _log_by_pattern(path: Path, text: str, value: str, step: str | None) -> Source | None:
+def _log_by_pattern(path: Path, text: str, value: str, step: str | None) -> ReadFile | None:
     """Read the value of each line that matches, with the step in that line. Without steps the values are counted."""
     expression = compiled("value", value)
     step_expression = STEP if step is None else compiled("step", step)
-    found = [
+    matches = [
         (match[1], step_expression.search(line)) for line in text.splitlines() if (match := expression.search(line))
     ]
-    if not found:
+    if not matches:
         return None
-    has_steps = all(match is not None for _, match in found)
+    has_steps = all(match is not None for _, match in matches)
     if step is not None and not has_steps:
         raise InputError(f"step must be in each line that has a value, and '{step}' is not in '{path}'; mend it")
-    steps: list[Cell] = [match[1] if has_steps and match else n for n, (_, match) in enumerate(found, start=1)]
-    table = Table({value: [number for number, _ in found], "step": steps}, ((path, len(found)),))
-    return Source(path, "log" if has_steps else "log without steps, whose values are counted", table, one_run=True)
+    steps: list[Cell] = [match[1] if has_steps and match else n for n, (_, match) in enumerate(matches, start=1)]
+    table = Table({value: [number for number, _ in matches], "step": steps}, ((path, len(matches)),))
+    return ReadFile(path, "log" if has_steps else "log without steps, whose values are counted", table, one_run=True)
 
 
 def _events(path: Path) -> Table:
     """Read the scalars of an event file of TensorBoard, one row for each step."""
     try:
+        from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError as error:
         raise not_installed("tensorboard", "tensorboard", "event files", "export the scalars as CSV") from error
     by_step: dict[int, dict[str, Cell]] = {}
     for record in _records(path):
-        event = Event.FromString(record)
-        for value in event.summary.value:
-            if value.HasField("simple_value"):
-                number = value.simple_value
-            elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name in ("scalars", ""):
-                tensor = make_ndarray(value.tensor)
-                number = float(tensor) if tensor.size == 1 and tensor.dtype.kind in "fiu" else None
-            else:
-                number = None
-            if number is not None:
-                by_step.setdefault(event.step, {})[value.tag] = number
+        try:
+            event = Event.FromString(record)
+            for value in event.summary.value:
+                number: Cell = value.simple_value if value.HasField("simple_value") else None
+                if value.HasField("tensor") and not value.tensor.tensor_shape.dim:
+                    tensor = make_ndarray(value.tensor)
+                    number = float(tensor) if tensor.dtype.kind in "fiu" else None
+                if number is not None:
+                    by_step.setdefault(event.step, {})[value.tag] = number
+        except (DecodeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"'{path}' must hold events of TensorBoard, and does not ({error}); copy it anew"
+            ) from None
     if not by_step:
         raise InputError(f"an event file must hold scalars, and '{path}' has none; give another file")
     tags = dict.fromkeys(tag for scalars in by_step.values() for tag in scalars)

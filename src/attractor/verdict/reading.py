@@ -8,15 +8,14 @@ import gc
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError
-from attractor.tables import Table, number, shown, stack
-from attractor.verdict.formats import EVENTS, Source, compiled, is_pattern, read_source
+from attractor.errors import InputError, require
+from attractor.tables import Table, as_cell, number, shown, stack
+from attractor.verdict.formats import EVENTS, ReadFile, compiled, is_pattern, read_file
 from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
 from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
 
@@ -70,9 +69,14 @@ def read_observations(
     path of each file (`row`, `seed`) or to each line of a log (`value`, `step`).
     """
     notes: list[str] = []
-    with _without_collector():
-        sources = _sources(_files([Path(path) for path in paths], notes), value, step, notes)
-        return _observations(sources, notes, row, seed, value, step)
+    collects = gc.isenabled()
+    gc.disable()  # the search for circular references, which nothing here makes, doubles the time of a large table
+    try:
+        files = _read_files(_files([Path(path) for path in paths], notes), value, step, notes)
+        return _observations(files, notes, row, seed, value, step)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def observations_of_columns(
@@ -84,33 +88,25 @@ def observations_of_columns(
     step: str | None = None,
 ) -> Observations:
     """Return what columns of equal length hold, by row and seed, as a file of these columns would be read."""
+    lengths = {len(cells) for cells in columns.values()} or {0}
+    require(len(lengths) == 1, "columns", "equally long", sorted(lengths), "fill them with None")
     place = Path("the table")
-    table = Table(columns, ((place, len(next(iter(columns.values()), ()))),))
-    return _observations([Source(place, "table", table, one_run=False)], [], row, seed, value, step)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Stop the search for circular references, which halves the time of a large table, and which none has."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    table = Table({name: list(map(as_cell, cells)) for name, cells in columns.items()}, ((place, lengths.pop()),))
+    require(len(table) > 0, "data", "a table with rows", "an empty one", "give one line for each run")
+    return _observations([ReadFile(place, "table", table, one_run=False)], [], row, seed, value, step)
 
 
 def _observations(
-    sources: Sequence[Source], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
+    files: Sequence[ReadFile], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
 ) -> Observations:
-    table = stack([source.table for source in sources])
+    table = stack([file.table for file in files])
     value_column = _value_column(table, value, {row, seed, step})
-    step_column = _column(table, "step", step, but=value_column)
-    names, seeds, guesses = _names_and_seeds(sources, table, row, seed, value_column)
-    guesses += [f"value: '{value_column}'"] + ([f"step: '{step_column}'"] if step_column else [])
+    in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
+    step_column = _column(table, "step", None if in_lines else step, but=value_column)
+    names, seeds, guesses = _names_and_seeds(files, table, row, seed, value_column)
+    guesses += [f"value: {shown(value_column)}"] + ([f"step: {shown(step_column)}"] if step_column else [])
     notes.append(", ".join(guesses))
-    lines = _Lines.of(table, value_column, step_column, sources)
+    lines = _Lines.of(table, value_column, step_column, files)
     if lines.n_failed:
         notes.append(
             f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
@@ -138,13 +134,11 @@ def _files(paths: Sequence[Path], notes: list[str]) -> list[tuple[Path, bool]]:
             continue
         inside = _files_below(path)
         of_kinds = ([file for file in inside if re.fullmatch(kind, file.name, re.IGNORECASE)] for kind in KINDS)
-        of_kind = next(filter(None, of_kinds), None)
-        if of_kind is None:
-            raise InputError(f"a folder must hold tables or logs, and '{path}' holds none; name the files themselves")
+        of_kind = next(filter(None, of_kinds), [])
+        require(bool(of_kind), "a folder", "one that holds tables or logs", str(path), "name the files themselves")
         files += [(file, False) for file in of_kind]
         notes.append(f"{len(of_kind)} of {len(inside)} files in '{path}' are read, such as '{of_kind[0].name}'")
-    if not files:
-        raise InputError("paths must be at least one file or folder, and there is none; give a table or logs")
+    require(bool(files), "paths", "at least one file or folder", [], "give a table or logs")
     return files
 
 
@@ -153,39 +147,42 @@ def _files_below(folder: Path) -> list[Path]:
     files: list[Path] = []
     for place, _, names in os.walk(folder):
         files += (file for name in names if (file := Path(place, name)).is_file())
-        if len(files) > MOST_FILES:
-            raise InputError(f"a folder must hold at most {MOST_FILES:,} files, and '{folder}' has more; give a part")
-    return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"([0-9]+)", str(path))])
-
-
-def _sources(files: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]) -> list[Source]:
-    """Read the files. Beside logs that have values, a log without any is a run that failed."""
-    read = [(path, named, read_source(path, value, step)) for path, named in files]
-    sources = [source for *_, source in read if source is not None]
-    if not sources:
-        path = files[0][0]
-        if not path.stat().st_size:
-            raise InputError(f"a file must hold a table or a log, and '{path}' is empty; give one that a program wrote")
-        if value is not None:
-            raise InputError(f"value must be found in a line, and {shown(value)} is in none of '{path}'; mend it")
-        raise InputError(
-            f"a file must be a table or the log of a known program, and '{path}' is neither; say how it writes "
-            "the value, as by --value 'val_loss:([0-9.]+)'"
+        require(
+            len(files) <= MOST_FILES, "a folder", f"one of at most {MOST_FILES:,} files", str(folder), "give a part"
         )
-    for format in dict.fromkeys(source.format for source in sources):
-        alike = [source for source in sources if source.format == format]
-        notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
-    result = []
-    for path, named, source in read:
-        if source is None and (named or SEED.search(path.stem) or SEED.search(path.parent.name)):
-            failed = Table({next(iter(sources[0].table.columns)): [None]}, ((path, 1),))
-            source = Source(path, sources[0].format, failed, sources[0].one_run)
+    return sorted(files, key=lambda path: re.sub(r"\d+", lambda digits: digits[0].zfill(20), str(path)))
+
+
+def _read_files(
+    paths: Sequence[tuple[Path, bool]], value: str | None, step: str | None, notes: list[str]
+) -> list[ReadFile]:
+    """Read the files. Beside logs that have values, a log without any is a run that failed."""
+    attempts = [(path, named, read_file(path, value, step)) for path, named in paths]
+    first = next((file for *_, file in attempts if file is not None), None)
+    if first is None:
+        path = paths[0][0]
+        require(path.stat().st_size > 0, "input", "a table or a log", str(path), "it is empty; give one with content")
+        require(
+            value is None, "value", f"in a line of '{path}'", value, "give what stands there, its number in a group"
+        )
+        how = "say how it writes the value, as by --value 'val_loss:([0-9.]+)'"
+        raise InputError(f"input must be a table or the log of a known program, got '{path}'; {how}")
+    files, n_passed_over = [], 0
+    for path, named, file in attempts:
+        if file is not None:
+            files.append(file)
+        elif first.one_run and (named or SEED.search(path.stem) or SEED.search(path.parent.name)):
+            failed = Table({next(iter(first.table.columns)): [None]}, ((path, 1),))
+            files.append(ReadFile(path, first.format, failed, one_run=True))
             notes.append(f"'{path}' has no value: its run counts as failed")
-        elif source is None:
-            notes.append(f"'{path}' is passed over: no reader recognises it")
-        if source is not None:
-            result.append(source)
-    return result
+        else:
+            n_passed_over += 1
+    for format in dict.fromkeys(file.format for file in files):
+        alike = [file for file in files if file.format == format]
+        notes.append(f"{len(alike)} files are read as {format}" if len(alike) > 1 else f"'{alike[0].path}': {format}")
+    if n_passed_over:
+        notes.append(f"{n_passed_over} files are passed over, since no reader recognises them")
+    return files
 
 
 # Columns
@@ -199,24 +196,22 @@ def _plain(name: str) -> str:
 
 def _column(table: Table, what: str, given: str | None = None, but: str = "", varied: bool = False) -> str | None:
     """Return the column that an option names, or else one with a usual name, if possible one that varies."""
-    if given is not None and given not in table.columns and not is_pattern(given):
-        raise InputError(
-            f"{what} must be a column, and {shown(given)} is none; the columns are {_listed(table.columns)}"
-        )
     if given is not None:
-        return given if given in table.columns else None
-    plain = {_plain(name): name for name in reversed(list(table.columns)) if name != but}
-    found = [plain[name] for name in COLUMNS[what] if name in plain]
-    found = [name for name in found if any(cell not in (None, "") for cell in table.columns[name])]
-    return next((name for name in found if varied and len(set(table.columns[name])) > 1), found[0] if found else None)
+        is_column = given in table.columns
+        require(is_column or is_pattern(given), what, "a column", given, f"the columns are {_listed(table.columns)}")
+        return given if is_column else None
+    plain = {_plain(name): name for name in reversed(table.columns) if name != but}
+    usual = [plain[name] for name in COLUMNS[what] if name in plain]
+    filled = [name for name in usual if any(cell not in (None, "") for cell in table.columns[name])]
+    varied_ones = [name for name in filled if varied and len(set(table.columns[name])) > 1]
+    return next(iter([*varied_ones, *filled]), None)
 
 
 def _value_column(table: Table, value: str | None, taken: set[str | None]) -> str:
     """Return the column of values: the given one, the only one that names a held-out metric, or the only metric."""
     columns = _listed(table.columns)
     if value is not None:
-        if value not in table.columns:
-            raise InputError(f"value must be a column, and {shown(value)} is none; the columns are {columns}")
+        require(value in table.columns, "value", "a column", value, f"the columns are {columns}")
         return value
     by_rank: dict[int, list[str]] = {}
     known = {plain for names in COLUMNS.values() for plain in names}
@@ -258,19 +253,19 @@ def _value_name(column: str) -> str:
 
 
 def _names_and_seeds(
-    sources: Sequence[Source], table: Table, row: str | None, seed: str | None, value: str
+    files: Sequence[ReadFile], table: Table, row: str | None, seed: str | None, value: str
 ) -> tuple[list[str], list[Seed] | None, list[str]]:
     """Return row and seed of each line of the table, and in words where they were found. Seeds may be absent."""
     row_column = _column(table, "row", row, but=value, varied=True)
     seed_column = _column(table, "seed", seed, but=value)
-    in_paths = names_in_paths([source.path for source in sources])
+    in_paths = names_in_paths([file.path for file in files])
     if row_column is not None:
-        names, guesses = _filled(table, row_column), [f"row: '{row_column}'"]
+        names, guesses = _filled(table, row_column), [f"row: {shown(row_column)}"]
     else:
-        of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, sources)
-        names, guesses = _by_line(of_files, sources), ["row: from the names of the files"]
+        of_files = [name for name, _ in in_paths] if row is None else _parts("row", row, files)
+        names, guesses = _by_line(of_files, files), ["row: from the names of the files"]
     if seed is not None and seed_column is None:
-        return names, _by_line(map(seed_of, _parts("seed", seed, sources)), sources), guesses
+        return names, _by_line(map(seed_of, _parts("seed", seed, files)), files), guesses
     if seed is None and row_column is not None and row is None:
         split = {name: split_name(name) for name in dict.fromkeys(names)}
         all_split = all(name and number is not None for name, number in split.values())
@@ -280,21 +275,21 @@ def _names_and_seeds(
             return (
                 [split[name][0] for name in names],
                 seeds,
-                [f"row and seed: from '{row_column}', as {shown(names[0])}"],
+                [f"row and seed: from {shown(row_column)}, as {shown(names[0])}"],
             )
     if seed_column is not None:
         cells = _filled(table, seed_column)
         by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
-        return names, [by_text[cell] for cell in cells], [*guesses, f"seed: '{seed_column}'"]
-    found = [number for _, number in in_paths if number is not None]
-    if len(found) == len(sources) and (row_column is None or len(sources) > 1):
-        return names, _by_line(found, sources), [*guesses, "seed: from the names of the files"]
+        return names, [by_text[cell] for cell in cells], [*guesses, f"seed: {shown(seed_column)}"]
+    of_paths = [number for _, number in in_paths if number is not None]
+    if len(of_paths) == len(files) and (row_column is None or len(files) > 1):
+        return names, _by_line(of_paths, files), [*guesses, "seed: from the names of the files"]
     return names, None, [*guesses, "no seeds"]
 
 
-def _by_line(of_files: Iterable[Any], sources: Sequence[Source]) -> list[Any]:
+def _by_line(of_files: Iterable[Any], files: Sequence[ReadFile]) -> list[Any]:
     """Repeat what holds for each file for each of its lines."""
-    return [item for item, source in zip(of_files, sources, strict=True) for _ in range(len(source.table))]
+    return [item for item, file in zip(of_files, files, strict=True) for _ in range(len(file.table))]
 
 
 def _filled(table: Table, column: str) -> list[str]:
@@ -305,8 +300,8 @@ def _filled(table: Table, column: str) -> list[str]:
     return texts  # type: ignore[return-value]
 
 
-def _parts(option: str, pattern: str, sources: Sequence[Source]) -> list[str]:
-    matches = [(source.path, compiled(option, pattern).search(source.path.as_posix())) for source in sources]
+def _parts(option: str, pattern: str, files: Sequence[ReadFile]) -> list[str]:
+    matches = [(file.path, compiled(option, pattern).search(file.path.as_posix())) for file in files]
     if other := next((path for path, match in matches if match is None), None):
         raise InputError(
             f"{option} must match the path of each file, and {shown(pattern)} is not in '{other}'; mend it"
@@ -330,32 +325,34 @@ class _Lines:
     in_order: bool  # the files are logs, in which the later of two values for one step counts
 
     @classmethod
-    def of(cls, table: Table, value: str, step: str | None, sources: Sequence[Source]) -> "_Lines":
-        found = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
-        of_run: dict[str, Sequence[Any]] = {what: _lenient(table, found[what]) for what in found.keys() & COSTS}
-        if "date" in found:
-            of_run["date"] = [date or "" for date in table.texts(found["date"])]
-        if "kept" in found:
-            of_run["kept"] = [KEPT.get(word.strip().lower()) if word else None for word in table.texts(found["kept"])]
-        states = table.texts(found["state"]) if "state" in found else []
+    def of(cls, table: Table, value: str, step: str | None, files: Sequence[ReadFile]) -> "_Lines":
+        guessed = {what: name for what in COLUMNS if (name := _column(table, what, but=value))}
+        of_run: dict[str, Sequence[Any]] = {
+            what: table.numbers(guessed[what], strict=False) for what in guessed.keys() & COSTS
+        }
+        if "date" in guessed:
+            of_run["date"] = [date or "" for date in table.texts(guessed["date"])]
+        if "kept" in guessed:
+            of_run["kept"] = [KEPT.get(word.strip().lower()) if word else None for word in table.texts(guessed["kept"])]
+        states = table.texts(guessed["state"]) if "state" in guessed else []
         failed = [n for n, state in enumerate(states) if state is not None and FAILED.fullmatch(state)]
         values = table.numbers(value)
         for n in failed:
             values[n] = math.nan
         return cls(
             table,
-            _by_line([run_path(source.path) for source in sources], sources),
+            _by_line([run_path(file.path) for file in files], files),
             values,
             [] if step is None else table.numbers(step),
             of_run,
             len(failed),
-            all(source.one_run for source in sources),
+            all(file.one_run for file in files),
         )
 
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
+        curve: Curve = ()
         if len(lines) == 1:
-            curve: Curve = ()
             value = self.values[lines[0]]
         else:
             measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
@@ -378,9 +375,7 @@ class _Lines:
         for n, value in measured:
             step, path = self.steps[n], self.paths[n]
             if step is None or not math.isfinite(step):
-                raise InputError(
-                    f"a line with a value must have a step, and {self.table.place(n)} has none; fill it in"
-                )
+                raise InputError(f"step must be a number, and {self.table.place(n)} has a value and none; fill it in")
             if step in curve and not (self.in_order and curve[step][1] == path):
                 raise InputError(
                     f"a run must have one value at each step, and {name} has two at step {step:g} "
@@ -388,15 +383,3 @@ class _Lines:
                 )
             curve[step] = (value, path)
         return tuple((step, value) for step, (value, _) in sorted(curve.items()))
-
-
-def _lenient(table: Table, name: str) -> list[float | None]:
-    """Return the numbers of a column that nobody asked for: what is no number there is passed over."""
-
-    def lenient(cell: Any) -> float | None:
-        try:
-            return number(cell)
-        except ValueError:
-            return None
-
-    return [lenient(cell) for cell in table.columns[name]]

@@ -33,7 +33,7 @@ HIDDEN = -1
 Row = Mapping[str, Any] | FlawError
 
 
-class Table(NamedTuple):
+class GlueTable(NamedTuple):
     """A table with its rows and their places in `unit`s. A flaw stands in the place of a row that cannot be read."""
 
     name: str
@@ -117,7 +117,7 @@ def _label(entry: GlueEntry, value: Any) -> float:
 # --- a table --------------------------------------------------------------------------------------------------------
 
 
-def _column(table: Table, names: tuple[str, ...]) -> str:
+def _column(table: GlueTable, names: tuple[str, ...]) -> str:
     for name in names:
         if name in table.columns:
             return name
@@ -127,7 +127,7 @@ def _column(table: Table, names: tuple[str, ...]) -> str:
     )
 
 
-def _report(table: Table, flaws: list[str]) -> None:
+def _report(table: GlueTable, flaws: list[str]) -> None:
     if not flaws:
         return
     first = "; ".join(flaws[:N_SHOWN])
@@ -142,7 +142,7 @@ def _report(table: Table, flaws: list[str]) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _from_folder(task: str, folder: Path, part: str) -> list[Table]:
+def _from_folder(task: str, folder: Path, part: str) -> list[GlueTable]:
     """Read the task's files in this folder, or in its subfolder that is named after the task: `SST-2` or `sst2`."""
     if not folder.is_dir():
         raise InputError(
@@ -167,14 +167,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _tsv(path: Path, entry: GlueEntry) -> Table:
+def _tsv(path: Path, entry: GlueEntry) -> GlueTable:
     lines = [(number, line.split("\t")) for number, line in _lines(path)]
     header = lines[0][1] if lines else []
     if entry.headerless and not set(entry.texts[0]) & set(header):
         header = list(entry.headerless)
     else:
         lines = lines[1:]
-    return Table(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
+    return GlueTable(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
 
 
 def _row(header: Sequence[str], cells: Sequence[str] | FlawError) -> Row:
@@ -201,7 +201,7 @@ def _read(path: Path) -> str:
 # --- the datasets library -------------------------------------------------------------------------------------------
 
 
-def _saved(folder: Path, part: str) -> Table:
+def _saved(folder: Path, part: str) -> GlueTable:
     datasets = require_package("datasets")
     try:
         splits = datasets.load_from_disk(str(folder))
@@ -218,7 +218,7 @@ def _saved(folder: Path, part: str) -> Table:
     )
 
 
-def _from_hub(task: str, part: str) -> list[Table]:
+def _from_hub(task: str, part: str) -> list[GlueTable]:
     """Read the task from the Hub, or from the library's cache where there is no network."""
     datasets = require_package("datasets")
     split = file_names(part)[0]
@@ -238,5 +238,5 @@ def _from_hub(task: str, part: str) -> list[Table]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def _split(name: str, dataset: Any) -> Table:
-    return Table(name, "row", dataset.column_names, list(enumerate(dataset.to_list(), start=1)))
+def _split(name: str, dataset: Any) -> GlueTable:
+    return GlueTable(name, "row", dataset.column_names, list(enumerate(dataset.to_list(), start=1)))
