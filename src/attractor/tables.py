@@ -51,7 +51,7 @@ class Table:
         """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""
         cells = self.columns[name]
         try:
-            return list(map(float, cells))
+            return list(map(float, cells))  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             return [self._number(name, row, cell, strict) for row, cell in enumerate(cells)]
 

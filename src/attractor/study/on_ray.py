@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ PROGRESS_SECONDS = 5.0
 PROGRESS_RATE = 1e5  # bytes a second that a run may send of its progress, so that long metrics are sent less often
 ANSWER_SECONDS = 30.0
 TOKEN_SOURCES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+_imported_for: dict[str, str] = {}  # the variables that were set when Ray was imported here
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     with ExitStack() as stack:
         stack.enter_context(safe_path())  # it also takes back the variables that are set for Ray below
-        ray = _imported()
+        ray = _imported(is_local=address is None, by_token=address is None or not cluster.without_token)
         if ray.is_initialized():
             _refuse_open(ray.get_runtime_context().gcs_address, cluster)
             yield ray
@@ -106,15 +107,11 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             # A private folder, and not in TMPDIR, since paths of sockets must be short.
             # Ray makes its own folder readable for all users, so it lies inside one that only this user can enter.
             options["_temp_dir"] = str(stack.enter_context(private_folder("ray-", "/tmp")))
-            _stay_on_loopback()
-            _use_token(generate=True)
         else:
             next_step = "run the launcher on a machine of the cluster"
             require("://" not in address, "address", "host:port or auto", address, next_step)
             options["address"] = address
             _refuse_open(address, cluster)
-            if not cluster.without_token:
-                _use_token(generate=False)
             _refuse_stranger(address)
         stack.callback(ray.shutdown, wait_for_processes=True)
         try:
@@ -126,32 +123,41 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield ray
 
 
-def _imported() -> Any:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "1"  # hide all GPUs from a run without GPUs
+def _imported(is_local: bool, by_token: bool) -> Any:
+    """Set what Ray reads when it is imported, and import it. An existing connection is left as it is."""
+    global _imported_for
+    imported = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
+        return imported
+    wanted = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
+    }
+    if by_token:
+        wanted["RAY_AUTH_MODE"] = "token"
+    if is_local:
+        wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # a cluster of one machine has all ports on loopback
+    if imported is not None and wanted != _imported_for:
+        raise InputError(
+            "ray must be imported by the launcher, which first sets what Ray reads at that moment, and it was imported "
+            "before, or for another kind of cluster; leave that import out, connect with ray.init() before the launch, "
+            "or start another process"
+        )
+    os.environ.update(wanted)
+    if is_local and not any(os.environ.get(name) for name in TOKEN_SOURCES):
+        os.environ["RAY_AUTH_TOKEN"] = _token()
     try:
         import ray
     except ImportError as error:
         raise not_installed("ray", "ray") from error
+    _imported_for = wanted
     return ray
 
 
-def _stay_on_loopback() -> None:
-    """Set Ray's switch for a single machine with all ports on loopback, which is its default on desktop systems."""
-    from ray._private import ray_constants
-
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False  # in case Ray was imported before
-
-
-def _use_token(generate: bool) -> None:
-    """Authenticate by token in this process and its children. The token is never written to disk."""
-    if generate and not any(os.environ.get(name) for name in TOKEN_SOURCES):
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    os.environ["RAY_AUTH_MODE"] = "token"
-    raylet = import_module("ray._raylet")
-    raylet.Config.initialize("")  # Ray reads both only once, and may have been imported before
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
+@cache
+def _token() -> str:
+    """Return the token of the clusters that this process starts, which is never written to disk. Ray reads it once."""
+    return secrets.token_hex(32)
 
 
 def _refuse_open(address: str, cluster: Cluster) -> None:

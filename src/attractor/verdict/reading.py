@@ -200,7 +200,7 @@ def _column(table: Table, what: str, given: str | None = None, but: str = "", va
         is_column = given in table.columns
         require(is_column or is_pattern(given), what, "a column", given, f"the columns are {_listed(table.columns)}")
         return given if is_column else None
-    plain = {_plain(name): name for name in reversed(table.columns) if name != but}
+    plain = {_plain(name): name for name in reversed(list(table.columns)) if name != but}
     usual = [plain[name] for name in COLUMNS[what] if name in plain]
     filled = [name for name in usual if any(cell not in (None, "") for cell in table.columns[name])]
     varied_ones = [name for name in filled if varied and len(set(table.columns[name])) > 1]
