@@ -24,12 +24,13 @@ from attractor.models import FastSlowConfig
 from attractor.report.judged_study import JudgedStudy
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.runs.study_record import StudyRecord
-from attractor.study.compare import SCALE, comparison
+from attractor.study.compare import SCALE, comparison, speedups
 from attractor.study.launch import Job, launch, share_machine
 from attractor.study.run import Conduct, Planned, plan_study, run_study
 from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat
+from invented_records import record
 from processes import in_fresh_process
 from stress.commands import command
 
@@ -183,6 +184,33 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_include
     study = asked(base, "gated", "uniform", "mla")
     assert study.axes(SCALE)[0].labels == ("gated", "uniform", "mla")
     assert study.design(SCALE, (0,), "").control == "uniform"
+
+
+def test_a_thorough_comparison_tells_how_much_time_a_lead_is_worth() -> None:
+    """Criterion: a row as good as the baseline with twice the steps, at half its speed, has a speedup of one."""
+    summaries = {
+        "standard": (2.0, 1000.0),
+        "standard, 0.5x the steps": (2.1, 1000.0),
+        "standard, 2x the steps": (1.9, 1000.0),
+        "gated": (1.9 + 1e-9, 500.0),
+        "uniform": (2.5, 2000.0),
+    }
+    runs = {
+        row: [{"valid_loss": loss + noise, "tokens_per_second": speed} for noise in (0.0, 0.01, 0.02, 0.03)]
+        for row, (loss, speed) in summaries.items()
+    }
+    (row,) = speedups(record(runs)).items()
+    assert (row[0], row[1].value) == ("gated", pytest.approx(1.0, abs=1e-6))
+    assert speedups(record({name: runs[name] for name in ("standard", "gated", "uniform")})) == {}
+
+
+def test_a_thorough_study_has_the_baseline_at_three_budgets(base: TrainConfig) -> None:
+    study = comparison("tried", ("standard", "gated"), (0,), base, base.build_task(), thorough=True)
+    steps = {row: config.n_steps for (row, _), config in study.configs(SCALE, 0)}
+    n = base.n_steps
+    assert steps == {
+        "standard": n, "gated": n, "uniform": n, "standard, 0.5x the steps": n // 2, "standard, 2x the steps": 2 * n
+    }  # fmt: skip
 
 
 def test_more_seeds_continue_the_same_comparison(base: TrainConfig, tmp_path: Path) -> None:

@@ -134,6 +134,9 @@ GROUPS: dict[str, PhraseGroup] = {
             "margin": Phrase(
                 "smallest difference in loss that matters to you, for text in nats per byte", "not stated"
             ),
+            "thorough": Phrase(
+                "also train the baseline at half and at twice the steps, to say how much time a lead is worth"
+            ),
             "devices": Phrase("processes that torchrun would start"),
             "calibrate": Phrase("measure about two seconds, to estimate time and memory"),
             "json": Phrase("print one JSON object, for programs"),

@@ -57,6 +57,7 @@ class CompareBase(Common):
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     workers: int | None = None
     margin: float | None = None
+    thorough: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def refuse_place(path: Path, config: dict[str, Any]) -> None:
 
 
 def compare(args: Any, console: Console) -> None:
-    from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison, default_folder, print_costs
+    from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison, default_folder, print_costs, speedups
     from attractor.study.run import Conduct, run_study
     from attractor.study.study import require_seeds
 
@@ -261,12 +262,15 @@ def compare(args: Any, console: Console) -> None:
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
     require_seeds(args.seeds)
     base = args.config(presets[0], args.seeds[0])
-    task, folder, runtime = data_of(base), args.out or default_folder(base, presets), args.runtime()
-    study = comparison(folder.name, presets, args.seeds, base, task, args.margin)
+    default = default_folder(base, (*presets, "thorough") if args.thorough else presets)
+    task, folder, runtime = data_of(base), args.out or default, args.runtime()
+    study = comparison(folder.name, presets, args.seeds, base, task, args.margin, args.thorough)
     root = args.out or folder.parent
     conduct = Conduct(scale=SCALE, root=root, folder=folder, workers=args.workers, command=command_line())
     print_costs(study, task, runtime, console)
     record, failures = run_study(study, conduct, runtime, console)
+    for row, speedup in speedups(record).items() if args.thorough else ():
+        say(console, f"effective speedup of {row}: {speedup.words}")
     report_study(record, folder, failures, console)
 
 

@@ -6,16 +6,20 @@ from rich.console import Console
 
 from attractor.errors import require
 from attractor.runs.configuration import config_hash
-from attractor.runs.quantity import Quantity
+from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
+from attractor.runs.study_record import StudyRecord
 from attractor.study.budget import costs_in_words
+from attractor.study.scales import longer
 from attractor.study.study import CONTROL, Axis, Scale, Study
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line
 from attractor.train.fit import Room
+from attractor.verdict.speedup import Speedup, effective_speedup
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
 SCALE = "own"
+BUDGETS_OF_LADDER = (0.5, 2.0)  # steps of the further runs of the baseline, in units of the comparison's
 SPEED = Quantity("tok/s", "tokens_per_second")
 MEMORY = Quantity("memory", "peak_memory_bytes")
 
@@ -45,8 +49,13 @@ def comparison(
     base: TrainConfig,
     task: Task,
     margin: float | None = None,
+    thorough: bool = False,
 ) -> Study:
-    """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows."""
+    """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows.
+
+    A thorough one also has the baseline at half and at twice the steps, with complete schedules: a ladder that tells
+    how much time a lead is worth.
+    """
     require(len(presets) >= 1, "presets", "at least one name", presets)
     require(presets[0] != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
     require(margin is None or margin > 0, "margin", "above 0", margin)
@@ -55,17 +64,42 @@ def comparison(
     demanded = {field: getattr(base.model, field) for field in task.demands}
     family = "" if base.model.family == "transformer" else f" in models of the family {base.model.family}"
     data = task.name.rpartition("/")[2].removeprefix("text:")
+    rows = {row: {"attention": row} | demanded for row in dict.fromkeys((*presets, CONTROL))}
+    ladder = {name_on_ladder(presets[0], by): rows[presets[0]] | longer(base, by) for by in BUDGETS_OF_LADDER}
     return Study(
         title=f"Attention mechanisms on {data}{family}",
         question=f"Which mechanism does best in {base.n_steps:,} steps of {base.tokens_per_step:,} tokens each?",
         source="attractor compare",
-        rows=Axis("attention", {row: {"attention": row} | demanded for row in dict.fromkeys((*presets, CONTROL))}),
+        rows=Axis("attention", rows | ladder if thorough else rows),
         baseline=presets[0],
+        budget="free" if thorough else "tokens",
         scales={SCALE: Scale(base, seeds)},
         quantities=(headline(task.metric), SPEED, MEMORY),
         margin=margin,
         name=name,
     )
+
+
+def name_on_ladder(baseline: str, factor: float) -> str:
+    return f"{baseline}, {factor:g}x the steps"
+
+
+def speedups(record: StudyRecord) -> dict[str, Speedup]:
+    """Return the effective speedup of each row of a thorough comparison for which there are runs."""
+    baseline = record.design.baseline
+    losses = {cell.row: cell.by_seed(LOSS_OF_VALIDATION) for cell in record.cells}
+    speeds = {cell.row: cell.by_seed(SPEED) for cell in record.cells}
+    places = {factor: name_on_ladder(baseline, factor) for factor in BUDGETS_OF_LADDER} | {1.0: baseline}
+    if not all(losses.get(row) for row in places.values()):
+        return {}
+    ladder = {factor: losses[row] for factor, row in places.items()}
+    measured = {}
+    for row in losses.keys() - {*places.values(), record.design.control}:
+        common = speeds[row].keys() & speeds[baseline].keys()
+        ratios = [speeds[row][seed] / speeds[baseline][seed] for seed in sorted(common)]
+        if losses[row]:
+            measured[row] = effective_speedup(ladder, losses[row], ratios or 1.0)
+    return {row: measured[row] for row in record.design.rows if row in measured}
 
 
 def headline(metric: str) -> Quantity:

@@ -27,15 +27,15 @@ E. C. Fieller, "Some problems in interval estimation", Journal of the Royal Stat
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attractor.errors import require
 from attractor.verdict.intervals import require_confidence
-from attractor.verdict.observations import Seed
 
 FEWEST_SEEDS = 4
-Losses = Sequence[float] | Mapping[Seed, float]
+Losses = Sequence[float] | Mapping[Any, float]  # by seed, where runs have seeds
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ class Speedup:
     n: int  # seeds: those in common where `paired`, otherwise those of the smallest group
     paired: bool
     level: float
+
+    @property
+    def words(self) -> str:
+        """The speedup with its interval and the reason, in a sentence."""
+        value = "unknown" if self.value is None else f"{self.value:.3g}x"
+        bounds = "" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{value}{bounds}; {self.reason}"
 
 
 def effective_speedup(
