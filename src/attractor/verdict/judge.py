@@ -28,7 +28,7 @@ from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Design, Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Sequential, p_over_looks
-from attractor.verdict.words import p_in_words, short_number
+from attractor.verdict.words import p_in_words, short_number, shown_size
 
 FEWEST_REPEATS = 5  # runs of the baseline that allow a verdict on rows with one run
 SHARED_BASELINE = 0.5  # correlation between differences from one baseline
@@ -367,7 +367,7 @@ def _decided(
         return replace(verdict, outcome=outcome, reason=words)
     words = f"Not shown {runs}"
     if verdict.detectable is not None:
-        words += f", which show a true difference of {short_number(verdict.detectable)} in four of five such tables"
+        words += f", which show a true difference of {shown_size(verdict.detectable)} in four of five such tables"
     words += "."
     if margin is not None and verdict.further_seeds:
         words += f" {verdict.further_seeds} further seeds would show a difference of {short_number(margin)} as often."
