@@ -3,8 +3,9 @@
 The paper does not say for how many steps its standard row trained; here all rows train equally long. At `laptop` scale
 the model has width 64 and a learning rate at which both rows get beyond guessing among the values of a sequence (one
 in four on the easy level): standard attention after 1,000 steps, coupled attention after 1,500. At 3e-3 standard
-attention guesses for 1,000 steps, at 3e-4 for 3,000 (LOG.md). `desk` has the paper's width of 256 and its learned
-positions, with two of its six layers. In a pilot, standard attention solved the easy level there after 1,000 steps.
+attention guesses for 1,000 steps, at 3e-4 for 3,000 (LOG.md, 2026-11-21). `desk` has the paper's width of 256
+and its learned positions, with two of its six layers. In a pilot, standard attention solved the easy level there after
+1,000 steps.
 """
 
 from attractor.papers import coupled_qk

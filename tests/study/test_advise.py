@@ -290,6 +290,6 @@ def test_every_setting_builds_every_mechanism_on_bytes(corpus: str) -> None:
             config = module.config_on(rung, Text(corpus), label)
             assert config.task == Text(corpus)
             assert config.label == label
-        assert rung.config.model.positions == "rope", "with learned positions the control was the better one (LOG.md)"
+        assert rung.config.model.positions == "rope", "learned positions favour the control (LOG.md, 2026-11-20)"
     tokens = [rung.tokens for rung in LADDER]
     assert tokens == sorted(tokens)

@@ -94,9 +94,9 @@ class DispatchRule:
         return named and lengths and self.value.start <= value < self.value.stop
 
 
-# The first rule that holds decides. Those for CPUs are measured (LOG.md). Those for GPUs are *not measured*, but
-# counted: with padding to the width of V, fused attention multiplies a third more than the kernel; without padding, as
-# much.
+# The first rule that holds decides. Those for CPUs are measured (LOG.md, 2026-11-21, has the blocks). Those for GPUs
+# are *not measured*, but counted: with padding to the width of V, fused attention multiplies a third more than the
+# kernel; without padding, as much.
 DISPATCH_RULES = (
     DispatchRule("kernel", device="cuda", padded=True),
     DispatchRule("side-by-side", device="cuda"),

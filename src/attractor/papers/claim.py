@@ -18,7 +18,7 @@ from attractor.claims.rules import SHARE
 from attractor.claims.verdicts import Rule
 from attractor.runs.study_record import Published
 
-BYTES_PER_TOKEN = {  # of GPT-2's tokenizer, on 20 to 30 MB of each kind of text (LOG.md, "Bytes per token")
+BYTES_PER_TOKEN = {  # of GPT-2's tokenizer, on 20 to 30 MB of each kind of text (LOG.md, 2026-11-22)
     "encyclopedic": 4.56,
     "medical": 4.14,
     "heterogeneous": 4.22,

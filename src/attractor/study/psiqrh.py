@@ -38,7 +38,7 @@ DESK_ROWS = Axis(
     "attention",
     dict(ROWS.values) | {"psiqrh with a narrow latent": {"attention": preset("psiqrh").replace(latent=WIDTH)}},
 )
-# The best rates of the pilot studies/psiqrh-rates.py that differ from the base's 1e-3 (LOG.md).
+# The best rates of the pilot studies/psiqrh-rates.py that differ from the base's 1e-3 (LOG.md, 2026-11-27).
 DESK_RATES = {
     "standard": 2e-3,
     "psiqrh without shared latent": 2e-3,

@@ -69,8 +69,9 @@ AT_DESK = (
     "AKOrN spectral 1e-4",
 )
 # Rates that differ from the base's, which is that of ItrSA and its variants. The pilot studies/recurrent-rates.py has
-# 1,000 steps of one seed, and all 4,000 contradict it for two rows (LOG.md): of two seeds of ItrSA at 8e-3, its best
-# there, one is lost after the warm-up, and the recursive model solves .03 of the boards at 2e-3 and .48 at 1e-3.
+# 1,000 steps of one seed, and all 4,000 contradict it for two rows (LOG.md, 2026-11-25): of two seeds of ItrSA at 8e-3,
+# its best there, one is lost after the warm-up, and the recursive model solves .03 of the boards at 2e-3 and .48 at
+# 1e-3.
 DESK_RATES = {"AKOrN": 8e-3, "AKOrN spectral 1e-4": 8e-3, "recursive": 1e-3}
 NORMS = {"desk": "rms"}  # of ItrSA's states
 SMALL_BOARDS = ("smoke", "laptop")  # laptop runs are stored, so models of 4 x 4 boards stay as they were

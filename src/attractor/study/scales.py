@@ -19,10 +19,11 @@ from attractor.study.study import Scale
 from attractor.train.config import RECIPES, TrainConfig
 
 # The best rates of the grid 1e-3, 2e-3, 4e-3 of studies/learning-rates.py that differ from the base's 2e-3 (two seeds
-# each, LOG.md). Coupled variants have the rate of the mechanism that they couple.
+# each; LOG.md, 2026-11-21). Coupled variants have the rate of the mechanism that they couple.
 LAPTOP_RATES = dict.fromkeys(("differential", "coupled-differential", "gated", "coupled-gated", "uniform"), 4e-3)
 # Desk has one rate, the best of that pilot for every row but one: coupled-hamiltonian was .0007 nats a byte better at
-# 2e-3. That was one seed, seeds differ by .008, and rows at two rates also differ in how they attend (LOG.md).
+# 2e-3. That was one seed, seeds differ by .008, and rows at two rates also differ in how they attend (LOG.md,
+# 2026-11-26).
 
 
 def language(scale: str, **changes: Any) -> TrainConfig:

@@ -2,7 +2,8 @@
 
 Each step allocates as much memory as the one before, and frees it. glibc returns free memory at the end of its heap,
 and every large block, to the system. In the next step each page of 4 kB is then mapped and zeroed again, and the
-arithmetic waits for that (LOG.md says how long). The peak stays what it was, but is held until the steps are over.
+arithmetic waits for that (LOG.md, 2026-11-22, has the times). The peak stays what it was, but is held until the
+steps are over.
 """
 
 import ctypes

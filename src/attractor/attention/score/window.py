@@ -8,7 +8,7 @@ first F keys by the mask. The others are blocks of C queries, and each block see
     block of queries t0 ... t0 + C - 1:   keys t0 - F ... t0 + C - 1,   F = C ceil((W - 1) / C)             (2)
 
 The blocks lie side by side in the batch, so one call computes them with one mask of C x (F + C), on any device. Time
-and memory are linear in T. A block of half the window was the fastest on a CPU (LOG.md).
+and memory are linear in T. A block of half the window was the fastest on a CPU (LOG.md, 2026-11-24).
 """
 
 from collections.abc import Callable
