@@ -183,7 +183,7 @@ def first_word(line: str) -> str:
     return line.split()[0].rstrip("─")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"], ids=page_id)
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT.glob("[AC]*.md"))], ids=page_id)
 def test_every_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
