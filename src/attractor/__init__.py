@@ -1,4 +1,4 @@
-"""attractor: attention as a dynamical system.
+"""attractor: train, compare and measure attention mechanisms, and tell whether a difference between them is real.
 
     attractor.attention.build("coupled-euler", d_model=512, n_heads=8)      one layer, for a model of your own
     attractor.models.SIZES["small"].replace(attention="gated").build()      a language model on any mechanism

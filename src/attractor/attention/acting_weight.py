@@ -1,4 +1,4 @@
-"""The matrix that a linear layer or an embedding computes with, whatever wraps the layer.
+"""Compute the matrix by which a linear layer or an embedding acts, also if an adapter or a quantiser wraps the layer.
 
 Some computations need a matrix instead of a layer's output: kernels, products of two matrices, and a readout that is
 tied to the embedding. LoRA adapters, quantisation and offloading put a layer in the place of the original one, and

@@ -1,4 +1,4 @@
-"""The rate at which this machine multiplies matrices, measured: the whole of which MFU is a share.
+"""Measure how fast this machine multiplies matrices: the model FLOPs utilisation (MFU) is a share of this rate.
 
 The rate is that of a large square product in the given precision (for fp32 on a GPU, torch's setting decides on TF32),
 the best of a few tries, since a ceiling is wanted and not an average.

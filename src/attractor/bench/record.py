@@ -1,5 +1,7 @@
-"""The record of a bench as JSON: the machine, the settings and every measured second. Tables and figures are made
-from the record alone."""
+"""Store a bench as JSON: the machine, the settings and every measured second.
+
+Tables and figures are made from this record alone.
+"""
 
 from typing import Any
 

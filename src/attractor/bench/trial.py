@@ -1,4 +1,4 @@
-"""Trials: one case alone, before it is timed with others. A trial gives the first calls and the peak memory.
+"""Run one case alone before it is timed with others, to measure its first calls and its peak memory.
 
 On a CPU a trial runs in a subprocess, whose memory belongs to the case alone. On a GPU it runs in this process: the
 allocator knows how much a case takes, and another process would cost seconds to start.

@@ -1,5 +1,4 @@
-"""Find the query and key rows of heads in other models, most of them Hugging Face's. `VIEWS` has one function per
-layout.
+"""Find the query and key rows of heads in other models, most of them Hugging Face's: one function per layout.
 
 A module is recognised by its parts, never by its class or its model's name. A layout matches only if the module has no
 further part that could stand between projection and dot product; a layout that only resembles a known one is unknown.

@@ -1,5 +1,6 @@
-"""Observe the inputs of an attention layer's score: queries and keys after coupling, norms and position, their scale,
-and the mask. Observation does not change the computation by a bit.
+"""Observe what an attention layer scores: queries and keys as they enter the dot product, their scale, and the mask.
+
+Observation does not change the computation by a bit.
 
     part    a module inside the layer computes the scores, and gets a hook: `score` of `Attention` layers,
             `inner_attention` of torchtitan, `core_attention` of Megatron

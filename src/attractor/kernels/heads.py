@@ -1,4 +1,4 @@
-"""How plain computations arrange heads and models in a batch."""
+"""Arrange heads in groups that share a key head, and models under vmap as the first dimension."""
 
 from torch import Tensor
 

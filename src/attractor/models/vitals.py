@@ -1,4 +1,4 @@
-"""The health of the two timescales of a FastSlow while it trains, measured on the probe (`train/telemetry.py`).
+"""Diagnose the two timescales of a FastSlow while it trains, on the fixed batch of the probe (`train/telemetry.py`).
 
     gate            tanh gamma                                                                              (1)
     change          |block(x) - x| / |x|, mean over tokens: how much a block changes its input              (2)

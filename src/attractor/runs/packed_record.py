@@ -1,4 +1,4 @@
-"""The packed form of a study's record, in which it is stored: what the runs of a cell have in common is there once.
+"""Pack a study's record for storage: what the runs of a cell have in common is written once.
 
 Runs of one cell differ by their seed alone, so most names and many values of theirs are the same. The cell's `shared`
 holds every name that all its runs have, with the value that they share or with `{"_each": [a value for every run]}`.

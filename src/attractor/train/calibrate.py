@@ -1,4 +1,4 @@
-"""Measure what a run will take of this machine, by carrying out its first steps in a fresh process.
+"""Estimate the time and memory of a run by carrying out its first steps in a fresh process.
 
     seconds = start + first step + (n_steps - 1) median step + evaluations + saves                          (1)
 

@@ -1,4 +1,4 @@
-"""How a run reports its progress. The base class reports nothing."""
+"""The interface through which a run reports its progress; the base class reports nothing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Versions of what runs compute, so that two runs under one key have computed the same thing.
+"""Version the computations of runs, so that two runs with the same key have computed the same thing.
 
 The configuration of a run says which computation was asked for, not how the code carried it out. Whoever changes a
 formula or a kernel so that its results change (beyond rounding) raises its version here. From the second version on the

@@ -1,4 +1,4 @@
-"""What the machine is and what a run takes of it: device, peak memory, and model FLOPs utilisation (MFU)."""
+"""Describe the machine and how a run uses it: device, peak memory, and model FLOPs utilisation (MFU)."""
 
 import resource
 import sys

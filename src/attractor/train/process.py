@@ -1,4 +1,4 @@
-"""Fresh processes for runs, each with memory and failures of its own.
+"""Start each run in a process of its own, so that its memory and its failures are its own.
 
 They are forked from a server that has imported what all runs need. torch loads its compiler as soon as an optimizer is
 made, even if nothing is compiled. That costs seconds and tens of megabytes, which every run would otherwise pay again

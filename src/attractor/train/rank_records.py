@@ -1,4 +1,4 @@
-"""What each process of a distributed run is doing, for the others to read when they wait for it in vain.
+"""Record what each process of a distributed run is doing, so that those that wait for it can say where it is stuck.
 
 Every process has a slot of a shared file, into which it writes its step and phase whenever they change. That takes
 microseconds, and the record of a process that is stopped or killed remains. A process whose collective operation fails

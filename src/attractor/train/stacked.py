@@ -1,4 +1,4 @@
-"""Train several models of one shape as one: their weights are rows of a matrix, and one pass gives all gradients.
+"""Train one model under several seeds at once: row s of a matrix has the weights of seed s, in one pass for all.
 
     L_s = loss(row s, batch s);   G = d sum_s L_s / d W, whose row s is the gradient of model s             (1)
     n_s = |G_s|,   G_s <- G_s min(1, clip / n_s)                                                            (2)

@@ -1,4 +1,4 @@
-"""The training loop of runs that differ by their seed alone: all take each step together, as rows of a `Stack`.
+"""The training loop of runs that differ by their seed alone: they take each step together, as rows of one `Stack`.
 
 Each run keeps its own data order, clipping, counters, folder and checkpoints in the ordinary form. So whatever reads or
 resumes a run need not know how its steps were taken. Its summary and environment say `stacked`: the number of runs in

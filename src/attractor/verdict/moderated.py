@@ -1,4 +1,4 @@
-"""Share what many rows tell about spread: with few seeds a row's own standard deviation is hardly known.
+"""Estimate each row's spread with the help of all rows, since few seeds tell little about it (the moderated t test).
 
 Row i has the variance s_i² of d_i degrees of freedom. The true variances are taken to vary between rows as a scaled
 inverse chi square of d_0 degrees of freedom around s_0². Both are estimated by the mean and the variance of log s_i²
