@@ -1,4 +1,4 @@
-"""Train one model under several seeds at once: row s of a matrix has the weights of seed s, in one pass for all.
+"""Train one model under several seeds at once: their weights are stacked, and one pass gives the gradients of all.
 
     L_s = loss(row s, batch s);   G = d sum_s L_s / d W, whose row s is the gradient of model s             (1)
     n_s = |G_s|,   G_s <- G_s min(1, clip / n_s)                                                            (2)
