@@ -28,7 +28,7 @@ from itertools import islice
 import numpy as np
 
 from attractor.claims.comparisons import Control, Obstacle, Pair, values
-from attractor.claims.rules import Differs, Equivalent
+from attractor.claims.rules import Differs, Equivalent, InRegime
 from attractor.claims.verdicts import AllOf, Rule
 from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY, Quantity
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
@@ -60,7 +60,12 @@ class Chances:
 
 
 def of_losses(rule: Rule) -> Rule | None:
-    """Return the parts of a rule that are about losses and can be drawn; None where there are none."""
+    """Return the parts of a rule that are about losses and can be drawn; None where there are none.
+
+    Drawn runs count as long enough for every regime.
+    """
+    if isinstance(rule, InRegime):
+        return of_losses(rule.rule)
     if isinstance(rule, AllOf):
         parts = tuple(part for part in map(of_losses, rule.rules) if part is not None)
         return AllOf(parts) if parts else None
