@@ -34,4 +34,5 @@ def main() -> None:
     kill_group()
 
 
-main()
+if __name__ == "__main__":
+    main()
