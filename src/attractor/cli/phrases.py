@@ -131,12 +131,8 @@ GROUPS: dict[str, PhraseGroup] = {
             "start": Phrase("run folder whose best weights this run starts from"),
             "device": Phrase("cpu, cuda or auto"),
             "workers": Phrase("runs at the same time", "one per core, one on a GPU"),
-            "margin": Phrase(
-                "smallest difference in loss that matters to you, for text in nats per byte", "not stated"
-            ),
-            "thorough": Phrase(
-                "also train the baseline at half and at twice the steps, to say how much time a lead is worth"
-            ),
+            "margin": Phrase("smallest difference that matters (text: nats/byte)", "none"),
+            "thorough": Phrase("also the baseline at half and twice the steps"),
             "devices": Phrase("processes that torchrun would start"),
             "calibrate": Phrase("measure about two seconds, to estimate time and memory"),
             "json": Phrase("print one JSON object, for programs"),
