@@ -118,6 +118,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "taps",
         "bench",
         "equilibrium",
+        "verdict",
     },
     "bench": {
         "console_table",
