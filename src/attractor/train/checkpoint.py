@@ -20,7 +20,6 @@ The last good checkpoint is kept, however many others follow it. A run that dive
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -284,7 +283,7 @@ def verify(path: Path) -> None:
     if manifest["format"] != FORMAT:
         cure = "use the version of attractor that wrote it"
         if manifest["format"] == SHARDED:
-            cure += f" for 'attractor runs convert {shlex.quote(str(path.parents[1]))} --to plain'"
+            cure += ", and its command 'runs convert' with --to plain"
         raise InputError(f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; {cure}")
     here, there = _hash_of_run(path.parent), manifest["config_hash"]
     if here != there:
