@@ -20,6 +20,7 @@ The last good checkpoint is kept, however many others follow it. A run that dive
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
