@@ -146,7 +146,9 @@ def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> N
     assert checkpoint.newest_intact(tmp_path, [].append) is None
 
 
-@pytest.mark.parametrize(("other", "cure"), [(3, ", and its command 'runs convert' with --to plain$"), (4, "$"), (99, "$")])
+@pytest.mark.parametrize(
+    ("other", "cure"), [(3, ", and its command 'runs convert' with --to plain$"), (4, "$"), (99, "$")]
+)
 def test_another_format_is_refused_rather_than_passed_over(stopped: Path, other: int, cure: str) -> None:
     """Format 3 had shards; its run is converted by the version that wrote it."""
     reseal(stopped / "checkpoints/step-00000011", format=other)
