@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
 from attractor.errors import InputError
 from attractor.verdict.judge import expected_best, judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS, moderated
+from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.sequential import Sequential, p_over_looks
 
@@ -47,14 +47,14 @@ def test_few_rows_agree_with_scipy_and_statsmodels(seeded):
         baseline = rows.pop("baseline")
         test = stats.ttest_rel if seeded else lambda a, b: stats.ttest_ind(a, b, equal_var=False)
         tests = [test(row, baseline) for row in rows.values()]
-        adjusted = multipletests([each.pvalue for each in tests], method="holm")[1]
+        adjusted = holm({row: each.pvalue for row, each in zip(rows, tests, strict=True)}).values()
         tost = [
             ttost_paired(row, baseline, -margin, margin)[0]
             if seeded
             else ttost_ind(row, baseline, -margin, margin, usevar="unequal")[0]
             for row in rows.values()
         ]
-        within = multipletests(tost, method="holm")[1]
+        within = holm(dict(zip(rows, tost, strict=True))).values()  # itself held to statsmodels in test_multiplicity.py
         for row, each, p, p_within in zip(rows, tests, adjusted, within, strict=True):
             verdict, interval = verdicts[row], each.confidence_interval()
             close = pytest.approx
