@@ -15,10 +15,11 @@ from rich.console import Console
 from attractor.claims.pilot import Pilot
 from attractor.errors import InputError, RunInterrupted
 from attractor.models import TransformerConfig
+from attractor.numerals import seconds_of
 from attractor.report.advice import Advice
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.study import advise as module
-from attractor.study.advise import PilotRequest, advise, seconds_of
+from attractor.study.advise import PilotRequest, advise
 from attractor.study.ladder import LADDER, Rung, choose, wall
 from attractor.study.launch import Job
 from attractor.tasks.text import Text
