@@ -110,7 +110,7 @@ def judge_observations(
             verdict = replace(verdict, p=p_values[row], adjusted_p=adjusted[row])
             verdict = _decided(verdict, within[row], level, margin, lower_is_better, n_tried)
         verdicts.append(verdict)
-    notes += _notes_on(chosen, baseline, verdicts, n_tried, tried, plan, lower_is_better)
+    notes += _notes_on(chosen, baseline, verdicts, n_tried, plan, lower_is_better)
     return Verdicts(
         chosen, baseline, tuple(verdicts), lower_is_better, level, margin, against, n_tried, plan, str(at), tuple(notes)
     )
@@ -392,7 +392,6 @@ def _notes_on(
     baseline: str | None,
     verdicts: Sequence[Verdict],
     n_tried: int,
-    tried: int | None,
     looks: tuple[int, ...],
     lower_is_better: bool,
 ) -> list[str]:
