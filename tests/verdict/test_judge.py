@@ -153,6 +153,7 @@ def test_planned_looks_are_those_of_the_sequential_test():
             earlier = Sequential(0.05, 0.0, 8, looks=looks).look((row - baseline)[:4]).outcome
             assert verdict.outcome == (earlier if earlier in ("better", "worse") else expected)
             assert verdict.low == pytest.approx(decision.interval.low)
+            assert verdict.n == (8 if n == 8 else 4)  # pairs between two looks wait for the next one
             outcomes.add(verdict.outcome)
     assert {"better", "undecided"} <= outcomes
     few = judge_observations(observations({"baseline": baseline[:3], "row": row[:3]}), looks=looks)["row"]

@@ -87,7 +87,7 @@ def judge_observations(
     plan = tuple(looks)
     if plan:
         Sequential(1 - level, 0.0, plan[-1], looks=plan)  # refuses looks that do not rise
-    compared = {row: _compare(chosen, row, baseline, against) for row in rows}
+    compared = {row: _up_to_a_look(_compare(chosen, row, baseline, against), plan) for row in rows}
     estimates = _estimates({row: c for row, c in compared.items() if not c.obstacle}, plan)
     p_values: dict[str, float | None] = {}
     p_within: dict[str, float | None] = {}
@@ -208,6 +208,12 @@ def _compare(observations: Observations, row: str, baseline: str | None, against
         obstacle = f"{runs} no verdict: {fewest} runs of '{baseline}' with different seeds are needed."
     values, others = (tuple(run.value for run in runs.values()) for runs in (ours, theirs))
     return _Compared(design, values, others, lost | lost_there, None, obstacle)
+
+
+def _up_to_a_look(of_row: _Compared, looks: tuple[int, ...]) -> _Compared:
+    """Leave out the pairs after the last planned look so far, which wait for the next one."""
+    done = [look for look in looks if look <= len(of_row.numbers)]
+    return replace(of_row, numbers=of_row.numbers[: done[-1]]) if done and not of_row.against else of_row
 
 
 def _paired(
