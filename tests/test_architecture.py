@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "fields": set(),
     "numerals": set(),
     "sign_of_life": {"numerals"},
+    "loading": set(),
     "console_table": set(),
     "files": set(),
     "taps": set(),
@@ -149,10 +150,9 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "report",
         "numerals",
     },
-    "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
     "results": {"attention", "runs", "verdict", "models", "papers", "report", "study", "train"},
     "cli": ANYTHING,
-    "__main__": ANYTHING,
+    "__main__": {"cli", "loading", "train"},
     "__init__": ANYTHING,
 }
 
@@ -227,9 +227,9 @@ def test_imports_point_one_way() -> None:
 def test_files_import_one_another_without_circles() -> None:
     """Criterion: late imports and those for type checkers count, since they only hide a circle.
 
-    The __init__ of a package does not count, since it only exports names.
+    The __init__ of a package counts where it does more than export names, as that of the command line.
     """
-    parts = [file for file in FILES if file.name != "__init__.py"]
+    parts = [file for file in FILES if file.name != "__init__.py" or file.parent.name == "cli"]
     graph = {file: {file_of(name) for name in inside(file)} & set(parts) for file in parts}
     try:
         TopologicalSorter(graph).prepare()

@@ -477,7 +477,7 @@ def test_each_error_of_the_system_has_a_next_step_of_its_own(
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number), "a/place")
 
-    monkeypatch.setitem(listing.COMMANDS, "list", (listing.ListArguments, fails))
+    monkeypatch.setattr(listing, "say", fails)
     code, _, err = attractor("list")
     (said,) = err.splitlines()
     assert code == 2

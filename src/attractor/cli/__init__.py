@@ -1,7 +1,7 @@
 """The command line: one thin function per command.
 
 Every option is a field of a config and is checked there. A wrong input ends in one line and exit code 2. The module of
-a command is imported when the command is chosen; help and lists come from `tables.py` and need no command's module.
+a command is imported when the command is chosen; help and completion read their texts from its source.
 """
 
 import os
@@ -11,8 +11,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
@@ -20,11 +19,10 @@ from typing import Any
 
 from rich.console import Console
 
-from attractor.__main__ import ctrl_c_ends_at_once
+from attractor.cli.commands import COMMANDS, GROUPS, options_of
 from attractor.cli.console import Heartbeat, LogConsole, say
-from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
+from attractor.cli.help import help_of_all, help_of_command, help_of_group
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
-from attractor.cli.tables import tables
 from attractor.errors import (
     DamageWarning,
     InputError,
@@ -36,6 +34,7 @@ from attractor.errors import (
     unknown,
 )
 from attractor.files import next_step
+from attractor.loading import ctrl_c_ends_at_once, temporary_text
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
 _LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this command left out
@@ -44,36 +43,6 @@ WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
 RESUMABLE = ("compare", "train", "race", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
-COMMANDS = {  # each with its module, whose own COMMANDS holds the argument class and the function
-    "compare": "runs",
-    "train": "runs",
-    "plan": "runs",
-    "judge": "judge",
-    "race": "race",
-    "watch": "watch",
-    "advise": "advise",
-    "generate": "runs",
-    "evaluate": "evaluate",
-    "measure": "measure",
-    "solve": "solve",
-    "bench": "bench",
-    "import": "hugging_face",
-    "convert": "hugging_face",
-    "export": "hugging_face",
-    "data prepare": "data",
-    "data verify": "data",
-    "study run": "study",
-    "study plan": "study",
-    "study list": "study",
-    "runs list": "stored_runs",
-    "runs show": "stored_runs",
-    "runs compare": "stored_runs",
-    "runs prune": "stored_runs",
-    "report": "evidence",
-    "claims": "evidence",
-    "list": "listing",
-    "completion": "completion",
-}
 WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "data", "judge", "race")
 
 
@@ -173,28 +142,31 @@ def in_code_of_a_study(error: Exception) -> InputError | None:
 def missing_next_step(message: str, name: str) -> str:
     """Return the next step of an error about the value of an option, where the message names none."""
     refused = re.match(r"(\w+) must be [^;]*$", message)
-    if refused is None or refused[1] not in {option.name for option in tables().options_of(name)}:
+    if refused is None or refused[1] not in {option.name for option in options_of(name)}:
         return ""
     return f"; 'attractor {name} --help' shows what --{refused[1].replace('_', '-')} may be and its usual value"
 
 
 def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, Console], None]]:
     """Return the arguments of the command that a line begins with, and the function that takes them."""
-    from attractor.cli.parsing import parse_command, refuse_unknown_options  # tyro takes time, and help needs none
+    from attractor.cli.parsing import parse_command, refuse_unknown_options
 
     name = command_of(words)
     rest = words[len(name.split()) :]
     refuse_unknown_options(name, rest)
-    arguments, run = module_of(name).COMMANDS[name.split()[-1]]
-    return parse_command(arguments, name, rest), run
+    module, _, function = COMMANDS[name].partition(".")
+    run = getattr(imported(module), function)
+    return parse_command(run.__annotations__["args"], name, rest), run
 
 
 def requested_help(words: Sequence[str]) -> str | None:
     """Return the help that a line requests, or None."""
     width = shutil.get_terminal_size().columns
-    if words[0] in HELP:
-        return help_of_all(width)
-    if words[0] in GROUPS_OF_COMMANDS and (not words[1:] or words[1] in HELP):
+    if words[0] == "help" and words[1:2] and words[1] not in ("--all", *HELP):
+        words = [*words[1:], "--help"]
+    if words[0] in ("help", *HELP):
+        return help_of_all(width, "--all" in words)
+    if words[0] in GROUPS and (not words[1:] or words[1] in HELP):
         return help_of_group(words[0], width)
     if not set(HELP) & set(words):
         return None
@@ -209,28 +181,17 @@ def command_of(words: Sequence[str]) -> str:
     if within and name not in COMMANDS:
         raise unknown("command", words[1], within, see=f"'attractor {first} --help' shows all")
     if not within and first not in COMMANDS:
-        raise unknown("command", first, {word.split()[0] for word in COMMANDS}, see="'attractor --help' shows all")
+        raise unknown(
+            "command", first, {"help", *(word.split()[0] for word in COMMANDS)}, see="'attractor --help' shows all"
+        )
     return name if within else first
 
 
-def module_of(name: str) -> ModuleType:
+def imported(module: str) -> ModuleType:
     """Import the module of a command. Loading PyTorch takes seconds, so a terminal says that it is loading."""
-    module = f"attractor.cli.{COMMANDS[name]}"
-    if COMMANDS[name] in WITHOUT_PYTORCH:
-        return import_module(module)
+    name = f"attractor.cli.{module}"
+    if module in WITHOUT_PYTORCH:
+        return import_module(name)
     with temporary_text("loading PyTorch ..."), ctrl_c_ends_at_once():
         import_module("torch")
-        return import_module(module)
-
-
-@contextmanager
-def temporary_text(text: str) -> Iterator[None]:
-    """Show a text on the terminal while PyTorch loads, and remove it afterwards; a log shows nothing."""
-    is_shown = sys.stderr.isatty() and "torch" not in sys.modules
-    if is_shown:
-        print(text, end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if is_shown:
-            print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
+        return import_module(name)

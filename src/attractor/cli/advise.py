@@ -1,12 +1,9 @@
 """The command that says which mechanism to use on a corpus: advise."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 from rich.console import Console
-from tyro.conf import arg
 
 from attractor.cli.console import command_line
 from attractor.numerals import seconds_of
@@ -16,28 +13,35 @@ from attractor.train.config import Runtime
 
 @dataclass(frozen=True)
 class AdviseArguments:
-    """Say which mechanism to use on a corpus, and how sure that is. It runs the smallest pilot that can decide."""
-
-    corpus: Annotated[str, arg(help="named corpus, text file, table or prepared folder")]
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    budget: Annotated[str, arg(help="time that the pilot may take here, as 90s, 10m or 2h")] = "10m"
-    margin: Annotated[float, arg(help="smallest difference in loss that matters to you, in nats per token")] = 0.01
-    alpha: Annotated[float, arg(help="accepted chance of a wrong answer, over all looks and rivals")] = 0.05
-    max_seeds: Annotated[int, arg(help="most seeds per mechanism")] = 8
-    rivals: Annotated[tuple[str, ...], arg(help="mechanisms to compare with standard attention")] = (
+    corpus: str
+    """named corpus, text file, table or prepared folder"""
+    column: str | None = None
+    """column of a table that holds the text; by default 'text' or the only one"""
+    budget: str = "10m"
+    """time that the pilot may take here, as 90s, 10m or 2h"""
+    margin: float = 0.01
+    """smallest difference in loss that matters to you, in nats per token"""
+    alpha: float = 0.05
+    """accepted chance of a wrong answer, over all looks and rivals"""
+    max_seeds: int = 8
+    """most seeds per mechanism"""
+    rivals: tuple[str, ...] = (
         "coupled-euler",
         "differential",
     )
-    workers: Annotated[
-        int | None, arg(help="runs at the same time; by default as many as the machine has room for")
-    ] = None
-    out: Annotated[Path | None, arg(help="folder to write; by default a new one in runs/")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    """mechanisms to compare with standard attention"""
+    workers: int | None = None
+    """runs at the same time; by default as many as the machine has room for"""
+    out: Path | None = None
+    """folder to write; by default a new one in runs/"""
+    device: str = Runtime.device
 
 
 def advise(args: AdviseArguments, console: Console) -> None:
+    """Say which mechanism to use on a corpus, and how sure that is. It runs the smallest pilot that can decide.
+
+    attractor advise --corpus notes.txt --budget 30m
+    """
     from attractor.study.advise import PilotRequest
     from attractor.study.advise import advise as run_pilot
     from attractor.tasks.text import load_corpus
@@ -47,6 +51,3 @@ def advise(args: AdviseArguments, console: Console) -> None:
     with waiting(f"reading {args.corpus}"):
         load_corpus(args.corpus, args.column)
     run_pilot(request, Runtime(args.device), console)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"advise": (AdviseArguments, advise)}

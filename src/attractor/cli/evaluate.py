@@ -1,20 +1,20 @@
 """The command that evaluates a model on its validation sets, on texts, or on tasks of lm-eval: evaluate."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import dtype_of
-from attractor.cli.study_code import OfStudy, define_mechanisms
+from attractor.cli.options import OfTrainedModel
+from attractor.cli.study_code import define_mechanisms
 from attractor.errors import InputError, not_installed, require
 from attractor.sign_of_life import waiting
-from attractor.train.config import Runtime, data_of
+from attractor.train.config import data_of
 
 if TYPE_CHECKING:
     from attractor.causal import Causal
@@ -28,40 +28,45 @@ OF_SCORES = ("window", "dtype")  # of texts and of tasks
 
 
 @dataclass(frozen=True)
-class EvaluateArguments:
-    """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
-    tasks of lm-eval (--tasks)."""
-
-    model: Annotated[Positional[Path], arg(help="run folder; with --on or --tasks also a Hugging Face folder")]
-    on: Annotated[
-        str | None, arg(help="texts to score: a file, a folder or a corpus; by default what the run held out")
-    ] = None
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    against: Annotated[Path | None, arg(help="second model, compared with the first document by document")] = None
-    window: Annotated[int | None, arg(help="tokens of context; by default as in training")] = None
-    stride: Annotated[int | None, arg(help="tokens between two windows; by default half a window")] = None
-    tasks: Annotated[tuple[str, ...], arg(help="names of lm-eval's tasks")] = ()
-    include_path: Annotated[Path | None, arg(help="folder with tasks of your own, whose code is executed")] = None
-    n_shots: Annotated[int | None, arg(help="examples before each question; by default as the task says")] = None
-    limit: Annotated[int | None, arg(help="questions per task, to try it out; by default all")] = None
-    apply_chat_template: Annotated[bool, arg(help="ask in the model's chat template, with shots as its turns")] = False
-    n_iterations: Annotated[
-        tuple[int, ...], arg(help="iterations of an iterated model; several make a curve; by default as in training")
-    ] = ()
-    votes: Annotated[int, arg(help="answers per board, of which the one of lowest energy counts")] = 1
-    seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
-    puzzles: Annotated[Path | None, arg(help="file of boards to solve; by default the validation sets")] = None
-    batch_size: Annotated[
-        int | None, arg(help="sequences per batch; by default as in training, or as memory allows")
-    ] = None
-    max_batches: Annotated[int | None, arg(help="batches of each set; by default as in training, all of a file")] = None
-    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
-    study: OfStudy = None
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training or as stored")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="folder for evaluation.json and its figures")] = None
+class EvaluateArguments(OfTrainedModel):
+    model: Positional[Path]
+    """run folder; with --on or --tasks also a Hugging Face folder"""
+    on: str | None = None
+    """texts to score: a file, a folder or a corpus; by default what the run held out"""
+    column: str | None = None
+    """column of a table that holds the text; by default 'text' or the only one"""
+    against: Path | None = None
+    """second model, compared with the first document by document"""
+    window: int | None = None
+    """tokens of context; by default as in training"""
+    stride: int | None = None
+    """tokens between two windows; by default half a window"""
+    tasks: tuple[str, ...] = ()
+    """names of lm-eval's tasks"""
+    include_path: Path | None = None
+    """folder with tasks of your own, whose code is executed"""
+    n_shots: int | None = None
+    """examples before each question; by default as the task says"""
+    limit: int | None = None
+    """questions per task, to try it out; by default all"""
+    apply_chat_template: bool = False
+    """ask in the model's chat template, with shots as its turns"""
+    n_iterations: tuple[int, ...] = ()
+    """iterations of an iterated model; several make a curve; by default as in training"""
+    votes: int = 1
+    """answers per board, of which the one of lowest energy counts"""
+    seed: int = 0
+    """seed of the starts of all votes but the first"""
+    puzzles: Path | None = None
+    """file of boards to solve; by default the validation sets"""
+    batch_size: int | None = None
+    """sequences per batch; by default as in training, or as memory allows"""
+    max_batches: int | None = None
+    """batches of each set; by default as in training, all of a file"""
+    dtype: str | None = None
+    """fp32, bf16 or fp16; by default as in training or as stored"""
+    out: Path | None = None
+    """folder for evaluation.json and its figures"""
 
     def given(self, names: tuple[str, ...]) -> list[str]:
         defaults = {f.name: f.default for f in fields(self)}
@@ -73,6 +78,12 @@ class EvaluateArguments:
 
 
 def evaluate(args: EvaluateArguments, console: Console) -> None:
+    """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
+    tasks of lm-eval (--tasks).
+
+        attractor evaluate runs/one --on notes.txt --against runs/another
+        attractor evaluate runs/one --tasks hellaswag --limit 100
+    """
     if args.out is not None and args.out.is_file():
         raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
     define_mechanisms(args.study, console)
@@ -247,6 +258,3 @@ def _write_record(args: EvaluateArguments, results: dict[str, Any], console: Con
     written = args.out / "evaluation.json"
     write_json(written, {"command": command_line(), **conditions, **results, "environment": environment()})
     say(console, str(written))
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"evaluate": (EvaluateArguments, evaluate)}

@@ -1,17 +1,16 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
+from attractor.cli.commands import COMMANDS, options_of, presets_as_data
 from attractor.cli.console import say
-from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
 
@@ -23,27 +22,33 @@ RESULTS = Path("results")
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """Write the page of a run, or the report of a study: page, tables, LaTeX and figures."""
-
-    source: Annotated[Positional[Path], arg(help="run folder, folder of a study (runs/STUDY-SCALE), or a record.json")]
-    out: Annotated[Path | None, arg(help="folder to write; by default the source itself")] = None
-    formats: Annotated[tuple[str, ...], arg(help="file formats of a study's figures")] = ("png", "pdf", "svg")
-    store: Annotated[Path | None, arg(help="also store a study's record here, as results/study-NAME-SCALE.json")] = None
+    source: Positional[Path]
+    """run folder, folder of a study (runs/STUDY-SCALE), or a record.json"""
+    out: Path | None = None
+    """folder to write; by default the source itself"""
+    formats: tuple[str, ...] = ("png", "pdf", "svg")
+    """file formats of a study's figures"""
+    store: Path | None = None
+    """also store a study's record here, as results/study-NAME-SCALE.json"""
 
 
 @dataclass(frozen=True)
 class ClaimsArguments:
-    """Compare what the papers claim with stored runs. Every verdict follows from a written rule."""
-
-    ids: Annotated[
-        Positional[tuple[str, ...]], arg(help="claims to show in full, as C1 C3; by default a table of all")
-    ] = ()
-    results: Annotated[Path, arg(help="folder of stored records (study-*.json)")] = RESULTS
-    root: Annotated[Path | None, arg(help="folder of studies that were run here, to be used as well")] = None
-    write: Annotated[Path | None, arg(help="markdown file that receives all claims and verdicts")] = None
+    ids: Positional[tuple[str, ...]] = ()
+    """claims to show in full, as C1 C3; by default a table of all"""
+    results: Path = RESULTS
+    """folder of stored records (study-*.json)"""
+    root: Path | None = None
+    """folder of studies that were run here, to be used as well"""
+    write: Path | None = None
+    """markdown file that receives all claims and verdicts"""
 
 
 def report(args: ReportArguments, console: Console) -> None:
+    """Write the page of a run, or the report of a study: page, tables, LaTeX and figures.
+
+    attractor report runs/one
+    """
     from attractor.files import write_text
     from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
@@ -66,7 +71,7 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(record, args.out or source, args.formats, tables().presets)
+        page = write_report(record, args.out or source, args.formats, presets_as_data())
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise
@@ -79,7 +84,7 @@ def report(args: ReportArguments, console: Console) -> None:
 
 def without_private_folders(record: "StudyRecord") -> "StudyRecord":
     """Return the record without the folders of absolute paths, since a stored record is published."""
-    options = [option for command in tables().commands for option in tables().options_of(command)]
+    options = [option for command in COMMANDS for option in options_of(command)]
     flags = {f"--{option.name.replace('_', '-')}" for option in options if option.kind == "FLAG"}
     kept: list[str] = []
     for word in shlex.split(record.design.command):
@@ -136,6 +141,10 @@ def refuse_missing(results: Path) -> None:
 
 
 def claims(args: ClaimsArguments, console: Console) -> None:
+    """Compare what the papers claim with stored runs. Every verdict follows from a written rule.
+
+    attractor claims C1 C3
+    """
     from attractor.papers import CLAIMS
     from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
@@ -163,9 +172,3 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     if args.write is not None:
         write_ledger(args.write, entries, records)
         say(console, str(args.write))
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "report": (ReportArguments, report),
-    "claims": (ClaimsArguments, claims),
-}

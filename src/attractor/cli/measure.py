@@ -4,17 +4,17 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import MEASURED, dtype_of
-from attractor.cli.study_code import OfStudy, define_mechanisms
+from attractor.cli.options import OfTrainedModel
+from attractor.cli.study_code import define_mechanisms
 from attractor.errors import InputError, RunInterrupted, require
 from attractor.sign_of_life import waiting
-from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
     from attractor.measuring import Plan, Sample
@@ -25,31 +25,38 @@ LENGTH = 128  # of a passage, unless the model was trained on shorter ones
 
 
 @dataclass(frozen=True)
-class MeasureArguments:
-    """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth."""
-
-    models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders")]
-    on: Annotated[str, arg(help="text file, table of texts or named corpus")]
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
-    length: Annotated[
-        int | None, arg(help="tokens per passage; by default as in training, or 128 where training had more")
-    ] = None
-    layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
-    k: Annotated[int, arg(help="number of largest Lyapunov exponents; 0 measures none")] = 4
-    jacobians: Annotated[bool, arg(help="measure Jacobian norms and exponents, which take most of the time")] = True
-    memory: Annotated[float, arg(help="most GB to use beside the model")] = 4.0
-    dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need one of the first two")] = "fp32"
-    seed: Annotated[int, arg(help="seed of the choice of passages")] = 0
-    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
-    study: OfStudy = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="folder for measures.json, figures and a page")] = None
+class MeasureArguments(OfTrainedModel):
+    models: Positional[tuple[Path, ...]]
+    """run folders or Hugging Face folders"""
+    on: str
+    """text file, table of texts or named corpus"""
+    column: str | None = None
+    """column of a table that holds the text; by default 'text' or the only one"""
+    n_samples: int = 8
+    """passages of the text to average over"""
+    length: int | None = None
+    """tokens per passage; by default as in training, or 128 where training had more"""
+    layers: tuple[int, ...] = ()
+    """layers to measure, counted from 0; by default all"""
+    k: int = 4
+    """number of largest Lyapunov exponents; 0 measures none"""
+    jacobians: bool = True
+    """measure Jacobian norms and exponents, which take most of the time"""
+    memory: float = 4.0
+    """most GB to use beside the model"""
+    dtype: str = "fp32"
+    """fp32, fp64, bf16 or fp16; Jacobians need one of the first two"""
+    seed: int = 0
+    """seed of the choice of passages"""
+    out: Path | None = None
+    """folder for measures.json, figures and a page"""
 
 
 def measure(args: MeasureArguments, console: Console) -> None:
+    """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth.
+
+    attractor measure runs/one --on stdlib-docs --out measures
+    """
     from attractor.causal import described, length_of_training
     from attractor.measuring import Plan, text_of
     from attractor.measuring.page import write_page, write_record
@@ -157,6 +164,3 @@ def _show(record: dict[str, Any], console: Console) -> None:
         console.print(exponents_line(record), markup=False, highlight=False)
     for note in record["notes"]:
         say(console, note)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"measure": (MeasureArguments, measure)}

@@ -2,16 +2,17 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.evidence import RESULTS, refuse_missing
+from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console_table import console_table
@@ -27,67 +28,53 @@ STUDIES = Path("studies")
 
 @dataclass(frozen=True)
 class StudyListArguments:
-    """Show the studies of a folder: the question, the published table and the scales of each."""
+    folder: Positional[Path] = STUDIES
+    """folder of study files"""
 
-    folder: Annotated[Positional[Path], arg(help="folder of study files")] = STUDIES
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyPlanArguments:
-    """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide."""
-
-    file: Annotated[Positional[Path], arg(help="study file, as in studies/; it is Python and is executed")]
-    scale: Annotated[str, arg(help="smoke, laptop, desk, bench, paper or own")] = "smoke"
-    root: Annotated[Path, arg(help="folder of runs and reports")] = Path("runs")
-    seeds: Annotated[tuple[int, ...] | None, arg(help="seeds of every row; by default the scale's")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    results: Annotated[Path, arg(help="stored records; their spread between seeds tells what can be decided")] = RESULTS
+    file: Positional[Path]
+    """study file, as in studies/; it is Python and is executed"""
+    scale: str = "smoke"
+    """smoke, laptop, desk, bench, paper or own"""
+    root: Path = Path("runs")
+    """folder of runs and reports"""
+    seeds: tuple[int, ...] | None = None
+    """seeds of every row; by default the scale's"""
+    device: str = Runtime.device
+    results: Path = RESULTS
+    """stored records; their spread between seeds tells what can be decided"""
 
 
 @dataclass(frozen=True)
-class StudyRunArguments(StudyPlanArguments):
-    """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command
-    continues."""
-
-    launcher: Annotated[str, arg(help="local, stacked, ray or torchrun; auto is the faster of local and stacked")] = (
-        "auto"
-    )
-    workers: Annotated[
-        int | None,
-        arg(
-            help="runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, "
-            "and under torchrun one process per GPU"
-        ),
-    ] = None
-    threads: Annotated[int | None, arg(help="CPU threads of each run; by default automatic")] = None
-    from_record: Annotated[
-        Path | None, arg(help="stored record (results/study-NAME-SCALE.json) whose runs are not run again")
-    ] = None
-    rows: Annotated[
-        tuple[str, ...] | None, arg(help="rows whose runs are carried out, each in quotes; by default all")
-    ] = None
-    columns: Annotated[tuple[str, ...] | None, arg(help="columns whose runs are carried out; by default all")] = None
-    part: Annotated[str, arg(help="share of the runs that this machine carries out, as 2/3")] = "1/1"
-    gpus_per_run: Annotated[
-        float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
-    ] = None
-    save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
-    save_every_minutes: Annotated[
-        float | None, arg(help="minutes without a checkpoint after which one is written; None: never")
-    ] = Runtime.save_every_minutes
-    keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
-    parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
-    collective_timeout: Annotated[float, arg(help="seconds that processes of one run wait for one another")] = (
-        Runtime.collective_timeout
-    )
-    on_divergence: Annotated[
-        str, arg(help="a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)")
-    ] = Runtime.on_divergence
-    max_rollbacks: Annotated[int, arg(help="times that a run may go back before it stops")] = Runtime.max_rollbacks
+class StudyRunArguments(StudyPlanArguments, Carrying):
+    launcher: str = "auto"
+    """local, stacked, ray or torchrun; auto is the faster of local and stacked"""
+    workers: int | None = None
+    """runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, and under
+    torchrun one process per GPU"""
+    from_record: Path | None = None
+    """stored record (results/study-NAME-SCALE.json) whose runs are not run again"""
+    rows: tuple[str, ...] | None = None
+    """rows whose runs are carried out, each in quotes; by default all"""
+    columns: tuple[str, ...] | None = None
+    """columns whose runs are carried out; by default all"""
+    part: str = "1/1"
+    """share of the runs that this machine carries out, as 2/3"""
+    gpus_per_run: float | None = None
+    """GPUs per run on a Ray cluster, or a fraction of one; by default automatic"""
+    parallel: str = Runtime.parallel
+    collective_timeout: float = Runtime.collective_timeout
+    on_divergence: str = Runtime.on_divergence
+    """a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)"""
 
 
 def study_run(args: StudyRunArguments, console: Console) -> None:
-    from attractor.cli.options import runtime_of
+    """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command continues.
+
+    attractor study run studies/coupling-ablation.py --scale laptop
+    """
     from attractor.papers.ledger import read_record
     from attractor.runs.study_record import STUDY_FILE
     from attractor.study.run import Conduct, run_study
@@ -124,6 +111,10 @@ def _within_its_folder(file: Path, word: str) -> str:
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
+    """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide.
+
+    attractor study plan studies/coupling-ablation.py --scale desk
+    """
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
@@ -194,6 +185,10 @@ def print_chances(design: "Design", results: Path, console: Console) -> None:
 
 
 def study_list(args: StudyListArguments, console: Console) -> None:
+    """Show the studies of a folder: the question, the published table and the scales of each.
+
+    attractor study list
+    """
     from attractor.study.outline import outline_of
 
     if args.folder.is_file():
@@ -212,10 +207,3 @@ def study_list(args: StudyListArguments, console: Console) -> None:
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
         console.print(Text(f"  {study.question}"), soft_wrap=True)
         console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "run": (StudyRunArguments, study_run),
-    "plan": (StudyPlanArguments, study_plan),
-    "list": (StudyListArguments, study_list),
-}

@@ -1,16 +1,10 @@
 """Python files that commands execute: studies, and the mechanisms of one's own that they define."""
 
 from pathlib import Path
-from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import arg
 
 from attractor.runs.machine import is_tracked
-
-OfStudy = Annotated[
-    Path | None, arg(help="study whose file defines the run's own mechanism; the file is code and is executed")
-]
 
 
 def announce_code(file: Path, console: Console) -> None:
