@@ -13,7 +13,7 @@ import tyro
 
 from attractor import __version__, cli, loading
 from attractor.attention.presets import PRESETS, presets_as_data
-from attractor.cli import commands, completion, runs
+from attractor.cli import completion, runs
 from attractor.cli.commands import COMMANDS, FROM_THE_TASK, FURTHER, help_text, names, options_of, shown
 from attractor.cli.definitions import definitions
 from attractor.cli.documentation_page import page
@@ -75,7 +75,7 @@ def test_tables_read_from_their_source_are_those_of_the_code() -> None:
     for name, recipe in RECIPES.items():
         for ours, theirs in zip(*((c, c.model, c.task) for c in (recipe, read.RECIPES[name])), strict=True):
             assert repr(ours) == repr(theirs)
-    assert commands.presets_as_data() == presets_as_data()
+    assert definitions("attention.presets").presets_as_data() == presets_as_data()
     assert {"default": " ".join(DEFAULT_PRESETS)}["default"] in {o.default for o in options_of("compare")}
     tables = {"mechanisms": PRESETS, "sizes": SIZES, "recipes": RECIPES, "tasks": TASKS, "corpora": CORPORA}
     assert {kind: list(table) for kind, table in names().items()} == {

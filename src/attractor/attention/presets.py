@@ -43,7 +43,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "uniform": AttentionConfig(project=Values(), score=Uniform()),
 }
 
-# What `attractor list` says of each.
+# What `attractor list` says of each of these.
 ABOUT_PRESETS = {
     "standard": "softmax attention, keys and values per head",
     "gqa": "four query heads share a key and value head",

@@ -110,7 +110,9 @@ def options_of(command: str) -> list[Option]:
 
 
 def option_of(f: Field[Any], arguments: type) -> Option:
-    hint, *metadata = (f.type.__origin__, *f.type.__metadata__) if get_origin(f.type) is Annotated else (f.type,)
+    hint: Any = f.type
+    metadata = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    hint = hint.__origin__ if metadata else hint
     phrase, unset = described(f.name, arguments.__mro__)
     if not phrase:
         phrase, unset = described(f.name, [definitions("train.config").Runtime])
@@ -127,10 +129,9 @@ def option_of(f: Field[Any], arguments: type) -> Option:
 def described(name: str, configs: Iterable[type]) -> tuple[str, str]:
     """Return the help of a field, and how its value None is shown: the first docstring that these classes have."""
     text = next((text for config in configs if (text := vars(config).get("docstrings", {}).get(name))), "")
-    for words in UNSET:
-        if words in text:
-            return tuple(text.rsplit(words, 1))  # type: ignore[return-value]
-    return text, "none"
+    words = next((words for words in UNSET if words in text), None)
+    phrase, _, unset = text.rpartition(words) if words else (text, "", "none")
+    return phrase, unset
 
 
 @cache
@@ -191,8 +192,3 @@ def names() -> Mapping[str, Mapping[str, str]]:
         kind: {name: (made.__doc__ or "").partition("\n")[0].rstrip(".") for name, made in table.items()}
         for kind, table in documented.items()
     }
-
-
-def presets_as_data() -> dict[str, dict[str, Any]]:
-    """Return every mechanism that has a name as a configuration stores it, for readers that load no PyTorch."""
-    return {name: config.to_dict() for name, config in definitions("attention.presets").PRESETS.items()}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.commands import COMMANDS, options_of, presets_as_data
+from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.console import say
+from attractor.cli.definitions import definitions
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
 
@@ -71,7 +72,9 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(record, args.out or source, args.formats, presets_as_data())
+        page = write_report(
+            record, args.out or source, args.formats, definitions("attention.presets").presets_as_data()
+        )
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise

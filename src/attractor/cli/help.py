@@ -84,8 +84,9 @@ def usage_of(command: str) -> str:
 
 def heading_of(option: Option, start: Start | None) -> str:
     """Return the heading of an option: its group, but that of the chosen model or task where several have it."""
-    chosen = {start.family, start.task} & set(option.owners) if start is not None else ()
-    return option.group.replace(option.owners[0], *chosen) if chosen and len(option.owners) > 1 else option.group
+    chosen = () if start is None else (start.family, start.task)
+    owner = next((owner for owner in option.owners if owner in chosen), None)
+    return option.group if owner is None else option.group.replace(option.owners[0], owner)
 
 
 def is_shown(option: Option, start: Start) -> bool:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from attractor.cli.commands import presets_as_data
 from attractor.cli.console import command_line, say
+from attractor.cli.definitions import definitions
 from attractor.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tu
     from attractor.runs.filters import conditions
     from attractor.runs.index import indexed_runs
 
-    runs = indexed_runs(folder, presets_as_data())
+    runs = indexed_runs(folder, definitions("attention.presets").presets_as_data())
     if not runs:
         raise InputError(f"folder must hold runs, and '{folder}' holds none; a run is a folder with config.json")
     known = sorted({name for run in runs for name in run.fields})
@@ -130,7 +130,7 @@ def runs_show(args: RunsShowArguments, console: Console) -> None:
     parts = {
         "state": {"state": run.state, "checkpoints": ", ".join(checkpoints) or "none", "best": best and best.name},
         "result": dotted_fields(run.summary() or {}),
-        "configuration": dotted_fields(named(run.config, presets_as_data())),
+        "configuration": dotted_fields(named(run.config, definitions("attention.presets").presets_as_data())),
         "environment": dotted_fields(run.environment),
     }
     for title, fields in parts.items():

@@ -78,7 +78,7 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     "recursive": RecursiveConfig(),
 }
 
-# What `attractor list` says of each.
+# What `attractor list` says of each of these.
 ABOUT_SIZES = {
     "tiny": "Transformer for associative recall (CoupledQK)",
     "small": "Transformer of 60M parameters (CoupledQK)",

@@ -485,7 +485,7 @@ RECIPES: dict[str, TrainConfig] = {
     ),
 }
 
-# What `attractor list` says of each.
+# What `attractor list` says of each of these.
 ABOUT_RECIPES = {
     "laptop": "a small model on text: a minute on two cores",
     "small": "CoupledQK's training of its small model",
