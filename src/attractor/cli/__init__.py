@@ -13,15 +13,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from attractor.cli.commands import COMMANDS, GROUPS, options_of
-from attractor.cli.console import Heartbeat, LogConsole, say
 from attractor.cli.help import help_of_all, help_of_command, help_of_group
+from attractor.cli.parsing import parse_command, refuse_unknown_options
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
 from attractor.errors import (
     DamageWarning,
@@ -36,6 +33,9 @@ from attractor.errors import (
 from attractor.files import next_step
 from attractor.loading import ctrl_c_ends_at_once, temporary_text
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this command left out
 _PYTHONS_OWN = warnings.showwarning
@@ -52,10 +52,14 @@ def main() -> None:
         print("standard output is closed, so nothing is shown", file=sys.stderr)
     guard_streams()
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
-    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     _LEFT_OUT.clear()
     try:
-        run_line(sys.argv[1:], console)
+        words = sys.argv[1:] or ["--help"]
+        text = requested_text(words)
+        if text is None:
+            run_line(words, quiet)
+        elif not quiet:
+            print(text)
         sys.stdout.flush()
         if _LEFT_OUT:  # damaged runs or studies are missing in the result
             sys.exit(1)
@@ -110,27 +114,29 @@ def say_damage(message: Warning | str, category: type[Warning], *place: Any, **f
         _PYTHONS_OWN(message, category, *place, **further)
 
 
-def run_line(argv: Sequence[str], console: Console) -> None:
-    """Run the command of a line, or print its help."""
-    words = list(argv) or ["--help"]
-    text = f"attractor {version('attractor')}" if words[0] == "--version" else requested_help(words)
-    if text is None:
-        with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(interrupted):
-            try:
-                args, run = parse(words)
-                run(args, console)
-            except InputError as error:
-                error.args = (f"{error}{missing_next_step(str(error), command_of(words))}",)
+def run_line(words: Sequence[str], quiet: bool) -> None:
+    """Run the command of a line."""
+    name = command_of(words)
+    refuse_unknown_options(name, words[len(name.split()) :])
+    from rich.console import Console  # which takes time to load, and help needs none
+
+    from attractor.cli.console import Heartbeat, LogConsole
+
+    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    with Heartbeat(console, f"attractor {name}"), Deadline(interrupted):
+        try:
+            args, run = parse(words)
+            run(args, console)
+        except InputError as error:
+            error.args = (f"{error}{missing_next_step(str(error), name)}",)
+            raise
+        except (RunStopped, OSError):
+            raise
+        except Exception as error:
+            use = f"'attractor {name}'"
+            if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
                 raise
-            except (RunStopped, OSError):
-                raise
-            except Exception as error:
-                use = f"'attractor {command_of(words)}'"
-                if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
-                    raise
-                raise refused from error
-    else:
-        say(console, text)
+            raise refused from error
 
 
 def in_code_of_a_study(error: Exception) -> InputError | None:
@@ -147,20 +153,20 @@ def missing_next_step(message: str, name: str) -> str:
     return f"; 'attractor {name} --help' shows what --{refused[1].replace('_', '-')} may be and its usual value"
 
 
-def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, Console], None]]:
+def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, "Console"], None]]:
     """Return the arguments of the command that a line begins with, and the function that takes them."""
-    from attractor.cli.parsing import parse_command, refuse_unknown_options
-
     name = command_of(words)
-    rest = words[len(name.split()) :]
-    refuse_unknown_options(name, rest)
     module, _, function = COMMANDS[name].partition(".")
     run = getattr(imported(module), function)
-    return parse_command(run.__annotations__["args"], name, rest), run
+    return parse_command(run.__annotations__["args"], name, words[len(name.split()) :]), run
 
 
-def requested_help(words: Sequence[str]) -> str | None:
-    """Return the help that a line requests, or None."""
+def requested_text(words: Sequence[str]) -> str | None:
+    """Return the version or the help that a line requests, or None."""
+    if words[0] == "--version":
+        from importlib.metadata import version  # which takes longer to load than all else here
+
+        return f"attractor {version('attractor')}"
     width = shutil.get_terminal_size().columns
     if words[0] == "help" and words[1:2] and words[1] not in ("--all", *HELP):
         words = [*words[1:], "--help"]
