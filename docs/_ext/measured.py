@@ -23,8 +23,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from attractor.console import with_prefix
 from attractor.errors import InputError
-from attractor.numerals import with_prefix
 from attractor.papers.ledger import Entry, find_records, ledger, read_record, read_rule_dates
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex, in_letters, macros, numbers
 from attractor.report.study_table import (

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from attractor.claims.pilot import Pilot
+from attractor.console import seconds_of
 from attractor.errors import InputError, RunInterrupted
 from attractor.models import TransformerConfig
-from attractor.numerals import seconds_of
 from attractor.report.advice import Advice
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.study import advise as module

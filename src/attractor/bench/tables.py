@@ -10,8 +10,7 @@ from rich.text import Text
 
 from attractor.bench.published_overhead import QUANTITIES, beside_table_10, table_11
 from attractor.bench.record import data_sheet_flops
-from attractor.console_table import console_table
-from attractor.numerals import in_bytes, in_time, with_prefix
+from attractor.console import console_table, in_bytes, in_time, with_prefix
 
 Row = Mapping[str, Any]
 PUBLISHED_AT = 512  # tokens of a sequence in CoupledQK's tables

@@ -120,10 +120,10 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
     refuse_unknown_options(name, words[len(name.split()) :])
     from rich.console import Console  # which takes time to load, and help needs none
 
-    from attractor.cli.console import Heartbeat, LogConsole
+    from attractor.cli.console import LogConsole, heartbeat
 
     console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
-    with Heartbeat(console, f"attractor {name}"), Deadline(interrupted):
+    with heartbeat(console, f"attractor {name}"), Deadline(interrupted):
         try:
             args, run = parse(words)
             run(args, console)

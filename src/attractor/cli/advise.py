@@ -6,8 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attractor.cli.console import command_line
-from attractor.numerals import seconds_of
-from attractor.sign_of_life import waiting
+from attractor.console import seconds_of, waiting
 from attractor.train.config import Runtime
 
 

@@ -12,8 +12,8 @@ from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import dtype_of
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
+from attractor.console import waiting
 from attractor.errors import InputError, not_installed, require
-from attractor.sign_of_life import waiting
 from attractor.train.config import data_of
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
 
 
 def _validation_sets(args: EvaluateArguments, console: Console) -> None:
+    from attractor.console import progress
     from attractor.files import write_bytes, write_json
     from attractor.models.recurrent import RecurrentModel
-    from attractor.progress import progress
     from attractor.report.canvas import as_file
     from attractor.runs.run_folder import RunFolder
     from attractor.solving.accuracy_figure import curves_figure
@@ -173,7 +173,7 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
 
 
 def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
-    from attractor.progress import progress
+    from attractor.console import progress
     from attractor.scoring.texts import encode_texts, score
 
     causal = replace(_load(args, folder), name=name)
@@ -187,8 +187,8 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
 
 
 def _tasks(args: EvaluateArguments, console: Console) -> None:
+    from attractor.console import progress
     from attractor.corpus.network import OFFLINE, reachable
-    from attractor.progress import progress
     from attractor.scoring.tables import table_of_tasks
 
     require(args.limit is None or args.limit >= 1, "limit", "at least 1", args.limit)

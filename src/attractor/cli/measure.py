@@ -13,12 +13,12 @@ from attractor.cli.console import command_line, say
 from attractor.cli.dtypes import MEASURED, dtype_of
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
+from attractor.console import waiting
 from attractor.errors import InputError, RunInterrupted, require
-from attractor.sign_of_life import waiting
 
 if TYPE_CHECKING:
+    from attractor.console import StartProgress
     from attractor.measuring import Plan, Sample
-    from attractor.progress import StartProgress
 
 
 LENGTH = 128  # of a passage, unless the model was trained on shorter ones
@@ -58,9 +58,9 @@ def measure(args: MeasureArguments, console: Console) -> None:
     attractor measure runs/one --on stdlib-docs --out measures
     """
     from attractor.causal import described, length_of_training
+    from attractor.console import progress
     from attractor.measuring import Plan, text_of
     from attractor.measuring.page import write_page, write_record
-    from attractor.progress import progress
     from attractor.runs.machine import environment
 
     define_mechanisms(args.study, console)

@@ -26,7 +26,7 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
     for config in (*FAMILIES.values(), TrainConfig, *TASKS.values()):
         for f in fields(config):
             if f.name not in ("model", *without):
-                kind = str if f.name in NAMES else f.type
+                kind: Any = str if f.name in NAMES else f.type
                 kind = kind | Literal["auto"] if f.name == "batch_size" else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())

@@ -9,9 +9,9 @@ from rich.console import Console
 from tyro.conf import UseAppendAction
 
 from attractor.cli.console import command_line, say
+from attractor.console import in_time, seconds_of
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
 from attractor.files import plain
-from attractor.numerals import in_time, seconds_of
 from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun

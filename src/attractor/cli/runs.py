@@ -114,8 +114,9 @@ def train(args: TrainArguments, console: Console) -> None:
     attractor train --attention coupled-euler --out runs/one
     attractor train --size fast-slow --slow-attention decay --epochs 2
     """
+    from attractor.console import print_line
     from attractor.runs.study_record import stored_loss_unit
-    from attractor.train.console import LiveConsole, print_line, shown
+    from attractor.train.console import LiveConsole, shown
     from attractor.train.hardware import resolve_device, slow_precision
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
@@ -154,8 +155,8 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
 
     The run is saved by then, so an error here is printed in one line and does not fail the run.
     """
+    from attractor.console import print_line
     from attractor.report.run_page import write_run_page
-    from attractor.train.console import print_line
     from attractor.train.hardware import resolve_device
     from attractor.train.samples import keep_samples
 
@@ -180,8 +181,8 @@ def plan(args: PlanArguments, console: Console) -> None:
     attractor plan standard mla --size small
     attractor plan --recipe 1b --no-calibrate
     """
+    from attractor.console import print_line
     from attractor.train.calibrate import CalibrationError, calibrate
-    from attractor.train.console import print_line
     from attractor.train.hardware import resolve_device
     from attractor.train.plan import RunPlan, differences, plan_processes, plan_run, print_plans
 

@@ -163,8 +163,8 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
 
     attractor runs prune --keep best --yes
     """
+    from attractor.console import with_prefix
     from attractor.errors import unknown
-    from attractor.numerals import with_prefix
     from attractor.runs.run_folder import RunFolder
     from attractor.train.checkpoint import remove_checkpoint, superfluous
 

@@ -15,7 +15,7 @@ from attractor.cli.evidence import RESULTS, refuse_missing
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
-from attractor.console_table import console_table
+from attractor.console import console_table
 from attractor.errors import InputError
 from attractor.train.config import Runtime, TrainConfig
 
@@ -138,7 +138,7 @@ def print_runs(
     jobs: Sequence["Job"], waiting: Sequence[tuple[str, TrainConfig]], budget: str, console: Console
 ) -> None:
     """Show the runs of a plan, and what is left to do. Those that wait for others have no key yet."""
-    from attractor.numerals import with_prefix
+    from attractor.console import with_prefix
     from attractor.study.budget import flops_per_step, n_parameters
     from attractor.train.hardware import time_of_a_gpu
 
@@ -168,9 +168,9 @@ def print_runs(
 def print_chances(design: "Design", results: Path, console: Console) -> None:
     """Say of every claim of the study whether this scale and these seeds can decide it."""
     from attractor.claims.planning import of_losses, what_it_can_decide
+    from attractor.console import print_line
     from attractor.papers import CLAIMS
     from attractor.papers.ledger import find_records
-    from attractor.train.console import print_line
 
     rules = {
         claim.id: of_losses(claim.rule) for claim in CLAIMS if claim.id in design.claims and claim.rule is not None

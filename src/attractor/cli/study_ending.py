@@ -13,10 +13,10 @@ from attractor.runs.study_record import StudyRecord
 def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str], console: Console) -> None:
     """Write the report of a study into its folder, and print its tables and verdict."""
     from attractor.attention.presets import presets_as_data
+    from attractor.console import print_line
     from attractor.report.judged_study import JudgedStudy
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
-    from attractor.train.console import print_line
 
     page = write_report(record, folder, presets=presets_as_data())
     judged = JudgedStudy(record)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attractor.claims.pilot import Finding, Judgement, Losses, Pilot
+from attractor.console import in_bytes, in_time, with_prefix
 from attractor.files import in_json, write_text
-from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.papers import coupled_qk
 from attractor.report.judged_study import with_pairs
 from attractor.report.table import in_markdown as table_in_markdown

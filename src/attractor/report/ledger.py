@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attractor.claims.verdicts import ClaimVerdict
-from attractor.console_table import console_table
+from attractor.console import console_table, with_prefix
 from attractor.files import write_text
-from attractor.numerals import with_prefix
 from attractor.papers import PAPERS
 from attractor.papers.ledger import SCALES, Entry
 from attractor.report.table import in_markdown

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from attractor.attention.presets import preset
 from attractor.claims.pilot import CONTROL_SEEDS, Finding, Judgement, Pilot
+from attractor.console import print_line
 from attractor.errors import InputError
 from attractor.files import write_json
 from attractor.report.advice import Advice, Cost, PilotSetting, unit_of_losses, write_advice
@@ -34,7 +35,6 @@ from attractor.study.watch import LiveView
 from attractor.tasks import Task
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line
 from attractor.train.hardware import resolve_device
 
 DEFAULT_RIVALS = ("coupled-euler", "differential")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attractor.console import print_line
 from attractor.errors import require
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
@@ -13,7 +14,6 @@ from attractor.study.scales import longer
 from attractor.study.study import CONTROL, Axis, Scale, Study
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line
 from attractor.train.fit import Room
 from attractor.verdict.speedup import Speedup, effective_speedup
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from attractor.console import print_line
 from attractor.errors import InputError, require, unknown
 from attractor.files import remove_leftovers, sealed, set_aside, sha256_of, write_bytes, write_json
 from attractor.runs.configuration import config_hash
@@ -46,7 +47,6 @@ from attractor.study.study import Study, require_seeds
 from attractor.study.watch import LiveView
 from attractor.train.calibrate import CalibrationError, calibrate
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line
 from attractor.train.fit import Room, refuse_side_by_side
 from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout

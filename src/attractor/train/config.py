@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from attractor.console import waiting
 from attractor.corpus.data_paths import locate
 from attractor.errors import InputError, not_installed, require, require_count, unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
@@ -14,7 +15,6 @@ from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
-from attractor.sign_of_life import waiting
 from attractor.tasks import TASKS, Task, TaskConfig
 from attractor.tasks.glue.task import Glue
 from attractor.tasks.recall import Recall
