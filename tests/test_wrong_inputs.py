@@ -98,7 +98,7 @@ train --precision=fp8 => unknown precision 'fp8'
 train --corpus=stdlib-cod => unknown corpus 'stdlib-cod'; did you mean 'stdlib-code'?
 train --corpus=no/such.txt => corpus must be ... 'no/such.txt' does not exist
 train --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none ... give a file
-train --corpus=binary.bin => corpus file must be UTF-8 text ... 'binary.bin' ... a NUL byte at offset 4
+train --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin' ... a NUL byte at offset 4
 train --corpus=short.txt => part of corpus 'short.txt' ... at least seq_len + 1 = 65 tokens ... give more text
 train --corpus=text.txt --device=cud => device must be ... 'cud' ... try cpu, cuda or auto
 train --corpus=text.txt --out=occupied => 'occupied' ... no run ... choose a new or empty folder
@@ -156,7 +156,7 @@ compare differential --d-model=12 --n-heads=4 => differential
 compare --seeds a => --seeds must be whole numbers, got 'a'
 compare standard --corpus=text.txt --workers=0 => workers must be at least 1, got 0
 compare standard --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none
-compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... 'binary.bin'
+compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin'
 compare standard --corpus=short.txt => part of corpus 'short.txt' ... at least seq_len + 1 = 65 tokens
 compare standard --batch-size=auto => batch_size must be a number in a comparison, got auto
 compare standard --corpus=text.txt --keep=0 => keep must be at least 1, got 0
