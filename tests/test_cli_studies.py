@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attractor.cli.evidence import folder_around, without_private_folders
+from attractor.cli.evidence import folder_around
 from attractor.errors import InputError
 from attractor.files import prepare_place, write_text
+from attractor.runs.published import without_private_folders
 from in_process import command_in_process
 from invented_records import record
 
@@ -120,7 +121,7 @@ def test_an_error_of_writing_names_the_requested_file(tmp_path):
 def test_a_stored_command_names_no_private_folder(command: str, expected: str) -> None:
     invented = record({"standard": [1.7]})
     of_here = replace(invented, design=replace(invented.design, command=command))
-    assert without_private_folders(of_here).design.command == expected
+    assert without_private_folders(of_here, {"--tensorboard"}).design.command == expected
 
 
 def test_a_stored_configuration_names_no_private_folder() -> None:
@@ -129,7 +130,7 @@ def test_a_stored_configuration_names_no_private_folder() -> None:
     )
     task = {"corpus": "/home/me/secret/notes.txt", "puzzles": "/home/me/a.csv, /home/me/b.csv", "ood": "shared/c.csv"}
     (cell,) = without_private_folders(
-        replace(invented, cells=(replace(invented.cells[0], config={"task": task}),))
+        replace(invented, cells=(replace(invented.cells[0], config={"task": task}),)), set()
     ).cells
     assert cell.config == {"task": {"corpus": "notes.txt", "puzzles": "a.csv, b.csv", "ood": "shared/c.csv"}}
     assert cell.outcomes[0].summary["data"] == "notes.txt: 3 documents"

@@ -1,10 +1,9 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
-import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -16,7 +15,7 @@ from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, sealed, write_json
 
 if TYPE_CHECKING:
-    from attractor.runs.study_record import Cell, StudyRecord
+    pass
 
 RESULTS = Path("results")
 
@@ -54,6 +53,7 @@ def report(args: ReportArguments, console: Console) -> None:
     from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
+    from attractor.runs.published import without_private_folders
     from attractor.runs.study_record import StudyRecord
 
     if not args.source.exists():
@@ -81,44 +81,10 @@ def report(args: ReportArguments, console: Console) -> None:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"'{source}' must hold a study's record, and is damaged ({reason}); store it anew") from error
     if args.store is not None:
-        write_text(args.store, without_private_folders(record).to_text())
+        options = [option for command in COMMANDS for option in options_of(command) if option.kind == "FLAG"]
+        flags = {f"--{option.name.replace('_', '-')}" for option in options}
+        write_text(args.store, without_private_folders(record, flags).to_text())
     say(console, str(page))
-
-
-def without_private_folders(record: "StudyRecord") -> "StudyRecord":
-    """Return the record without the folders of absolute paths, since a stored record is published."""
-    options = [option for command in COMMANDS for option in options_of(command)]
-    flags = {f"--{option.name.replace('_', '-')}" for option in options if option.kind == "FLAG"}
-    kept: list[str] = []
-    for word in shlex.split(record.design.command):
-        option, _, value = word.partition("=")
-        if not any(Path(part).is_absolute() for part in (value or option).split(",")):
-            kept.append(word)
-        elif not value and kept and kept[-1].startswith("--") and kept[-1] not in flags:
-            kept.pop()  # the option whose value the path is
-    cells = tuple(map(_without_private_folders, record.cells))
-    return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells)
-
-
-def _without_private_folders(cell: "Cell") -> "Cell":
-    """Return the cell with the names of files in place of their absolute paths, which a field may hold as a list with
-    commas, and which the summaries repeat."""
-    from attractor.runs.configuration import dotted_fields
-
-    texts = [value for value in dotted_fields(cell.config).values() if isinstance(value, str)]
-    parts = {part.strip() for text in texts for part in text.split(",")}
-    paths = sorted((part for part in parts if Path(part).is_absolute()), key=len, reverse=True)
-
-    def shortened(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: shortened(content) for name, content in value.items()}
-        if isinstance(value, str):
-            for path in paths:
-                value = value.replace(path, Path(path).name)
-        return value
-
-    outcomes = tuple(replace(outcome, summary=shortened(outcome.summary)) for outcome in cell.outcomes)
-    return replace(cell, config=shortened(cell.config), outcomes=outcomes)
 
 
 def folder_around(source: Path) -> Path:

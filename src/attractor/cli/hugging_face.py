@@ -1,13 +1,9 @@
 """Commands that exchange models with Hugging Face or change their mechanism: import, convert, export."""
 
-import inspect
-import re
 import shlex
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -17,12 +13,9 @@ from attractor.cli.dtypes import dtype_of
 from attractor.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from attractor.corpus.tokenizer import Tokenizer
-    from attractor.models.config import ModelConfig
     from attractor.train.config import TrainConfig
 
 HF = "hf"  # the format that every model has
-SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 
 @dataclass(frozen=True)
@@ -113,9 +106,10 @@ def export(args: ExportArguments, console: Console) -> None:
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture
+    from attractor.hf.mechanism_text import sentences, sources
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
-    from attractor.train.saved_tokenizer import saved_settings
+    from attractor.train.saved_tokenizer import saved_settings, tokenizer_to_export
 
     architecture = None if args.to == HF else chosen_architecture(args.to)
     folder = RunFolder.open(args.run)
@@ -129,7 +123,7 @@ def export(args: ExportArguments, console: Console) -> None:
         name=out.resolve().name if args.out else args.run.resolve().name,
         step=int(run.checkpoint.rpartition("-")[2]),
         mechanism=tuple(sentences(run.config.model)),
-        sources=tuple(dict.fromkeys(SOURCE.findall("\n".join(definitions(run.config.model))))),
+        sources=sources(run.config.model),
         training_flops=tokens and tokens * training_flops_per_token(run.config.model, run.config.seq_len),
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
@@ -156,53 +150,9 @@ def export(args: ExportArguments, console: Console) -> None:
     say(console, str(out))
 
 
-def tokenizer_to_export(folder: RunFolder, config: "TrainConfig") -> "Tokenizer | None":
-    """Return the tokenizer of a run; None where its tokens are no text, as those of a puzzle."""
-    from attractor.corpus.tokenizer import load_tokenizer
-    from attractor.tasks.glue import Glue
-    from attractor.tasks.text import Text
-    from attractor.train.saved_tokenizer import ELSEWHERE, saved_tokenizer, tokenizer_of_run
-
-    if (saved := saved_tokenizer(folder)) is not None:
-        return saved
-    if isinstance(config.task, Text):  # for an imported model without a tokenizer, bytes would be a guess
-        return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
-    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
-
-
 def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
     """Return the names of a classifier's classes; none for other models and for regression."""
     from attractor.tasks.glue import Glue
     from attractor.tasks.glue.table import TABLE
 
     return TABLE[config.task.glue_task].labels if isinstance(config.task, Glue) else ()
-
-
-def sentences(config: "ModelConfig[Any]") -> Iterator[str]:
-    """Yield the first paragraph of the module docstring of the family and of each stage, with its settings."""
-    from attractor.attention.config import STAGES, unlike_standard
-
-    for part in nonstandard_parts(config):
-        paragraph = " ".join(definition(part).partition("\n\n")[0].split())
-        name = next((name for name, stage in STAGES.items() if isinstance(part, stage)), None)
-        yield paragraph if name is None else f"{name}: {paragraph} ({unlike_standard(name, part) or '·'})"
-
-
-def definitions(config: "ModelConfig[Any]") -> Iterator[str]:
-    return (definition(part) for part in nonstandard_parts(config))
-
-
-def definition(part: Any) -> str:
-    return inspect.getdoc(sys.modules[type(part).__module__]) or ""
-
-
-def nonstandard_parts(config: "ModelConfig[Any]") -> Iterator[Any]:
-    """Yield the family and the stages that differ from a Transformer with softmax attention."""
-    from attractor.attention import AttentionConfig
-    from attractor.attention.config import STAGES
-    from attractor.models import TransformerConfig
-
-    if not isinstance(config, TransformerConfig):
-        yield config
-    stages = dict.fromkeys(getattr(mechanism, name) for mechanism in config.mechanisms for name in STAGES)
-    yield from (stage for stage in stages if stage not in vars(AttentionConfig()).values())

@@ -1,7 +1,7 @@
 """The command that measures any causal model: measure."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,11 @@ from attractor.cli.dtypes import MEASURED, dtype_of
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import waiting
-from attractor.errors import InputError, RunInterrupted, require
+from attractor.errors import RunInterrupted, require
 
 if TYPE_CHECKING:
     from attractor.console import StartProgress
-    from attractor.measuring import Plan, Sample
+    from attractor.measuring import Plan
 
 
 LENGTH = 128  # of a passage, unless the model was trained on shorter ones
@@ -111,48 +111,20 @@ def _measured(
     keep: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any] | None, bool]:
     """Return the record of a model, and whether it has all passages: after Ctrl-C it has those that were finished."""
+    from attractor.causal import load_causal
+    from attractor.measuring.records import records
+    from attractor.train.hardware import resolve_device
+
     model_record: dict[str, Any] | None = None
     try:
-        for model_record in _records(args, path, plan, text, start_progress):
+        causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
+        is_unique = [model.resolve().name for model in args.models].count(causal.name) == 1
+        name = causal.name if is_unique else str(path)
+        for model_record in records(causal, name, plan, text, start_progress, text=args.on, dtype=args.dtype):
             keep(model_record)
     except KeyboardInterrupt:
         return model_record, False
     return model_record, True
-
-
-def _records(
-    args: MeasureArguments, path: Path, plan: "Plan", text: str, start_progress: "StartProgress"
-) -> Iterator[dict[str, Any]]:
-    """Load a model, and yield its record after each passage."""
-    from attractor.causal import load_causal
-    from attractor.measuring import measured, passages, record
-    from attractor.train.hardware import resolve_device
-
-    causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
-    if causal.max_length is not None and plan.length > causal.max_length:
-        raise InputError(
-            f"length must be at most {causal.max_length:,}, the number of positions of '{causal.name}', got "
-            f"{plan.length:,}; give a smaller --length"
-        )
-    tokens = passages(text, causal.encode, plan.n_samples, plan.length, causal.start, plan.seed)
-    name = causal.name if [model.resolve().name for model in args.models].count(causal.name) == 1 else str(path)
-    about = {
-        "text": args.on,
-        "n_parameters": sum(parameter.numel() for parameter in causal.model.parameters()),
-        "dtype": args.dtype,
-        "device": str(causal.device),
-    }
-    samples: list[Sample] = []
-    with causal.quick_products():
-        for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
-            samples.append(sample)
-            content = record(name, plan, samples, **about)
-            if causal.trained_length is not None and plan.length > causal.trained_length:
-                content["notes"].append(
-                    f"The model was trained on {causal.trained_length:,} tokens at a time, so that later positions are "
-                    "new to it."
-                )
-            yield content
 
 
 def _show(record: dict[str, Any], console: Console) -> None:

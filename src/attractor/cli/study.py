@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +14,11 @@ from attractor.cli.evidence import RESULTS, refuse_missing
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
-from attractor.console import console_table
 from attractor.errors import InputError
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import Runtime
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
-    from attractor.study.launch import Job
 
 STUDIES = Path("studies")
 
@@ -115,6 +112,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
 
     attractor study plan studies/coupling-ablation.py --scale desk
     """
+    from attractor.study.plan_table import print_runs
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
@@ -132,37 +130,6 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
     print_chances(planned.design, args.results, console)
-
-
-def print_runs(
-    jobs: Sequence["Job"], waiting: Sequence[tuple[str, TrainConfig]], budget: str, console: Console
-) -> None:
-    """Show the runs of a plan, and what is left to do. Those that wait for others have no key yet."""
-    from attractor.console import with_prefix
-    from attractor.study.budget import flops_per_step, n_parameters
-    from attractor.train.hardware import time_of_a_gpu
-
-    headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
-    table = console_table(headings, left=("run", "key"), no_wrap=True)
-    left = []
-    runs = [(job.name, job.config, job.finished, job.path.name) for job in jobs]
-    runs += [(name, config, False, "depends on its start") for name, config in waiting]
-    for name, config, finished, key in runs:
-        flops = config.n_steps * flops_per_step(config)
-        left += [] if finished else [flops]
-        table.add_row(
-            Text(name),
-            f"{n_parameters(config.model):,}",
-            f"{config.n_steps:,}",
-            with_prefix(config.n_steps * config.tokens_per_step),
-            with_prefix(flops),
-            "yes" if finished else "",
-            key,
-        )
-    console.print(table)
-    work = f" ({time_of_a_gpu(sum(left))})" if left else ""
-    line = f"{len(runs)} runs, {len(left)} to do{work}; budget: {budget}"
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_chances(design: "Design", results: Path, console: Console) -> None:
