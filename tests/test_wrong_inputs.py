@@ -416,7 +416,9 @@ study run study.py --columns 0.1 => unknown column '0.1'
 study run study.py --keep=0 => keep must be at least 1, got 0
 study run study.py --from-record absent.json => must hold a study's record: No such file
 study run study.py --from-record study.py => must hold a study's record, and is damaged
-list stray
+list stray => unknown name 'stray'
+list coupled-eular => did you mean 'coupled-euler'?
+data prepair => unknown command 'prepair'; did you mean 'prepare'? ('attractor data --help' shows all)
 """
 TRAIN = f"train {TINY} --corpus=text.txt"
 ALL = [f"{TRAIN} {option}" for option in TRAINING.split()] + CASES.strip().splitlines()

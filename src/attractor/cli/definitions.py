@@ -20,13 +20,7 @@ from typing import Annotated, Any, TypeVar
 PACKAGE = Path(__file__).parents[1]
 READ = ("attention", "cli", "models", "tasks", "train.config")  # rooms and modules of configurations and options
 IMPORTED = ("attractor.errors", "attractor.fields", "attractor.console")  # modules of attractor that load at once
-METHODS = (
-    "replace",
-    "_refuse_unknown",
-    "to_dict",
-    "seq_len",
-    "resolved",
-)  # others check values by building layers, or compute with them
+METHODS = ("replace", "_refuse_unknown", "to_dict", "seq_len", "resolved")  # those that need no other package
 Value = TypeVar("Value")
 POSITIONAL = "positional"
 STAND_INS: dict[str, Any] = {
@@ -59,9 +53,8 @@ class Definitions(ModuleType):
 
     def _execute(self, node: ast.stmt) -> None:
         if isinstance(node, ast.ClassDef):
-            node.body = [
-                part for part in node.body if not isinstance(part, ast.FunctionDef) or part.name in METHODS
-            ] or [ast.Pass()]
+            kept = [part for part in node.body if not isinstance(part, ast.FunctionDef) or part.name in METHODS]
+            node.body = kept or [ast.Pass()]
         named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         if isinstance(node, ast.ClassDef) and not named & {"dataclass", "NamedTuple"}:
             return

@@ -9,8 +9,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.dtypes import dtype_of
-from attractor.cli.options import OfTrainedModel
+from attractor.cli.options import OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import waiting
 from attractor.errors import InputError, not_installed, require

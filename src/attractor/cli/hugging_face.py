@@ -9,7 +9,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import say
-from attractor.cli.dtypes import dtype_of
+from attractor.cli.options import dtype_of
 from attractor.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.dtypes import MEASURED, dtype_of
-from attractor.cli.options import OfTrainedModel
+from attractor.cli.options import MEASURED, OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import waiting
 from attractor.errors import RunInterrupted, require

@@ -1,10 +1,13 @@
 """Options that several commands share, and an option for every field of the configurations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
+
+from attractor.errors import unknown
 from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import Runtime, TrainConfig
@@ -15,6 +18,8 @@ from attractor.train.memory import ProcessLayout
 # Published recipes validate on whole held-out sets, which may take longer than the training, and studies keep that.
 # Runs of `attractor train` on text validate on as many batches as the studies' smaller scales.
 EVAL_BATCHES = 64
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
 NAMES = ("attention", "slow_attention", "task")  # fields whose options take the name of a configuration
 
 
@@ -30,6 +35,12 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
                 kind = kind | Literal["auto"] if f.name == "batch_size" else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
+
+
+def dtype_of(name: str | None, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype | None:
+    if name is not None and name not in known:
+        raise unknown("dtype", name, known)
+    return None if name is None else known[name]
 
 
 def runtime_of(args: Any) -> Runtime:

@@ -23,11 +23,9 @@ KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{
 
 def with_settings(arguments: type) -> type:
     """Return the class of a command's arguments; that of a command that trains has an option for every setting."""
-    return (
-        make_dataclass(arguments.__name__, arguments.settings(), bases=(arguments,), frozen=True)
-        if hasattr(arguments, "settings")
-        else arguments
-    )
+    if not hasattr(arguments, "settings"):
+        return arguments
+    return make_dataclass(arguments.__name__, arguments.settings(), bases=(arguments,), frozen=True)
 
 
 def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
