@@ -12,7 +12,9 @@ from tyro.conf import Positional
 from attractor.attention.presets import PRESETS
 from attractor.cli.console import say
 from attractor.errors import RunInterrupted, require, unknown
+from attractor.files import prepare_place
 from attractor.train.config import Runtime
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     import torch
@@ -133,8 +135,6 @@ def bench(args: BenchArguments, console: Console) -> None:
     from attractor.bench.figure import draw, kind_of
     from attractor.bench.profile import profile_table
     from attractor.bench.run import bench_all, profiles
-    from attractor.files import prepare_place
-    from attractor.train.hardware import resolve_device
 
     require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
     if args.figure is not None:

@@ -85,7 +85,7 @@ def function_of(command: str) -> ast.FunctionDef:
 
 
 def help_text(command: str) -> tuple[str, list[str]]:
-    """Return what a command does, and examples, which are the indented lines of its function's docstring."""
+    """Return what a command does, and examples: the first two paragraphs of its function's docstring."""
     about, _, examples = (ast.get_docstring(function_of(command)) or "").partition("\n\n")
     return " ".join(about.split()), [line.strip() for line in examples.splitlines()]
 

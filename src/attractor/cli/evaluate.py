@@ -11,9 +11,14 @@ from tyro.conf import Positional
 from attractor.cli.console import command_line, say
 from attractor.cli.options import OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
-from attractor.console import waiting
+from attractor.console import progress, waiting
 from attractor.errors import InputError, not_installed, require
-from attractor.train.config import data_of
+from attractor.files import write_bytes, write_json, write_text
+from attractor.models.recurrent import RecurrentModel
+from attractor.runs.machine import environment
+from attractor.runs.run_folder import RunFolder
+from attractor.train.config import TrainConfig, data_of
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     from attractor.causal import Causal
@@ -99,21 +104,13 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
     _validation_sets(args, console)
 
 
-# --- validation sets ------------------------------------------------------------------------------------------------
-
-
 def _validation_sets(args: EvaluateArguments, console: Console) -> None:
-    from attractor.console import progress
-    from attractor.files import write_bytes, write_json
-    from attractor.models.recurrent import RecurrentModel
     from attractor.report.canvas import as_file
-    from attractor.runs.run_folder import RunFolder
     from attractor.solving.accuracy_figure import curves_figure
     from attractor.solving.evaluation import Question, evaluate_run
     from attractor.solving.published_accuracy import published
     from attractor.solving.table import record, table_of
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
@@ -134,11 +131,7 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     say(console, str(written))
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
-
-
 def _texts(args: EvaluateArguments, console: Console) -> None:
-    from attractor.files import write_text
     from attractor.scoring.documents import texts_on, trained_text
     from attractor.scoring.paired_test import paired, require_enough
     from attractor.scoring.tables import lines_of_documents, record_of_texts, table_of_texts
@@ -172,7 +165,6 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
 
 
 def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
-    from attractor.console import progress
     from attractor.scoring.texts import encode_texts, score
 
     causal = replace(_load(args, folder), name=name)
@@ -182,11 +174,7 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
         return score(encoded, args.batch_size, start_progress(f"tokens of {name}", encoded.n_tokens))
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
 def _tasks(args: EvaluateArguments, console: Console) -> None:
-    from attractor.console import progress
     from attractor.corpus.network import OFFLINE, reachable
     from attractor.scoring.tables import table_of_tasks
 
@@ -215,9 +203,6 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
 
 
-# --- what they share ------------------------------------------------------------------------------------------------
-
-
 def _make_out(args: EvaluateArguments) -> None:
     """Make the folder of the results before the work, so that an impossible folder is refused at once."""
     if args.out is not None:
@@ -225,9 +210,7 @@ def _make_out(args: EvaluateArguments) -> None:
 
 
 def _load(args: EvaluateArguments, folder: Path) -> "Causal":
-
     from attractor.causal import load_causal
-    from attractor.train.hardware import resolve_device
 
     dtype = dtype_of(args.dtype)
     return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
@@ -241,17 +224,11 @@ def _is_run(folder: Path) -> bool:
 
 def _has_validation_sets(folder: Path) -> bool:
     from attractor.causal import is_imported
-    from attractor.runs.run_folder import RunFolder
-    from attractor.train.config import TrainConfig
 
     return _is_run(folder) and not is_imported(TrainConfig.from_dict(RunFolder.open(folder).config).task)
 
 
 def _write_record(args: EvaluateArguments, results: dict[str, Any], console: Console) -> None:
-    from attractor.files import write_json
-    from attractor.runs.machine import environment
-    from attractor.train.hardware import resolve_device
-
     assert args.out is not None
     conditions = {"checkpoint": args.checkpoint, "dtype": args.dtype, "device": str(resolve_device(args.device))}
     written = args.out / "evaluation.json"

@@ -12,7 +12,7 @@ from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.console import say
 from attractor.cli.definitions import definitions
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, sealed, write_json
+from attractor.files import prepare_place, sealed, write_json, write_text
 
 if TYPE_CHECKING:
     pass
@@ -49,7 +49,6 @@ def report(args: ReportArguments, console: Console) -> None:
 
     attractor report runs/one
     """
-    from attractor.files import write_text
     from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report

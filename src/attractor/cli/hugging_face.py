@@ -10,6 +10,7 @@ from tyro.conf import Positional
 
 from attractor.cli.console import say
 from attractor.cli.options import dtype_of
+from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ def export(args: ExportArguments, console: Console) -> None:
     dtype = dtype_of(args.dtype)
     import torch
 
-    from attractor.files import refuse_inhabited
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture

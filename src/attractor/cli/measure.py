@@ -12,11 +12,12 @@ from tyro.conf import Positional
 from attractor.cli.console import command_line, say
 from attractor.cli.options import MEASURED, OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
-from attractor.console import waiting
+from attractor.console import StartProgress, progress, waiting
 from attractor.errors import RunInterrupted, require
+from attractor.runs.machine import environment
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.console import StartProgress
     from attractor.measuring import Plan
 
 
@@ -57,10 +58,8 @@ def measure(args: MeasureArguments, console: Console) -> None:
     attractor measure runs/one --on stdlib-docs --out measures
     """
     from attractor.causal import described, length_of_training
-    from attractor.console import progress
     from attractor.measuring import Plan, text_of
     from attractor.measuring.page import write_page, write_record
-    from attractor.runs.machine import environment
 
     define_mechanisms(args.study, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
@@ -112,7 +111,6 @@ def _measured(
     """Return the record of a model, and whether it has all passages: after Ctrl-C it has those that were finished."""
     from attractor.causal import load_causal
     from attractor.measuring.records import records
-    from attractor.train.hardware import resolve_device
 
     model_record: dict[str, Any] | None = None
     try:

@@ -18,6 +18,7 @@ from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, OfTrainedModel, runtime_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.cli.study_ending import report_study
+from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
@@ -25,6 +26,7 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
 from attractor.train.fit import Room, said_of_auto
 from attractor.train.from_recipe import AUTO
+from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout
 
 if TYPE_CHECKING:
@@ -114,10 +116,8 @@ def train(args: TrainArguments, console: Console) -> None:
     attractor train --attention coupled-euler --out runs/one
     attractor train --size fast-slow --slow-attention decay --epochs 2
     """
-    from attractor.console import print_line
     from attractor.runs.study_record import stored_loss_unit
     from attractor.train.console import LiveConsole, shown
-    from attractor.train.hardware import resolve_device, slow_precision
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
 
@@ -155,9 +155,7 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
 
     The run is saved by then, so an error here is printed in one line and does not fail the run.
     """
-    from attractor.console import print_line
     from attractor.report.run_page import write_run_page
-    from attractor.train.hardware import resolve_device
     from attractor.train.samples import keep_samples
 
     if not World.from_environment().is_first:
@@ -181,9 +179,7 @@ def plan(args: PlanArguments, console: Console) -> None:
     attractor plan standard mla --size small
     attractor plan --recipe 1b --no-calibrate
     """
-    from attractor.console import print_line
     from attractor.train.calibrate import CalibrationError, calibrate
-    from attractor.train.hardware import resolve_device
     from attractor.train.plan import RunPlan, differences, plan_processes, plan_run, print_plans
 
     config, path = starting_point(args)
@@ -299,7 +295,6 @@ def generate(args: GenerateArguments, console: Console) -> None:
     attractor generate runs/one --prompt 'def '
     """
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
     from attractor.train.samples import continuation
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_of_run
 

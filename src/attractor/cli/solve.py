@@ -11,7 +11,9 @@ from tyro.conf import Positional
 from attractor.cli.console import say
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
-from attractor.errors import InputError
+from attractor.errors import InputError, require
+from attractor.files import prepare_place, write_bytes
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +44,6 @@ def solve(args: SolveArguments, console: Console) -> None:
 
     attractor solve board.txt --run runs/sudoku --votes 8
     """
-    from attractor.errors import require
-    from attractor.files import prepare_place
     from attractor.solving.trajectory_figure import KINDS
     from attractor.tasks import sudoku
 
@@ -71,7 +71,6 @@ def solve(args: SolveArguments, console: Console) -> None:
 def _by_model(
     args: SolveArguments, run: "Finished", board: "np.ndarray", solution: "np.ndarray", console: Console
 ) -> None:
-    from attractor.files import write_bytes
     from attractor.solving.board_display import show_trajectory, verdict
     from attractor.solving.local_exponents import local_exponents
     from attractor.solving.solve import solve as answer_to
@@ -94,7 +93,6 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
     """Return the run, and refuse one that was not trained on boards of this size."""
     from attractor.tasks.sudoku import Sudoku
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
 
     run = finished_run(path, resolve_device(args.device), args.checkpoint)
     task = run.config.task
@@ -110,7 +108,6 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
 
 def _puzzle(given: str) -> tuple["np.ndarray", "np.ndarray"]:
     """Return the board of these cells or of this file, and its solution."""
-    from attractor.errors import require
     from attractor.tasks import sudoku
     from attractor.tasks.sudoku.formats import parse
 

@@ -15,7 +15,8 @@ from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
 from attractor.cli.definitions import definitions
-from attractor.errors import InputError, require
+from attractor.console import with_prefix
+from attractor.errors import InputError, require, unknown
 
 if TYPE_CHECKING:
     from attractor.runs.filters import Condition
@@ -163,8 +164,6 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
 
     attractor runs prune --keep best --yes
     """
-    from attractor.console import with_prefix
-    from attractor.errors import unknown
     from attractor.runs.run_folder import RunFolder
     from attractor.train.checkpoint import remove_checkpoint, superfluous
 

@@ -14,8 +14,10 @@ from attractor.cli.evidence import RESULTS, refuse_missing
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
+from attractor.console import print_line
 from attractor.errors import InputError
 from attractor.train.config import Runtime
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
@@ -115,7 +117,6 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     from attractor.study.plan_table import print_runs
     from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
-    from attractor.train.hardware import resolve_device
 
     announce_code(args.file, console)
     study = load_study(args.file)
@@ -135,7 +136,6 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
 def print_chances(design: "Design", results: Path, console: Console) -> None:
     """Say of every claim of the study whether this scale and these seeds can decide it."""
     from attractor.claims.planning import of_losses, what_it_can_decide
-    from attractor.console import print_line
     from attractor.papers import CLAIMS
     from attractor.papers.ledger import find_records
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attractor.cli.console import say
+from attractor.console import print_line
 from attractor.errors import RunStopped
 from attractor.runs.study_record import StudyRecord
 
@@ -13,7 +14,6 @@ from attractor.runs.study_record import StudyRecord
 def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str], console: Console) -> None:
     """Write the report of a study into its folder, and print its tables and verdict."""
     from attractor.attention.presets import presets_as_data
-    from attractor.console import print_line
     from attractor.report.judged_study import JudgedStudy
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
