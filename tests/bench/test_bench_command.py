@@ -160,7 +160,7 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
         (("--two-timescales", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
         (
             ("--two-timescales", "nonsense"),
-            "presets must be left out with two_timescales, got .*; it has a fixed shape",
+            "presets must be left out with two_timescales, got .*; leave it out",
         ),
         (("--two-timescales", "--compile"), "compile must be left out with two_timescales, got True"),
         (("--two-timescales", "--precision=bf16"), "precision must be left out with two_timescales"),

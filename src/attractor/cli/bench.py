@@ -11,6 +11,7 @@ from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
 from attractor.cli.console import say
+from attractor.cli.options import refuse_given
 from attractor.errors import RunInterrupted, require, unknown
 from attractor.files import prepare_place
 from attractor.train.config import Runtime
@@ -148,12 +149,8 @@ def bench(args: BenchArguments, console: Console) -> None:
     if args.two_timescales:
         from attractor.bench import two_timescales
 
-        for option in fields(args):
-            value = getattr(args, option.name)
-            taken = option.name in OF_TWO_TIMESCALES or value == option.default
-            next_step = "it has a fixed shape" if option.name != "figure" else "--out keeps the record"
-            shown = str(value) if isinstance(value, Path) else value
-            require(taken, option.name, "left out with two_timescales", shown, next_step)
+        names = [option.name for option in fields(args) if option.name not in OF_TWO_TIMESCALES]
+        refuse_given(args, names, "with two_timescales")
         require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
         two_timescales.main(args.rounds, args.lengths or two_timescales.LENGTHS, device, args.out)
         return

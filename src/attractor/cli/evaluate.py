@@ -1,7 +1,7 @@
 """The command that evaluates a model on its validation sets, on texts, or on tasks of lm-eval: evaluate."""
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.options import OfTrainedModel, dtype_of
+from attractor.cli.options import OfTrainedModel, dtype_of, given, refuse_given
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import progress, waiting
 from attractor.errors import InputError, not_installed, require
@@ -72,14 +72,6 @@ class EvaluateArguments(OfTrainedModel):
     out: Path | None = None
     """folder for evaluation.json and its figures"""
 
-    def given(self, names: tuple[str, ...]) -> list[str]:
-        defaults = {f.name: f.default for f in fields(self)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
-
-    def refuse(self, names: tuple[str, ...], beside: str) -> None:
-        for name in self.given(names):
-            raise InputError(f"{name} must be left out {beside}, got {getattr(self, name)}; leave it out")
-
 
 def evaluate(args: EvaluateArguments, console: Console) -> None:
     """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
@@ -92,15 +84,15 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
         raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
     define_mechanisms(args.study, console)
     if args.tasks:
-        args.refuse((*OF_RUNS, *OF_TEXTS), "with --tasks")
+        refuse_given(args, (*OF_RUNS, *OF_TEXTS), "with --tasks")
         _tasks(args, console)
         return
-    args.refuse(OF_TASKS, "without --tasks")
-    if args.given(OF_TEXTS) or not _has_validation_sets(args.model):
-        args.refuse(OF_RUNS, "where texts are scored")
+    refuse_given(args, OF_TASKS, "without --tasks")
+    if given(args, OF_TEXTS) or not _has_validation_sets(args.model):
+        refuse_given(args, OF_RUNS, "where texts are scored")
         _texts(args, console)
         return
-    args.refuse(OF_SCORES, "where a run is measured on its validation sets (--on TEXT scores texts instead)")
+    refuse_given(args, OF_SCORES, "where a run is measured on its validation sets (--on TEXT scores texts instead)")
     _validation_sets(args, console)
 
 

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from attractor.attention.presets import preset
 from attractor.cli.console import command_line, say
-from attractor.cli.options import Common, OfTrainedModel, runtime_of
+from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.cli.study_ending import report_study
 from attractor.console import print_line
@@ -99,9 +99,7 @@ def starting_point(args: TrainArguments) -> tuple[TrainConfig, Path]:
     if args.resume is None:
         config = args.config(*getattr(args, "presets", ())[:1])
         return config, folder_of(args, config)
-    others = ("recipe", "size", "epochs", "out")
-    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(Common, name))]:
-        raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
+    refuse_given(args, ("recipe", "size", "epochs", "out", *args.given()), "with --resume, which keeps the run's own")
     folder = RunFolder.open(args.resume)
     return TrainConfig.from_dict(folder.config), folder.path
 
@@ -282,9 +280,8 @@ def compare(args: CompareArguments, console: Console) -> None:
 def compare_stored(args: CompareArguments, console: Console) -> None:
     from attractor.study.stored_runs import compare_runs
 
-    others = [field.name for field in fields(CompareArguments) if field.name not in ("presets", "out")]
-    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(CompareArguments, name))]:
-        raise InputError(f"{name} must be left out where run folders are compared, which are as they are; leave it out")
+    names = [field.name for field in fields(args) if field.name not in ("presets", "out")]
+    refuse_given(args, names, "where run folders are compared, which are as they are")
     record, folder = compare_runs([Path(name) for name in args.presets], args.out, command_line())
     report_study(record, folder, {}, console)
 
