@@ -34,8 +34,16 @@ recipe `laptop`.
 
 def page() -> str:
     """Return the introduction, and the help of every command."""
-    helps = (f"## attractor {name}\n\n```\n{help_of_command(name, (), WIDTH)}\n```\n" for name in COMMANDS)
-    return "\n".join([INTRODUCTION, *helps])
+    return "\n".join([INTRODUCTION, *map(section, COMMANDS)])
+
+
+def section(command: str) -> str:
+    """Return the help of a command. The settings of recipes are shown once, at `train`."""
+    text = help_of_command(command, (), WIDTH)
+    if command in ("compare", "plan"):
+        own, _, settings = text.partition("\nmodel\n")
+        text = f"{own}\nsettings as of attractor train\n\n{settings[settings.index('example') :]}"
+    return f"## attractor {command}\n\n```\n{text}\n```\n"
 
 
 if __name__ == "__main__":
