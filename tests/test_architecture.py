@@ -29,7 +29,6 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "verdict": {"files", "tables"},
     "runs": {"verdict", "files"},
     "claims": {"runs", "verdict"},
-    "papers": {"claims", "runs"},
     "corpus": {"console_table", "files", "numerals", "sign_of_life"},
     "tasks": {"corpus", "fields"},
     "attention": {"taps", "kernels", "fields"},
@@ -99,7 +98,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "fields",
         "sign_of_life",
     },
-    "report": {"console_table", "claims", "runs", "verdict", "papers", "numerals", "files"},
+    "report": {"console_table", "claims", "runs", "verdict", "numerals", "files"},
     "study": {
         "kernels",
         "train",
@@ -122,7 +121,6 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     },
     "bench": {
         "console_table",
-        "papers",
         "hf",
         "train",
         "models",
@@ -150,7 +148,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "numerals",
     },
     "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
-    "results": {"attention", "runs", "verdict", "models", "papers", "report", "study", "train"},
+    "results": {"attention", "runs", "verdict", "models", "report", "study", "train"},
     "cli": ANYTHING,
     "__main__": ANYTHING,
     "__init__": ANYTHING,

@@ -149,16 +149,14 @@ report torn-metrics
 report hf
 report prepared
 report several
-claims => study-*.json
-claims C1 => study-*.json
-claims --results=nope --root=. => results must be a folder of stored records
 claims NOPE
-claims --results=nope
-claims --results=text.txt
-claims --results=empty
-claims --results=torn-results
+claims c1
+claims ./nope
+claims ./text.txt
+claims empty => holds none
+claims empty {ROOT}/papers => one folder of papers
 claims --root=nope
-claims --write=empty --results={ROOT}/results
+claims --write=empty
 advise => --corpus
 advise --corpus=nope
 advise --corpus=empty.txt
@@ -201,9 +199,6 @@ bench standard --device=nope
 bench standard --figure=x.gif
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
-bench --two-timescales --rounds=0
-bench --two-timescales --lengths=4
-bench --two-timescales --figure=bench.svg
 measure run => --on
 measure --on=text.txt
 measure nope --on=text.txt
@@ -333,7 +328,6 @@ study plan raises.py
 study plan study.py --scale=nope
 study plan study.py --seeds 1 1
 study plan study.py --device=nope
-study plan study.py --results=nope
 study run study.py --scale=nope
 study run study.py --launcher=nope
 study run study.py --workers=0
@@ -393,7 +387,6 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "list.json": "[1]",
         "torn.json": "{",
         "occupied/letter.txt": "dear",
-        "torn-results/study-x-smoke.json": "{",
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(exist_ok=True)

@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
+from attractor.claims.ledger import find_records
 from attractor.errors import DamageWarning, InputError, LeftOutWarning
 from attractor.files import seal_holds, sealed, write_json
-from attractor.papers.ledger import find_records
 from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.runs.study_record import PROBES_FILE, STUDY_FILE, Design, StudyRecord, study_as_dict
@@ -151,12 +151,12 @@ def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(st
 
 def test_a_changed_plan_of_a_study_is_refused_and_hides_no_other_study(study):
     before = (study / STUDY_FILE).read_text()
-    assert len(find_records(study.parent / "none", study.parent)) == 1
+    assert len(find_records([study.parent / "none"], study.parent)) == 1
     (study / STUDY_FILE).write_text(before.replace("gated-1", "gated-0"))
     with pytest.raises(InputError, match=r"must hold the plan of a study, and is damaged|its content changed"):
         StudyRecord.read(study)
     with pytest.warns(LeftOutWarning, match="left out a damaged study: "):
-        assert find_records(study.parent / "none", study.parent) == []
+        assert find_records([study.parent / "none"], study.parent) == []
     plan = json.loads(before)
     del plan["checksum"]  # as an earlier version wrote it
     write_json(study / STUDY_FILE, plan)

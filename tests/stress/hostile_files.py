@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from attractor.files import plain, sealed, sha256_of
-from attractor.papers.ledger import read_record
 from attractor.runs.packed_record import packed
+from attractor.runs.study_record import read_record
 from stress import kill_study
 from stress.commands import Ended, command, import_all, in_child, undrawn
 
@@ -246,11 +246,11 @@ def check(root: Path, say: Any = print) -> int:
 
     content = (place / STUDY_FILE).read_bytes()
     runs = sorted(path.name for path in (place / "runs/runs").iterdir())
-    options = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1", "--results=results")
+    options = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1")
     for what, damaged in damages(content).items():
         (place / STUDY_FILE).write_bytes(damaged)
         judge(f"report of a study file that is {what}", command("report", "runs/killed-smoke", folder=place), [], True)
-        ended = command("claims", "--results=results", "--root=runs", folder=place)
+        ended = command("claims", "--root=runs", folder=place)
         judge(f"claims with a study file that is {what}", ended, [] if ended.code == 1 else ["did not say so"])
         ended = in_child(undrawn("study", "run", "killed.py", *options), place)
         faults = [] if sorted(path.name for path in (place / "runs/runs").iterdir()) == runs else ["changed the runs"]

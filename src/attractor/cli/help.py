@@ -54,8 +54,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "runs show": ("attractor runs show runs/one",),
     "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),
     "runs prune": ("attractor runs prune --keep best --yes",),
-    "study run": ("attractor study run studies/coupling-ablation.py --scale laptop",),
-    "study plan": ("attractor study plan studies/coupling-ablation.py --scale desk",),
+    "study run": ("attractor study run papers/coupled_qk/studies/coupling-ablation.py --scale laptop",),
+    "study plan": ("attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk",),
     "study list": ("attractor study list",),
 }
 

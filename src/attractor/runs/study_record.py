@@ -1,7 +1,7 @@
 """The record of a study: the cells of its table, each with its runs by seed.
 
 A study's folder holds `study.json`: the design and, for every cell and seed, the key of a run in the pool of runs that
-lies beside it. `StudyRecord.read` joins the two; `to_dict` is the small object that is kept under results/, and
+lies beside it. `StudyRecord.read` joins the two; `to_dict` is the small object that is kept in a folder `results`, and
 `from_dict` reads it back, so that tables, pages and verdicts need no run folder once a record is stored.
 
     ROOT/runs/KEY/           a run folder; KEY is a hash of all that determines the run
@@ -468,3 +468,15 @@ def with_bytes_per_token(summary: Mapping[str, Any], config: Mapping[str, Any]) 
         return {**summary}
     n_bytes, *n_tokens = (int(number.replace(",", "")) for number in described.groups())
     return {**summary, "bytes_per_token": n_bytes / sum(n_tokens)}
+
+
+def read_record(path: Path) -> StudyRecord:
+    """Read a record that `attractor report --store` wrote."""
+    try:
+        return StudyRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except InputError as error:
+        raise InputError(f"'{path}': {error}") from error
+    except OSError as error:
+        raise InputError(f"'{path}' must hold a study's record: {error.strerror}; check the path") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"'{path}' must hold a study's record, and is damaged; store it anew") from error

@@ -9,8 +9,7 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.study.budget import costs_in_words
-from attractor.study.scales import longer
-from attractor.study.study import CONTROL, Axis, Scale, Study
+from attractor.study.study import CONTROL, Axis, Scale, Study, longer
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.console import print_line

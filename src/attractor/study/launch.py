@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 import torch
 
+from attractor.claims.loading import error_in_executed_code
 from attractor.errors import InputError, RankLostError, RunInterrupted, RunStopped, require
 from attractor.files import write_text
 from attractor.runs.lock import RunInUseError
 from attractor.runs.run_folder import RunFolder
-from attractor.study.study import error_in_study_code
 from attractor.train.checkpoint import list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
@@ -304,7 +304,7 @@ def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) 
             else:
                 with suppress(OSError):  # the reader of standard error may be gone
                     traceback.print_exc()
-                reason = str(error_in_study_code(error) or f"{type(error).__name__}: {error}")
+                reason = str(error_in_executed_code(error) or f"{type(error).__name__}: {error}")
     if reason is not None:
         failures = dict.fromkeys((job.name for job in batch), reason)
     for job in batch:

@@ -39,10 +39,10 @@ from attractor.runs.study_record import (
 from attractor.study.budget import balanced
 from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
-from attractor.study.probe import losses_elsewhere, probe_named, probe_runs
+from attractor.study.probe import losses_elsewhere, probe_runs
 from attractor.study.recorded_runs import take_over
 from attractor.study.stacked import MAX_STACK, prefer_stacked, serves
-from attractor.study.study import Study, require_seeds
+from attractor.study.study import Probe, Study, require_seeds
 from attractor.study.watch import LiveView
 from attractor.train.calibrate import CalibrationError, calibrate
 from attractor.train.config import Runtime, TrainConfig
@@ -292,9 +292,8 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
     for line in write_plan(planned):
         print_line(console, line)
     if conduct.from_record is not None:
-        n_recorded, n_begun = take_over(
-            conduct.from_record, planned.jobs, [identity_of(job.config, study.kind) for job in planned.jobs]
-        )
+        identities = [identity_of(job.config, study.kind) for job in planned.jobs]
+        n_recorded, n_begun = take_over(conduct.from_record, planned.jobs, identities, study.probes)
         begun = f"; {n_begun} others of it were begun here and go on: remove their folders to take them over"
         print_line(
             console, f"{n_recorded} runs are taken from the record and are not run again{begun if n_begun else ''}"
@@ -306,11 +305,11 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         for warning in sorted(filter(None, waiting)):
             print_line(console, warning)
     failures |= carry_out(jobs, study.kind, conduct, runtime, console)
-    for name in study.probes:
-        probe_runs(jobs, name, probe_named(name), runtime, console)
+    for probe in study.probes:
+        probe_runs(jobs, probe, runtime, console)
     elsewhere = study.on(conduct.scale).elsewhere
     if elsewhere:
-        probe_runs(jobs, "elsewhere", partial(losses_elsewhere, corpora=elsewhere), runtime, console)
+        probe_runs(jobs, Probe("elsewhere", partial(losses_elsewhere, corpora=elsewhere)), runtime, console)
     if not any(job.finished for job in planned.jobs):
         raise InputError(
             "no run finished, so there is nothing to report; mend what the lines above name, then repeat the command"
