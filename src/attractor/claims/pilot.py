@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from itertools import combinations, takewhile
 from typing import Literal
 
-from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.errors import InputError
 from attractor.verdict.intervals import Interval, summary
+from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.sequential import Sequential, SequentialOutcome
 
 CONTROL_SEEDS = 2

@@ -13,7 +13,7 @@ difference is shown, the outcome names the smallest mean difference that would h
 
 Holm's method rejects every difference beyond (2), so a difference that is not shown is smaller. Studies of language
 first check the control: unless the 95% interval of its paired gap to the baseline lies above zero, quality in that
-column is not judged (`claims/sensitivity.py`).
+column is not judged (`verdict/sensitivity.py`).
 """
 
 import math
@@ -23,12 +23,12 @@ from typing import Literal
 
 from attractor.claims.comparisons import double, n_on_two_devices
 from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
-from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.numerals import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.verdict.multiplicity import holm
+from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.t_tests import Difference, paired_t_test
 from attractor.verdict.words import signed
 
