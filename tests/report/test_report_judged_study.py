@@ -23,7 +23,7 @@ FIRST = replace(PERPLEXITY, unit="nats/byte")
 
 def outcomes(record: StudyRecord) -> dict[str, str]:
     judged = JudgedStudy(record)
-    return {row: judged.differences[row, "", judged.headlines[0]].outcome for row in judged.rivals}
+    return {row: judged.differences[row, "", judged.headlines[0]].outcome for row in judged.design.rivals}
 
 
 def test_better_worse_and_no_difference_rest_on_pairs_in_nats():
@@ -254,7 +254,7 @@ def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
     costs = (SPEED, Quantity("memory", "peak_memory_bytes", "lower"), Quantity("parameters", "n_parameters"))
     alone, beside = JudgedStudy(study(losses)), JudgedStudy(study(losses, quantities=(PERPLEXITY, *costs)))
     assert beside.n_tests(beside.families[0]) == alone.n_tests(alone.families[0]) == 2
-    for row in alone.rivals:
+    for row in alone.design.rivals:
         assert beside.differences[row, "", FIRST].adjusted == alone.differences[row, "", FIRST].adjusted
     assert {measure for _, _, measure in beside.differences} == {FIRST}
     of_costs = JudgedStudy(study(losses, quantities=costs))

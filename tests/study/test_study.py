@@ -10,7 +10,7 @@ from attractor.runs.configuration import config_differences
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import Published
 from attractor.study import Axis, Scale, Study, axis, language, load_study, mechanisms
-from attractor.study.run import Conduct, plan_study
+from attractor.study.plan import Conduct, plan_study
 from attractor.study.scales import LAPTOP_RATES
 from attractor.train.config import Runtime
 

@@ -90,7 +90,8 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
     from attractor.cli.options import runtime_of
     from attractor.papers.ledger import read_record
     from attractor.runs.study_record import STUDY_FILE
-    from attractor.study.run import Conduct, run_study
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
@@ -124,7 +125,7 @@ def _within_its_folder(file: Path, word: str) -> str:
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
-    from attractor.study.run import Conduct, plan_study
+    from attractor.study.plan import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
 
@@ -137,7 +138,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     if planned.before is not None:
         console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
-        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        print_runs(planned.before.chosen, (), planned.before.design.budget, console)
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
     print_chances(planned.design, args.results, console)

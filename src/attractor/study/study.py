@@ -49,7 +49,10 @@ PROBES = {  # the module of this package, and its function that measures a finis
 # follow from the configuration.
 OF_LAST_WEIGHTS, OF_FIRST_WEIGHTS = {"lemma"}, {"iteration-maps", "penalty"}
 # The fields of a study that its design has, too.
-IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
+IN_DESIGN = (
+    *("name", "title", "question", "source", "baseline", "budget"),
+    *("quantities", "published", "claims", "margin", "looks"),
+)
 # "own" stands for settings of the user's choice, which decide no claim.
 SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
 _FOLDERS: set[Path] = set()  # those of the study files that were executed
@@ -154,6 +157,7 @@ class Study:
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
+    looks: tuple[int, ...] = ()  # numbers of pairs at which the rows of one column are tested; none: after all runs
     pretrained: "Study | None" = None  # a run starts from its run of the same row, seed and scale
     name: str = field(default="", compare=False)  # the name of the file
 

@@ -92,7 +92,7 @@ class SequentialRows:
 
     @property
     def gap(self) -> ControlGap:
-        """How much worse the control is than the baseline."""
+        """How much worse the control is than the baseline, by two pairs or, where these do not show it, by four."""
         control, baseline = (
             {seed: self.values[row, seed] for seed in self.seeds if (row, seed) in self.values}
             for row in (self.control or "", self.baseline)
@@ -102,7 +102,7 @@ class SequentialRows:
             control_gap({seed: control[seed] for seed in paired[:n]}, baseline)
             for n in (CONTROL_PAIRS, MORE_CONTROL_PAIRS)
         )
-        return few if few.sensitive else more
+        return few if few.sensitive or len(paired) < len(self.seeds[:MORE_CONTROL_PAIRS]) else more
 
     def wanted(self, under_way: Iterable[tuple[str, int]] = ()) -> Iterator[tuple[str, int]]:
         """Yield the runs that are still needed at most: those of the control, then seed after seed, the baseline
