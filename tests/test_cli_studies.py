@@ -94,8 +94,6 @@ def test_studies_are_listed_with_their_questions(attractor):
         (("report", "tried.py", "--out", "x"), "must hold a study's record"),
         (("claims", "C99"), "unknown claim 'C99'"),
         (("claims", "--root", "absent"), "root must be a folder of studies"),
-        (("advise", "--corpus", "squares.txt", "--budget", "10"), "budget must be a time with its unit, got '10'"),
-        (("advise", "--corpus", "squares.txt", "--rivals", "standard"), "rivals"),
     ],
 )
 def test_wrong_input_ends_in_one_line_and_exit_code_2(attractor, arguments, said):

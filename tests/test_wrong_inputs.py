@@ -92,6 +92,12 @@ compare standard --seed=3
 compare standard --workers=0
 compare standard --margin=0
 compare standard --margin=nan
+compare standard --within=soon
+compare standard --within=-5m
+compare standard --within=0s => within must be a time above zero
+compare standard --within=10m --seeds 3 => seeds must be at least two
+compare standard --within=10m --thorough => thorough must be left out with --within
+compare run other --within=10m => within must be left out where run folders are compared
 compare standard --corpus=text.txt --out=occupied
 compare standard --corpus=text.txt --seq-len=16 --out=run
 compare run torn
@@ -157,19 +163,6 @@ claims empty => holds none
 claims empty {ROOT}/papers => one folder of papers
 claims --root=nope
 claims --write=empty
-advise => --corpus
-advise --corpus=nope
-advise --corpus=empty.txt
-advise --corpus=text.txt --budget=soon
-advise --corpus=text.txt --budget=-5m
-advise --corpus=text.txt --budget=0s
-advise --corpus=text.txt --margin=nan
-advise --corpus=text.txt --alpha=2
-advise --corpus=text.txt --max-seeds=1
-advise --corpus=text.txt --rivals
-advise --corpus=text.txt --rivals nope
-advise --corpus=text.txt --rivals mla mla
-advise --corpus=text.txt --workers=0
 bench nope
 bench standard --size=nope
 bench standard --size=itrsa

@@ -51,7 +51,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "judge": "judge",
     "race": "race",
     "watch": "watch",
-    "advise": "advise",
     "generate": "runs",
     "evaluate": "evaluate",
     "measure": "measure",

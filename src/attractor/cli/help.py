@@ -45,7 +45,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": ("attractor report runs/one",),
     "watch": ("attractor watch runs",),
     "claims": ("attractor claims C1 C3",),
-    "advise": ("attractor advise --corpus notes.txt --budget 30m",),
     "list": ("attractor list mechanisms", "attractor list coupled-euler"),
     "completion": ("attractor completion > ~/.attractor-completion",),
     "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),

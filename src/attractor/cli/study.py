@@ -88,7 +88,8 @@ class StudyRunArguments(StudyPlanArguments):
 def study_run(args: StudyRunArguments, console: Console) -> None:
     from attractor.cli.options import runtime_of
     from attractor.runs.study_record import STUDY_FILE, read_record
-    from attractor.study.run import Conduct, run_study
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
@@ -117,11 +118,12 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
 
 def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
-    return f"{file.parent.name}/{file.name}" if file.is_absolute() and word == str(file) else word
+    n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
+    return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
-    from attractor.study.run import Conduct, plan_study
+    from attractor.study.plan import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
 
@@ -133,7 +135,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     if planned.before is not None:
         console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
-        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        print_runs(planned.before.chosen, (), planned.before.design.budget, console)
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
     print_chances(args.file, planned.design, console)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attractor.claims.sensitivity import control_gap
+from attractor.verdict.sensitivity import control_gap
 
 BASELINE = {0: 1.70, 1: 1.71, 2: 1.69, 3: 1.72}
 
