@@ -13,7 +13,8 @@ from tyro.conf import Positional, arg
 from attractor.cli.console import say
 from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, sealed, write_json
+from attractor.files import prepare_place
+from attractor.seals import write_sealed
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Cell, StudyRecord
@@ -157,7 +158,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     dates = read_rule_dates(args.results)
     if args.write is not None:
         dates = renewed_rule_dates(dates, datetime.now(UTC).isoformat(timespec="seconds"))
-        write_json(args.results / RULES, sealed(dates))
+        write_sealed(args.results / RULES, dates)
     entries = ledger(records, rule_dates=dates)
     print_ledger(console, entries, args.ids)
     if args.write is not None:

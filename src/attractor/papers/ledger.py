@@ -19,8 +19,8 @@ from attractor.claims.verdicts import ClaimVerdict
 from attractor.errors import InputError, LeftOutWarning
 from attractor.papers import CLAIMS
 from attractor.papers.claim import Claim
-from attractor.runs.run_folder import read_sealed
 from attractor.runs.study_record import STUDY_FILE, StudyRecord
+from attractor.seals import read_sealed
 
 SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
 RECORDS = "study-*.json"
