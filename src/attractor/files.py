@@ -117,6 +117,13 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what can be computed anew at any time."""
+    named = os.environ.get("ATTRACTOR_CACHE")
+    usual = os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser()
+    return Path(named) if named else Path(usual, "attractor")
+
+
 def flush_to_disk(path: Path) -> None:
     """Wait until a file, or the names in a folder, would survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

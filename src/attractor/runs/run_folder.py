@@ -78,7 +78,7 @@ class RunFolder:
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> Self:
         """Start a run, or continue the run in the folder if it has the same configuration."""
         path, asked = Path(path), plain(dict(config))
-        begun = cls(path, asked)
+        written = {}
         if not (path / CONFIG).exists():
             _refuse_foreign_folder(path)
             path.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,11 @@ class RunFolder:
                 flush_to_disk(path.parent)
             with turn(path):
                 if not (path / CONFIG).exists():  # another process may start the same run at this moment
-                    begun.write(CONFIG, asked)
+                    (new := cls(path, asked)).write(CONFIG, asked)
+                    written = new._written
         run = cls.open(path)
         _refuse_other_config(run, asked)
-        run._written.update(begun._written)
+        run._written.update(written)
         if not (path / ENVIRONMENT).exists():
             run.write(ENVIRONMENT, environment())
         run.checkpoints.mkdir(exist_ok=True)
@@ -236,7 +237,10 @@ class RunFolder:
     @cached_property
     def _written(self) -> dict[str, str]:
         """The checksums of small files as they were written, by this process or by those whose seal the run has."""
-        seal = read_object(self.path / SEAL) or {}
+        try:
+            seal = read_object(self.path / SEAL) or {}
+        except InputError:  # who resumes the run sets a damaged seal aside
+            return {}
         return {name: seal[name] for name in SMALL if name in seal} if seal_holds(seal) else {}
 
     @cached_property
