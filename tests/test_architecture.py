@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "claims": {"runs", "verdict"},
     "papers": {"claims", "runs", "seals"},
     "corpus": {"console_table", "files", "numerals", "seals", "sign_of_life", "tables"},
-    "tasks": {"corpus", "fields"},
+    "tasks": {"corpus", "fields", "tables"},
     "attention": {"taps", "kernels", "fields"},
     "models": {"attention", "analysis", "equilibrium", "evaluating", "taps", "kernels", "fields"},
     "control": {"attention", "evaluating", "taps", "kernels"},

@@ -17,7 +17,7 @@ import numpy as np
 
 from attractor.corpus import bpe
 from attractor.corpus.duplicates import find
-from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts, remedy
+from attractor.corpus.records import LONGEST_TEXT, Record, Source, parts, remedy
 from attractor.corpus.shards import (
     FORMAT,
     FORMAT_VERSION,
@@ -48,6 +48,7 @@ from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, resto
 from attractor.corpus.unfinished import LOCK, N_SAMPLES, TokenBlock, UnfinishedCorpus, locked
 from attractor.errors import InputError, require
 from attractor.files import remove_leftovers, write_bytes, write_json, write_text
+from attractor.tables import FlawError
 
 COMMIT_SECONDS = 5.0
 TIMES = "source.times"  # in the work folder: when each file of the source was last written

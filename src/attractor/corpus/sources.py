@@ -24,7 +24,6 @@ from attractor.corpus.readers import (
     TEXT,
     TEXT_LINES,
     Format,
-    check_columns,
     format_at,
     format_of,
     has_known_suffix,
@@ -33,9 +32,10 @@ from attractor.corpus.readers import (
     n_lines,
     read_lines,
 )
-from attractor.corpus.records import FlawError, Record, Source, decoded, parts, remedy
+from attractor.corpus.records import Record, Source, decoded, parts, remedy
 from attractor.corpus.shards import MANIFEST, PLAN, WORK, is_prepared
 from attractor.errors import InputError, unknown
+from attractor.tables import FlawError, check_columns
 
 SPLITS, STATE = "dataset_dict.json", "state.json"  # files that save_to_disk of the datasets library writes
 MOST_LISTED = 10_000  # files that the manifest of a corpus lists one by one
