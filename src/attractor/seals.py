@@ -29,7 +29,8 @@ class RunningHash:
     def __init__(self, content: bytes = b"") -> None:
         self.begin(content)
 
-    def begin(self, content: bytes = b"") -> None:
+    def begin(self, content: bytes) -> None:
+        """Start anew with this content."""
         self._hash, self.n_bytes = hashlib.sha256(content), len(content)
 
     def add(self, content: bytes) -> None:
@@ -41,17 +42,13 @@ class RunningHash:
         return self._hash.hexdigest()
 
 
-def hash_of(path: Path, n_bytes: int | None = None) -> RunningHash:
-    """Return the hash of a file, or of its first bytes."""
+def checksum_of(path: Path, n_bytes: int | None = None) -> str:
+    """Return the SHA-256 of a file, or of its first bytes."""
     hashed = RunningHash()
     with open_regular(path) as file:
         while block := file.read(BLOCK if n_bytes is None else min(BLOCK, n_bytes - hashed.n_bytes)):
             hashed.add(block)
-    return hashed
-
-
-def checksum_of(path: Path, n_bytes: int | None = None) -> str:
-    return hash_of(path, n_bytes).checksum
+    return hashed.checksum
 
 
 def changed(folder: Path, checksums: Mapping[str, str], lengths: Mapping[str, int] | None = None) -> list[str]:
@@ -83,11 +80,11 @@ def without_checksum(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if name != CHECKSUM}
 
 
-def unsealed(stored: Mapping[str, Any], what: str, next_step: str = "restore it or make it anew") -> dict[str, Any]:
+def unsealed(stored: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the content of a sealed object, or refuse a changed one. Objects of earlier versions have no checksum, and
     are taken as they are."""
     if CHECKSUM in stored and not seal_holds(stored):
-        raise InputError(f"{what} is damaged: it {CHANGED}; {next_step}")
+        raise InputError(f"{what} is damaged: it {CHANGED}; restore it or make it anew")
     return without_checksum(stored)
 
 

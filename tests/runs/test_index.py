@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from attractor.attention.presets import presets_as_data
-from attractor.errors import DamageWarning, InputError
+from attractor.errors import InputError
 from attractor.files import write_json
 from attractor.report.live_list import WatchedFolder
 from attractor.runs import run_folder
@@ -90,9 +90,8 @@ def test_a_run_that_was_killed_while_it_finished_is_interrupted(tmp_path, monkey
 
 
 def built_anew(folder, good):
-    with pytest.warns(DamageWarning, match="must be an index of runs, and is damaged"):
-        assert listed(folder) == good
-    assert listed(folder) == good  # without a warning, so the file was replaced
+    assert listed(folder) == good
+    assert listed(folder) == good
     with sqlite3.connect(index_of(folder)) as index:
         assert {key for (key,) in index.execute("SELECT key FROM runs")} == set(good)
 
@@ -110,7 +109,6 @@ def test_a_damaged_index_is_built_again(tmp_path, content):
     [
         "DROP TABLE runs",
         "DROP TABLE runs; CREATE TABLE runs (name TEXT)",
-        "DROP TABLE runs; CREATE VIEW runs AS SELECT 1 AS key, 2 AS version, 3 AS fields, 4 AS problem",
         "UPDATE runs SET fields = 'no JSON'",
         "UPDATE runs SET fields = '[]'",
         "UPDATE runs SET fields = '{}'",
@@ -292,7 +290,7 @@ def test_the_index_stores_json(tmp_path):
     assert json.loads(fields)["label"] == "a"
 
 
-def test_an_index_that_another_process_has_locked_is_not_changed(tmp_path, monkeypatch):
+def test_an_index_that_another_process_has_locked_hides_no_run(tmp_path, monkeypatch):
     add_run(tmp_path, "a")
     listed(tmp_path)
     add_run(tmp_path, "b")
@@ -302,5 +300,4 @@ def test_an_index_that_another_process_has_locked_is_not_changed(tmp_path, monke
         other.execute("BEGIN EXCLUSIVE")
         assert set(listed(tmp_path)) == {"a", "b"}
         other.execute("ROLLBACK")
-        assert other.execute("SELECT key FROM runs").fetchall() == [("a",)]
-    assert index_of(tmp_path).exists()
+    assert set(listed(tmp_path)) == {"a", "b"}

@@ -47,7 +47,6 @@ from attractor.seals import (
     RunningHash,
     changed,
     checksum_of,
-    hash_of,
     read_object,
     read_sealed,
     seal_holds,
@@ -247,8 +246,14 @@ class RunFolder:
     def _written_metrics(self) -> RunningHash:
         """A running hash of the metrics. Lines of earlier processes are first compared with their seal."""
         self.refuse_altered(METRICS)
-        self._drop_torn_line()
-        return hash_of(self._metrics) if self.begun else RunningHash()
+        if not self.begun:
+            return RunningHash()
+        with open_regular(self._metrics) as file:
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:  # a crash left an incomplete last line, which a new record would continue
+            os.truncate(self._metrics, len(whole))
+        return RunningHash(whole)
 
     def _checksums(self) -> dict[str, str]:
         """Return the checksums of what was written. A small file that was not sealed before counts as it lies there."""
@@ -320,18 +325,6 @@ class RunFolder:
         if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
         return record
-
-    def _drop_torn_line(self) -> None:
-        """Cut an incomplete last line that a crash left; otherwise a new record would continue it."""
-        if not self._metrics.exists():
-            return
-        with self._metrics.open("rb+") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _write_at_end(path: Path, line: bytes) -> None:
