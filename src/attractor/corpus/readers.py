@@ -12,9 +12,8 @@ from typing import Any
 
 from attractor.corpus.compression import decompressed, is_compressed, plain_name
 from attractor.corpus.documents import SEPARATOR_LINE
-from attractor.corpus.optional_packages import require_package
 from attractor.corpus.records import LONGEST_TEXT, cut_point, parse_line, parse_row, parse_text
-from attractor.errors import InputError
+from attractor.errors import InputError, require_package
 from attractor.tables import FlawError, check_columns, json_object, parquet_batches, rows_of_cells
 
 SEPARATOR = b"<|endoftext|>"
@@ -291,7 +290,3 @@ def begins_with_object(path: Path) -> bool:
         return isinstance(json_object(next((raw for *_, raw in read_lines(path, 0, ())), b"{}")), dict)
     except (FlawError, TypeError):
         return False
-
-
-def has_known_suffix(name: str) -> bool:
-    return format_of(name) is not None

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from attractor.corpus.split import character_start
+from attractor.errors import InputError
 from attractor.tables import FlawError, json_object
 
+EARLIEST_VERDICT = 1000  # records; the share of unreadable ones among fewer is not judged
 LONGEST_TEXT = 4 << 20
 """A text with more bytes is cut into several documents, after a line break if possible, because tokenizers need about a
 hundred times the memory of a text."""
@@ -60,6 +62,15 @@ CONVERT = "convert the file, as by: iconv -f latin-1 -t utf-8 FILE > NEW"
 def remedy(flaw: str) -> str:
     """Return what to do about records with such a flaw."""
     return CONVERT if "not UTF-8" in flaw else "mend or remove them"
+
+
+def refuse_many_flaws(n_flaws: int, n_records: int, max_bad: float, first: str) -> None:
+    """Refuse a source if more than the share `max_bad` of its records cannot be read; `first` names the first one."""
+    if n_flaws > max_bad * n_records:
+        raise InputError(
+            f"malformed records must be at most {max_bad:.3g} of all (max_bad), but {n_flaws:,} of {n_records:,} are, "
+            f"the first is {first}; {remedy(first)}"
+        )
 
 
 def parse_text(raw: bytes, columns: Sequence[str]) -> str:
