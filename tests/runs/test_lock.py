@@ -29,12 +29,13 @@ def side_by_side(work: Callable[..., None], *arguments: object) -> None:
 
 def create_runs(number: int, root: Path) -> None:
     for index in range(3):
-        assert RunFolder.create(root / "shared" / str(index), CONFIG).config == CONFIG
+        RunFolder.create(root / "shared" / str(index), CONFIG).seal()
         RunFolder.create(root / f"own-{number}-{index}", CONFIG | {"seed": number}).write_summary({"by": number})
 
 
 def test_several_processes_create_runs_in_one_folder(tmp_path):
-    """Criterion: four processes create 12 separate runs, and each creates 3 others, too; all are whole."""
+    """Criterion: four processes create 12 separate runs, and each creates and seals 3 others, too, as the ranks of a
+    distributed run do. All are as their seals say."""
     side_by_side(create_runs, tmp_path)
     runs = find_runs(tmp_path)
     assert len(runs) == 3 * N_PROCESSES + 3

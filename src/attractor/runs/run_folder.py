@@ -91,7 +91,10 @@ class RunFolder:
         _refuse_other_config(run, asked)
         run._written.update(written)
         if not (path / ENVIRONMENT).exists():
-            run.write(ENVIRONMENT, environment())
+            here = environment()
+            with turn(path):
+                if not (path / ENVIRONMENT).exists():  # every process of a distributed run comes here
+                    run.write(ENVIRONMENT, here)
         run.checkpoints.mkdir(exist_ok=True)
         return run
 
