@@ -17,6 +17,7 @@ from attractor.runs import run_folder
 from attractor.runs.filters import conditions
 from attractor.runs.index import index_of, indexed_runs
 from attractor.runs.run_folder import RunFolder, find_runs
+from attractor.seals import LARGEST_OBJECT
 
 PRESETS = presets_as_data()
 
@@ -142,6 +143,14 @@ def test_a_database_in_a_folder_of_runs_is_not_read(tmp_path):
     assert set(listed(tmp_path)) == {"a"}
     assert index_of(tmp_path).is_file()
     assert not index_of(tmp_path).is_relative_to(tmp_path)
+
+
+def test_an_object_that_is_too_large_is_refused(tmp_path):
+    path = add_run(tmp_path, "a").path
+    os.truncate(path / "config.json", LARGEST_OBJECT + 1)
+    with pytest.raises(InputError, match=r"config.json' must be a file of at most 64 MiB, and is larger"):
+        read_all(path)
+    assert listed(tmp_path)["a"].state == "damaged"
 
 
 def read_all(path):
