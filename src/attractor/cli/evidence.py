@@ -15,7 +15,8 @@ from attractor.cli.console import say
 from attractor.cli.study_code import announce_code
 from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, sealed, write_json
+from attractor.files import prepare_place
+from attractor.seals import write_sealed
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Cell, StudyRecord
@@ -161,7 +162,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
         if args.write is not None:
             of_paper = renewed_rule_dates(of_paper, now, paper.claims)
             prepare_place(place / RULES)
-            write_json(place / RULES, sealed(of_paper))
+            write_sealed(place / RULES, of_paper)
         dates |= of_paper
     entries = ledger(records, claims, dates)
     print_ledger(console, entries, ids)

@@ -24,11 +24,12 @@ from statistics import fmean
 from typing import Any, Literal, Self
 
 from attractor.errors import InputError, LeftOutWarning
-from attractor.files import plain, seal_holds, sealed
+from attractor.files import plain
 from attractor.runs import packed_record
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
-from attractor.runs.run_folder import RunFolder, read_sealed
+from attractor.runs.run_folder import RunFolder
+from attractor.seals import read_sealed, sealed, unsealed
 from attractor.verdict.sequential_rows import SequentialRows
 
 POOL = "runs"
@@ -298,10 +299,7 @@ class StudyRecord:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        if "checksum" in stored and not seal_holds(stored):
-            raise InputError(
-                "the record does not have the content that was stored (checksum); restore it or store it anew"
-            )
+        stored = unsealed(stored, "the record")
         if stored.get("format") == packed_record.FORMAT:
             stored = packed_record.unpacked(stored)
         elif stored.get("format") != FORMAT:

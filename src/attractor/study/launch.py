@@ -162,7 +162,9 @@ class Pool(ABC):
         """
         ended = [job for job in jobs if job.finished]
         finished = set(ended)
-        waiting = [[job] for job in jobs if job not in finished] if batches is None else list(batches)
+        waiting: list[Sequence[Job]] = (
+            [[job] for job in jobs if job not in finished] if batches is None else list(batches)
+        )
         with self, StopRequest() as stop:
             while stop.signal_number is None:
                 wanted = choose([job for batch in waiting for job in batch])

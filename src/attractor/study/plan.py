@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require, unknown
-from attractor.files import remove_leftovers, sealed, set_aside, sha256_of, write_bytes, write_json
+from attractor.files import remove_leftovers, set_aside, write_bytes, write_json
 from attractor.runs.configuration import config_hash
-from attractor.runs.run_folder import read_sealed
 from attractor.runs.study_record import (
     POOL,
     SPEEDS,
@@ -27,6 +26,7 @@ from attractor.runs.study_record import (
     read_study,
     study_as_dict,
 )
+from attractor.seals import checksum_of, read_sealed, write_sealed
 from attractor.study.budget import balanced
 from attractor.study.launch import Job
 from attractor.study.study import Study, require_seeds
@@ -212,7 +212,7 @@ def speeds(folder: Path, configs: Mapping[str, TrainConfig], part: str, runtime:
                     "or choose another budget"
                 ) from failed
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, sealed(known))
+            write_sealed(path, known)
         return float(known[name])
 
     return seconds
@@ -232,7 +232,7 @@ def write_plan(planned: Planned) -> list[str]:
         key for runs in planned.keys.values() for key in runs.values()
     }
     if gone:
-        kept = planned.folder / EARLIER / f"{sha256_of(path)[:12]}.json"
+        kept = planned.folder / EARLIER / f"{checksum_of(path)[:12]}.json"
         kept.parent.mkdir(exist_ok=True)
         write_bytes(kept, path.read_bytes())
         lines.append(

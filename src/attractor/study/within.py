@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from attractor.errors import InputError
 from attractor.numerals import in_time
@@ -35,7 +36,7 @@ def stored_plan(folder: Path, asked: Design, within: bool) -> Design | None:
         return None
     if stored is None or not (stored.looks or within):
         return stored
-    kinds = {"within": (bool(stored.looks), within)}
+    kinds: dict[str, tuple[Any, Any]] = {"within": (bool(stored.looks), within)}
     kinds |= {name: (getattr(stored, name), getattr(asked, name)) for name in ("rows", "margin", "question")}
     kinds |= {"seeds": (stored.seeds, asked.seeds[: len(stored.seeds)])}
     for name, (there, here) in kinds.items():
