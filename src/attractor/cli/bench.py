@@ -1,7 +1,7 @@
 """The command that measures speed: bench."""
 
 import signal
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
 from attractor.cli.console import say
-from attractor.cli.options import refuse_given
 from attractor.errors import RunInterrupted, require, unknown
 from attractor.files import prepare_place
 from attractor.train.config import Runtime
@@ -26,7 +25,6 @@ TRACES = Path("runs") / "profiles"
 ALL = "all"
 MAIN = ("gqa", "mla", "coupled-euler", "coupled-hamiltonian", "differential", "gated", "psiqrh")
 LENGTHS = (512,)
-OF_TWO_TIMESCALES = ("two_timescales", "rounds", "lengths", "device", "out")  # the options that it takes
 PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 
@@ -49,7 +47,7 @@ class BenchArguments:
     vocab: int | None = None
     """tokens in the vocabulary; by default the size's"""
     lengths: tuple[int, ...] = ()
-    """sequence lengths to measure; by default 512, or those of two_timescales"""
+    """sequence lengths to measure; by default 512"""
     tokens: int | None = None
     """tokens per step, in as many sequences as fit; by default as suits the device"""
     precision: tuple[str, ...] = ()
@@ -66,8 +64,6 @@ class BenchArguments:
     """seconds that one case may take at one length"""
     profile: bool = False
     """show instead where the time of a step goes, and write a trace"""
-    two_timescales: bool = False
-    """time instead FastSlow against dense layers, in a fixed shape"""
     device: str = Runtime.device
     out: Path | None = None
     """JSON file that receives every measurement; with --profile, traces are written beside it"""
@@ -146,14 +142,6 @@ def bench(args: BenchArguments, console: Console) -> None:
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
-    if args.two_timescales:
-        from attractor.bench import two_timescales
-
-        names = [option.name for option in fields(args) if option.name not in OF_TWO_TIMESCALES]
-        refuse_given(args, names, "with two_timescales")
-        require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
-        two_timescales.main(args.rounds, args.lengths or two_timescales.LENGTHS, device, args.out)
-        return
     request = request_of(args, device)
     if args.profile:
         for profile in profiles(request, device, TRACES if args.out is None else args.out.parent):

@@ -35,13 +35,12 @@ COMMANDS = {  # each with its module and its function, whose docstring is the he
     "import": "hugging_face.import_folder",
     "export": "hugging_face.export",
     "plan": "runs.plan",
-    "advise": "advise.advise",
     "bench": "bench.bench",
     "completion": "completion.show_completion",
     "convert": "hugging_face.convert",
     "solve": "solve.solve",
 }
-FURTHER = ("advise", "bench", "completion", "convert", "help", "solve")  # the first help only names them
+FURTHER = ("bench", "completion", "convert", "help", "solve")  # the first help only names them
 GROUPS = {
     "runs": "Find, compare and prune stored runs.",
     "study": "Carry out controlled comparisons that are written down as files.",

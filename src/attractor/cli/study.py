@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from attractor.cli.evidence import RESULTS, refuse_missing
+from attractor.claims.loading import STUDIES, paper_around, papers_folder
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
@@ -22,19 +22,17 @@ from attractor.train.hardware import resolve_device
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
 
-STUDIES = Path("studies")
-
 
 @dataclass(frozen=True)
 class StudyListArguments:
-    folder: Positional[Path] = STUDIES
-    """folder of study files"""
+    folder: Positional[Path | None] = None
+    """folder of study files or of papers; by default the papers of this checkout"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlanArguments:
     file: Positional[Path]
-    """study file, as in studies/; it is Python and is executed"""
+    """study file, as in papers/*/studies/; it is Python and is executed"""
     scale: str = "smoke"
     """smoke, laptop, desk, bench, paper or own"""
     root: Path = Path("runs")
@@ -42,8 +40,6 @@ class StudyPlanArguments:
     seeds: tuple[int, ...] | None = None
     """seeds of every row; by default the scale's"""
     device: str = Runtime.device
-    results: Path = RESULTS
-    """stored records; their spread between seeds tells what can be decided"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class StudyRunArguments(StudyPlanArguments, Carrying):
     """runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, and under
     torchrun one process per GPU"""
     from_record: Path | None = None
-    """stored record (results/study-NAME-SCALE.json) whose runs are not run again"""
+    """stored record (papers/PAPER/results/study-NAME-SCALE.json) whose runs are not run again"""
     rows: tuple[str, ...] | None = None
     """rows whose runs are carried out, each in quotes; by default all"""
     columns: tuple[str, ...] | None = None
@@ -72,16 +68,15 @@ class StudyRunArguments(StudyPlanArguments, Carrying):
 def study_run(args: StudyRunArguments, console: Console) -> None:
     """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command continues.
 
-    attractor study run studies/coupling-ablation.py --scale laptop
+    attractor study run papers/coupled_qk/studies/coupling-ablation.py --scale laptop
     """
-    from attractor.papers.ledger import read_record
-    from attractor.runs.study_record import STUDY_FILE
-    from attractor.study.run import Conduct, run_study
+    from attractor.runs.study_record import STUDY_FILE, read_record
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
     study = load_study(args.file)
-    refuse_missing(args.results)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
         scale=args.scale,
@@ -99,52 +94,53 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
     runtime = runtime_of(args)
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
-        print_chances(study.design(args.scale, seeds, command), args.results, console)
+        print_chances(args.file, study.design(args.scale, seeds, command), console)
     record, failures = run_study(study, conduct, runtime, console)
     report_study(record, conduct.folder_of(study), failures, console)
 
 
 def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
-    return f"{file.parent.name}/{file.name}" if file.is_absolute() and word == str(file) else word
+    n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
+    return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
     """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide.
 
-    attractor study plan studies/coupling-ablation.py --scale desk
+    attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk
     """
+    from attractor.study.plan import Conduct, plan_study
     from attractor.study.plan_table import print_runs
-    from attractor.study.run import Conduct, plan_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
     study = load_study(args.file)
     conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
-    refuse_missing(args.results)
     resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     if planned.before is not None:
         console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
-        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        print_runs(planned.before.chosen, (), planned.before.design.budget, console)
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
-    print_chances(planned.design, args.results, console)
+    print_chances(args.file, planned.design, console)
 
 
-def print_chances(design: "Design", results: Path, console: Console) -> None:
-    """Say of every claim of the study whether this scale and these seeds can decide it."""
+def print_chances(file: Path, design: "Design", console: Console) -> None:
+    """Say of every claim of the study's paper whether this scale and these seeds can decide it."""
+    from attractor.claims.ledger import find_records, read_papers
     from attractor.claims.planning import of_losses, what_it_can_decide
-    from attractor.papers import CLAIMS
-    from attractor.papers.ledger import find_records
 
-    rules = {
-        claim.id: of_losses(claim.rule) for claim in CLAIMS if claim.id in design.claims and claim.rule is not None
-    }
+    around = paper_around(file)
+    if around is None:
+        return
+    claims = (claim for paper in read_papers(around).values() for claim in paper.claims if claim.id in design.claims)
+    rules = {claim.id: of_losses(claim.rule) for claim in claims if claim.rule is not None}
     if not any(rules.values()):
         return
-    stored = [record for record in find_records(results) if record.design.name == design.name]
+    stored = [record for record in find_records([around]) if record.design.name == design.name]
     console.print()
     for claim, rule in rules.items():
         if rule is not None:
@@ -158,11 +154,14 @@ def study_list(args: StudyListArguments, console: Console) -> None:
     """
     from attractor.study.outline import outline_of
 
-    if args.folder.is_file():
-        raise InputError(f"folder must be a folder, and '{args.folder}' is a file; give '{args.folder.parent}'")
-    files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []
+    folder = args.folder or papers_folder() or Path()
+    if folder.is_file():
+        raise InputError(f"folder must be a folder, and '{folder}' is a file; give '{folder.parent}'")
+    files = [
+        file for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py") for file in sorted(folder.glob(pattern))
+    ]
     if not files:
-        raise InputError(f"folder must hold study files, and '{args.folder}' holds none; give that of the repository")
+        raise InputError(f"folder must hold study files, and '{folder}' holds none; give papers/ of the repository")
     for file in files:
         try:
             study = outline_of(file)
