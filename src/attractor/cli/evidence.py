@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -17,9 +17,6 @@ from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_text
 from attractor.seals import write_sealed
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
