@@ -44,7 +44,10 @@ LAPTOP = TransformerConfig(
 
 @dataclass(frozen=True)
 class TrainConfig(PrintsChanges):
-    """All that determines a run. None switches an option off unless its docstring says otherwise, which is the help of the option."""
+    """All that determines a run. The docstring under a field is the help of its option.
+
+    None switches an option off unless its docstring says otherwise.
+    """
 
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
