@@ -17,11 +17,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from attractor.errors import InputError, require, unknown
-from attractor.verdict.intervals import Estimate, mean_estimate, seed_differences, summary
+from attractor.verdict.intervals import Estimate, correlation, differences_as_written, mean_estimate, summary
 from attractor.verdict.moderated import moderated
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Observations, ObservedRun, Seed
@@ -106,8 +107,8 @@ def judge_observations(
             lost=dict(of_row.lost),
         )
         if row in estimates:
-            verdict = _numbers(verdict, estimates[row], of_row, level, n_tried, margin, plan)
-            verdict = replace(verdict, p=p_values[row], adjusted_p=adjusted[row])
+            numbers = _numbers(verdict, estimates[row], of_row, level, n_tried, margin, plan)
+            verdict = replace(verdict, p=p_values[row], adjusted_p=adjusted[row], **numbers)
             verdict = _decided(verdict, within[row], level, margin, lower_is_better, n_tried)
         verdicts.append(verdict)
     notes += _notes_on(chosen, baseline, verdicts, n_tried, plan, lower_is_better)
@@ -229,16 +230,11 @@ def _paired(
     lost |= {seed: f"diverged in {name}" for name, runs in sides for seed in common if runs[seed].diverged}
     obstacles = (_diverged(name, [seed for seed in common if runs[seed].diverged]) for name, runs in sides)
     obstacle = next(filter(None, obstacles), "")
-    keyed = dict(enumerate(sorted(common, key=_order)))
-    pairs = [{place: runs[seed].value for place, seed in keyed.items()} for runs in (ours, theirs)]
-    numbers = tuple(seed_differences(*pairs).values())
-    correlation = None if obstacle else _correlation(list(pairs[0].values()), list(pairs[1].values()))
-    return _Compared("paired", numbers, (), lost, correlation, obstacle)
-
-
-def _order(seed: Seed) -> tuple[bool, float, str]:
-    """Numbers in rising order, then texts."""
-    return (True, 0.0, seed) if isinstance(seed, str) else (False, float(seed), "")
+    numbered = sorted(seed for seed in common if not isinstance(seed, str))
+    named = sorted(seed for seed in common if isinstance(seed, str))
+    values, others = ([runs[seed].value for seed in (*numbered, *named)] for runs in (ours, theirs))
+    correlated = None if obstacle else correlation(values, others)
+    return _Compared("paired", tuple(differences_as_written(values, others)), (), lost, correlated, obstacle)
 
 
 def _minus(numbers: Sequence[float], constant: float) -> tuple[float, ...]:
@@ -249,12 +245,6 @@ def _diverged(row: str, seeds: Sequence[Seed] | Mapping[Seed, str]) -> str:
     if not seeds:
         return ""
     return f"Runs of '{row}' diverged or have no number, and with them there is no mean."
-
-
-def _correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    if len(ours) < 3 or min(np.ptp(ours), np.ptp(theirs)) == 0:
-        return None
-    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def _estimates(compared: Mapping[str, _Compared], looks: tuple[int, ...]) -> dict[str, Estimate]:
@@ -328,26 +318,22 @@ def _numbers(
     n_tried: int,
     margin: float | None,
     looks: tuple[int, ...],
-) -> Verdict:
-    """Return the verdict with the difference, its interval and what these runs could have shown."""
+) -> dict[str, Any]:
+    """Return the difference, its interval and what these runs could have shown, as fields of a verdict."""
     interval = estimate.interval(level)
     if looks and verdict.design in ("paired", "against a number") and verdict.n >= looks[0]:
         used = of_row.numbers[: looks[-1]]
         interval = Sequential(1 - level, 0.0, looks[-1], looks=looks).look(used).interval
-    verdict = replace(verdict, difference=interval.mean, low=interval.low, high=interval.high)
+    fields: dict[str, Any] = {"difference": interval.mean, "low": interval.low, "high": interval.high}
     error, d = estimate.standard_error, estimate.degrees_of_freedom
-    if not error or not d or not math.isfinite(error):
-        return verdict
-    alpha = (1 - level) / n_tried
-    detectable = _detectable_in_errors(max(2, round(d) + 1), alpha)  # so many pairs have as many degrees of freedom
-    spread = error * math.sqrt(verdict.n) if not of_row.against else summary(of_row.numbers).standard_deviation
-    further = None
-    if margin is not None and verdict.design != "one run a row":
-        per_seed = error * math.sqrt(verdict.n)
-        further = max(0, (pairs_needed(per_seed, margin, level=alpha) or 0) - verdict.n)
-    return replace(
-        verdict, spread=spread, detectable=None if detectable is None else detectable * error, further_seeds=further
-    )
+    if error and d and math.isfinite(error):
+        alpha, per_seed = (1 - level) / n_tried, error * math.sqrt(verdict.n)
+        detectable = _detectable_in_errors(max(2, round(d) + 1), alpha)  # so many pairs have as many degrees of freedom
+        fields["detectable"] = None if detectable is None else detectable * error
+        fields["spread"] = summary(of_row.numbers).standard_deviation if of_row.against else per_seed
+        if margin is not None and verdict.design != "one run a row":
+            fields["further_seeds"] = max(0, (pairs_needed(per_seed, margin, level=alpha) or 0) - verdict.n)
+    return fields
 
 
 @cache

@@ -27,11 +27,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, Self
 
-import numpy as np
-
 from attractor.errors import InputError, require, require_count
 from attractor.verdict.command_run import require_command, require_pattern, words_of
-from attractor.verdict.intervals import seed_differences, summary
+from attractor.verdict.intervals import correlation, seed_differences, summary
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
@@ -347,12 +345,7 @@ def _verdict(race: Race, idea: Idea) -> Verdict:
         p=p_values[-1],
         adjusted_p=min(1.0, adjusted),
         spread=spread,
-        correlation=_correlation([[race.runs[of, seed].value for seed in range(1, at + 1)] for of in (row, BASELINE)]),
+        correlation=correlation(*([race.runs[of, n].value or 0.0 for n in range(1, at + 1)] for of in (row, BASELINE))),
         detectable=detectable_with_power(spread, at, level=idea.alpha) if spread else None,
         further_seeds=None if more is None else max(0, more - at),
     )
-
-
-def _correlation(values: Sequence[Sequence[float | None]]) -> float | None:
-    ours, theirs = np.array(values, dtype=float)
-    return float(np.corrcoef(ours, theirs)[0, 1]) if len(ours) > 2 and ours.std() and theirs.std() else None
