@@ -37,7 +37,8 @@ def table(rng: np.random.Generator, n: int, m: int, correlation: float, ratio: f
 
 
 def judged(values: np.ndarray, margin: float | None = None) -> Verdicts:
-    rows = {str(row): {seed: ObservedRun(float(x)) for seed, x in enumerate(of_row)} for row, of_row in enumerate(values)}
+    of_rows = enumerate(values.tolist())
+    rows = {str(row): {seed: ObservedRun(x) for seed, x in enumerate(of_row)} for row, of_row in of_rows}
     return judge_observations(Observations(rows, "loss"), baseline="0", margin=margin)
 
 

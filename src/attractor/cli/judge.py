@@ -44,7 +44,6 @@ class JudgeArguments:
 
 
 def judge(args: JudgeArguments, console: Console) -> None:
-    from attractor.report.verdict_page import write_page
     from attractor.report.verdict_table import on_console
     from attractor.runs.observed import judge as judged
 
@@ -59,6 +58,8 @@ def judge(args: JudgeArguments, console: Console) -> None:
     else:
         console.print(on_console(verdicts))
     if args.out is not None:
+        from attractor.report.verdict_page import write_page
+
         page = write_page(verdicts, args.out)
         write_text(args.out / "verdict.tex", verdicts.to_latex())
         if not args.json:

@@ -65,7 +65,7 @@ def _inverse_trigamma(value: float) -> float:
     """Return x with ψ'(x) = value. ψ' falls from ∞ to 0."""
     from scipy.special import polygamma
 
-    x, step = 0.5 + 1 / value, math.inf  # Newton's method for 1 / ψ', from a place at which it rises without overshooting
+    x, step = 0.5 + 1 / value, math.inf  # Newton's method for 1 / ψ', which rises to the root from here
     while abs(step) > 1e-10 * x:
         trigamma = float(polygamma(1, x))
         step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
