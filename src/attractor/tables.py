@@ -45,7 +45,10 @@ class Table:
 
     def texts(self, name: str) -> list[str | None]:
         """Return a column as it is written, with None for empty cells, which are nan in memory."""
-        return [None if cell in (None, "") or cell != cell else str(cell) for cell in self.columns[name]]
+        cells = self.columns[name]
+        if set(map(type, cells)) == {str}:
+            return [cell or None for cell in cells]  # type: ignore[misc]
+        return [None if cell in (None, "") or cell != cell else str(cell) for cell in cells]
 
     def numbers(self, name: str, strict: bool = True) -> list[float | None]:
         """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""

@@ -22,13 +22,21 @@ from typing import Any
 import numpy as np
 
 from attractor.errors import InputError, require, unknown
-from attractor.verdict.intervals import Estimate, correlation, differences_as_written, mean_estimate, summary
+from attractor.verdict.intervals import (
+    Estimate,
+    Summary,
+    correlation,
+    differences_as_written,
+    mean_estimate,
+    summary,
+)
 from attractor.verdict.moderated import moderated
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Design, Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Sequential, p_over_looks
+from attractor.verdict.t_tests import welch_estimate
 from attractor.verdict.words import p_in_words, short_number, shown_size
 
 FEWEST_REPEATS = 5  # runs of the baseline that allow a verdict on rows with one run
@@ -134,14 +142,14 @@ def at_step(observations: Observations, at: str | float, lower_is_better: bool) 
             return run
         if at == "best":
             finite = [value for _, value in run.curve if math.isfinite(value)]
-            return replace(run, value=pick(finite) if finite else math.nan)
+            return run._replace(value=pick(finite) if finite else math.nan)
         values = dict(run.curve)
         if step not in values:
             raise InputError(
                 f"step {short_number(step)} must be in every run, and seed {seed} of '{row}' has none; give --at best, "
                 f"or a step that all runs have, such as {short_number(max(_common_steps(curves), default=0))}"
             )
-        return replace(run, value=values[step])
+        return run._replace(value=values[step])
 
     rows = {row: {seed: chosen(run, row, seed) for seed, run in runs.items()} for row, runs in observations}
     return replace(observations, rows=rows), notes
@@ -227,9 +235,9 @@ def _paired(
     lost: dict[Seed, str] = {seed: f"missing in {baseline}" for seed in ours if seed not in theirs}
     lost |= {seed: f"missing in {row}" for seed in theirs if seed not in ours}
     sides = ((row, ours), (baseline, theirs))
-    lost |= {seed: f"diverged in {name}" for name, runs in sides for seed in common if runs[seed].diverged}
-    obstacles = (_diverged(name, [seed for seed in common if runs[seed].diverged]) for name, runs in sides)
-    obstacle = next(filter(None, obstacles), "")
+    diverged = {name: [seed for seed in common if runs[seed].diverged] for name, runs in sides}
+    lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
+    obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
     numbered = sorted(seed for seed in common if not isinstance(seed, str))
     named = sorted(seed for seed in common if isinstance(seed, str))
     values, others = ([runs[seed].value for seed in (*numbered, *named)] for runs in (ours, theirs))
@@ -269,13 +277,10 @@ def _estimate(of_row: _Compared, mean: float, variance: float, d: float) -> Esti
     if not of_row.against:
         return Estimate(mean, math.sqrt(variance / n), d, n, 0.5**n)
     baseline = summary(of_row.against)
-    spread, m = (baseline.standard_deviation or 0.0) ** 2, baseline.n
     if of_row.design == "one run a row":  # a prediction interval, under equal spread
-        return Estimate(mean - baseline.mean, math.sqrt(spread * (1 + 1 / m)), m - 1, m + 1, 1 / (m + 1))
-    first, second = variance / n, spread / m
-    share = first / (first + second) if first + second else 0.5
-    freedom = 1 / (share**2 / d + (1 - share) ** 2 / (m - 1))  # Welch and Satterthwaite
-    return Estimate(mean - baseline.mean, math.sqrt(first + second), freedom, n + m, 1 / math.comb(n + m, n))
+        spread, m = baseline.standard_deviation or 0.0, baseline.n
+        return Estimate(mean - baseline.mean, spread * math.sqrt(1 + 1 / m), m - 1, m + 1, 1 / (m + 1))
+    return welch_estimate(Summary(mean, math.sqrt(variance), n), baseline, d)
 
 
 def _p_values(
@@ -418,12 +423,14 @@ def _unplanned_looks(observations: Observations, baseline: str | None, verdict: 
     if verdict.design != "paired" or baseline is None or verdict.p is None:
         return ""
     ours, theirs = observations.rows[verdict.row], observations.rows[baseline]
-    days = sorted(max(ours[seed].date, theirs[seed].date)[:10] for seed in ours if seed in theirs)
-    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
-    if not days or not days[0] or len(counts) < 2:
+    dates = {seed: max(ours[seed].date, theirs[seed].date) for seed in ours if seed in theirs}
+    if not all(dates.values()):
         return ""
-    dated = sorted((seed for seed in ours if seed in theirs), key=lambda s: max(ours[s].date, theirs[s].date))
-    differences = [ours[seed].value - theirs[seed].value for seed in dated]
+    days = sorted(date[:10] for date in dates.values())
+    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
+    if len(counts) < 2:
+        return ""
+    differences = [ours[seed].value - theirs[seed].value for seed in sorted(dates, key=lambda seed: dates[seed])]
     p, _ = _p_values_at_looks(differences, None, tuple(counts))
     several = ", ".join(map(str, counts))
     return (
