@@ -21,14 +21,14 @@ from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.outcome import Verdicts
 
-SETTINGS = itertools.product((4, 16, 8), (40, 1, 5), (0.8, -0.2), (4.0, 1.0), (False, True))
+SETTINGS = itertools.product((4, 16, 8), (40, 1, 5), (0.8, -0.2), (4.0, 1.0), ("t4", "normal"))
 HEADINGS = ("seeds", "ideas", "corr", "ratio", "noise", "better", "same", "cover", "power", "plain")
 EFFECT = 3.0
 
 
-def table(rng: np.random.Generator, n: int, m: int, correlation: float, ratio: float, normal: bool) -> np.ndarray:
+def table(rng: np.random.Generator, n: int, m: int, correlation: float, ratio: float, law: str) -> np.ndarray:
     """Return the baseline's values and those of m rows without any difference, by seed."""
-    noise = rng.standard_normal if normal else lambda shape: rng.standard_t(4, shape) / math.sqrt(2)
+    noise = rng.standard_normal if law == "normal" else lambda shape: rng.standard_t(4, shape) / math.sqrt(2)
     shared, own = math.sqrt(abs(correlation)) * noise(n), math.sqrt(1 - abs(correlation)) * noise((m + 1, n))
     values = own + shared
     values[0] = own[0] + math.copysign(1.0, correlation) * shared
@@ -45,9 +45,10 @@ def judged(values: np.ndarray, margin: float | None = None) -> Verdicts:
 def main(file: Path, n_tables: int) -> None:
     if not file.exists():
         file.write_text("".join(f"{heading:>8}" for heading in HEADINGS) + "\n")
-    n_done = file.read_text().count("\n") - 1
-    for place, setting in enumerate(SETTINGS):
-        if place < n_done:
+    done = [line[:40] for line in file.read_text().splitlines()]
+    for place, setting in sorted(enumerate(SETTINGS), key=lambda placed: placed[1][1]):  # few ideas take less time
+        written = "".join(f"{part:>8}" for part in setting)
+        if written in done:
             continue
         rng = np.random.default_rng(place)
         counts = np.zeros(5)
@@ -66,10 +67,8 @@ def main(file: Path, n_tables: int) -> None:
             counts[3] += 5 * (judged(apart)["1"].outcome == "better")
             p = stats.ttest_rel(apart[1:], apart[:1], axis=1).pvalue
             counts[4] += 5 * (holm(dict(enumerate(p)))[0] < 0.05)
-        n, m, correlation, ratio, normal = setting
-        shown = "".join(f"{share:8.3f}" for share in counts / n_tables)
         with file.open("a") as rates:
-            rates.write(f"{n:8}{m:8}{correlation:8}{ratio:8}{'normal' if normal else 't4':>8}{shown}\n")
+            rates.write(written + "".join(f"{share:8.3f}" for share in counts / n_tables) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,13 +113,13 @@ def _observations(
             f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
         )
     keys: Sequence[Any] = seeds or (lines.paths if lines.steps else range(len(table)))  # without seeds a line is a run
-    grouped: dict[tuple[str, Any], list[int]] = {}
-    for n, key in enumerate(zip(names, keys, strict=True)):
-        grouped.setdefault(key, []).append(n)
-    rows: dict[str, dict[Seed, ObservedRun]] = {}
-    for (name, key), of_run in grouped.items():
-        runs = rows.setdefault(name, {})
-        runs[key if seeds else len(runs)] = lines.run(name, key if seeds else None, of_run)
+    grouped: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for n, (name, key) in enumerate(zip(names, keys, strict=True)):
+        grouped[name][key].append(n)
+    rows: dict[str, dict[Seed, ObservedRun]] = {
+        name: {key if seeds else n: lines.run(name, key if seeds else None, of_run) for n, (key, of_run) in runs}
+        for name, runs in ((name, enumerate(of_row.items())) for name, of_row in grouped.items())
+    }
     return Observations(rows, _value_name(value_column), seeds is not None, tuple(notes))
 
 
@@ -352,9 +353,10 @@ class _Lines:
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
         curve: Curve = ()
-        if len(lines) == 1:
-            value = self.values[lines[0]]
-        else:
+        value = self.values[lines[0]]
+        if len(lines) == 1 and not self.of_run:
+            return ObservedRun(math.nan if value is None else value)
+        if len(lines) > 1:
             measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
             curve = () if len(measured) < 2 else self._curve(name, seed, measured)
             value = measured[0][1] if len(measured) == 1 else curve[-1][1] if curve else None
