@@ -4,10 +4,12 @@ The content decides how a file is read, not its name. Nothing in a cell is ever 
 """
 
 import csv
+import gzip
 import io
 import json
 import math
 import stat
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,11 +19,11 @@ from typing import Any
 from attractor.errors import InputError, not_installed, require
 
 Cell = str | float | None
-LARGEST = 128 << 20  # bytes of a file
+LARGEST = 128 << 20  # bytes of a file, also when it is unpacked
 MOST_CELLS = 20_000_000  # about a gigabyte of memory
 MISSING = frozenset({"", "na", "n/a", "null", "none"})
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-PARQUET = b"PAR1"
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
 LONGEST_SHOWN = 40  # characters of a cell in a message
 
 
@@ -103,16 +105,31 @@ def read_table(path: Path | str) -> Table:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the content of a regular file. A pipe or a device, which might never end, is refused."""
+    """Return the content of a regular file, unpacked. A pipe or a device, which might never end, is refused."""
     try:
         status = path.stat()
         require(stat.S_ISREG(status.st_mode), "input", "a regular file", str(path), "write its content to a file first")
-        narrower = "keep the columns or lines that are needed: row, seed, step and value"
-        require(status.st_size <= LARGEST, "input", f"a file of at most {LARGEST >> 20} MiB", str(path), narrower)
-        with path.open("rb") as file:
-            return file.read(LARGEST)
+        _check_bytes(path, status.st_size)
+        content = path.read_bytes()
+        if content.startswith(GZIP):
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(LARGEST + 1)
+            _check_bytes(path, len(content))
+        return content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"'{path}' must be a whole gzip file: {error}; copy it anew") from error
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def _check_bytes(path: Path, n: int) -> None:
+    narrower = "keep the columns or lines that are needed: row, seed, step and value"
+    require(n <= LARGEST, "input", f"a file of at most {LARGEST >> 20} MiB, unpacked", str(path), narrower)
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that says what a file holds: `.csv` of runs.CSV.gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def decoded(path: Path, content: bytes) -> str:
@@ -131,7 +148,7 @@ def decoded(path: Path, content: bytes) -> str:
 def parse_table(path: Path, content: bytes) -> Table:
     """Return the table in the content of a file. `path` is for messages."""
     if content.startswith(PARQUET):
-        columns = _parquet(path)
+        columns = _parquet(path, content)
     elif (text := decoded(path, content)).lstrip()[:1] in ("{", "["):
         columns = _json(path, text)
     else:
@@ -203,14 +220,14 @@ def as_cell(value: Any) -> Cell:
     return None if str(value) in ("<NA>", "NaT") else str(value)  # so pandas writes missing values
 
 
-def _parquet(path: Path) -> dict[str, list[Cell]]:
+def _parquet(path: Path, content: bytes) -> dict[str, list[Cell]]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise not_installed("pyarrow", "text", "a Parquet table", "give the table as CSV") from error
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(io.BytesIO(content)) as file:
             _check_size(path, file.metadata.num_rows * len(file.schema_arrow.names))
             _check_names(path, file.schema_arrow.names)
             table = file.read()

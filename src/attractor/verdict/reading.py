@@ -49,9 +49,9 @@ KINDS = (  # of files that a folder may hold beside each other: the first kind t
     r"trainer_state\.json",
     rf"{re.escape(EVENTS)}.*",
     r"results.*\.json",
-    r".*\.(csv|tsv|parquet|jsonl|ndjson)",
-    r".*\.(log|txt|out)",
-    r".*\.json",
+    r".*\.(csv|tsv|parquet|jsonl|ndjson)(\.gz)?",
+    r".*\.(log|txt|out)(\.gz)?",
+    r".*\.json(\.gz)?",
 )
 MOST_FILES = 10_000
 
@@ -101,6 +101,10 @@ def _observations(
     files: Sequence[ReadFile], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
 ) -> Observations:
     table = stack([file.table for file in files])
+    by_place = {str(place): name for place, name in enumerate(table.columns, start=1)}
+    row, seed, value, step = (
+        name if name is None or name in table.columns else by_place.get(name, name) for name in (row, seed, value, step)
+    )
     value_column = _value_column(table, value, {row, seed, step})
     in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
     step_column = _column(table, "step", None if in_lines else step, but=value_column)
