@@ -78,10 +78,10 @@ def judge_observations(
         raise InputError("the table must have at least one run, and has none; check the file and its columns")
     notes: list[str] = []
     if lower_is_better is None:
-        lower_is_better = not any(part in observations.value.lower() for part in HIGHER_IS_BETTER)
-        notes.append(f"{'Lower' if lower_is_better else 'Higher'} {observations.value} is taken to be better.")
-    chosen, said = at_step(observations, at, lower_is_better)
-    notes += said
+        lower_is_better, said = better_side(observations.value)
+        notes.append(said)
+    chosen, of_step = at_step(observations, at, lower_is_better)
+    notes += of_step
     if against is not None:
         baseline, rows = None, list(chosen.rows)
     else:
@@ -123,6 +123,12 @@ def judge_observations(
     return Verdicts(
         chosen, baseline, tuple(verdicts), lower_is_better, level, margin, against, n_tried, plan, str(at), tuple(notes)
     )
+
+
+def better_side(value: str) -> tuple[bool, str]:
+    """Guess from the name of a value whether lower is better, and say so."""
+    lower = not any(part in value.lower() for part in HIGHER_IS_BETTER)
+    return lower, f"{'Lower' if lower else 'Higher'} {value} is taken to be better."
 
 
 def at_step(observations: Observations, at: str | float, lower_is_better: bool) -> tuple[Observations, list[str]]:

@@ -124,7 +124,7 @@ def _observations(
         name: {key if seeds else n: lines.run(name, key if seeds else None, of_run) for n, (key, of_run) in runs}
         for name, runs in ((name, enumerate(of_row.items())) for name, of_row in grouped.items())
     }
-    return Observations(rows, _value_name(value_column), seeds is not None, tuple(notes))
+    return Observations(rows, value_name(value_column), seeds is not None, tuple(notes))
 
 
 # Files
@@ -248,7 +248,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "")
 
 
-def _value_name(column: str) -> str:
+def value_name(column: str) -> str:
     """Return the name of a value; that of a regular expression is the last word before its group."""
     words = re.findall(r"[A-Za-z]\w*", column[: column.find("(")]) if is_pattern(column) else [column]
     return words[-1] if words else "value"
