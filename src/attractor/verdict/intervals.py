@@ -97,6 +97,16 @@ class Estimate:
 
         return float(stdtr(self.degrees_of_freedom, -statistic))
 
+    def p_of_equality(self) -> float | None:
+        """Return the two-sided p value of "the truth is zero"; None where the test is undefined."""
+        statistic = self.statistic()
+        return None if statistic is None else min(1.0, 2 * self.chance_above(abs(statistic)))
+
+    def p_beyond(self, margin: float) -> float | None:
+        """Return the p value of "the truth lies beyond ± margin", the larger of two one-sided ones."""
+        above, below = self.statistic(-margin), self.statistic(margin)
+        return None if above is None or below is None else max(self.chance_above(above), self.chance_above(-below))
+
 
 def require_confidence(level: float, below_one: bool = True) -> None:
     """Refuse what is no confidence. One minus a tiny error rate rounds to 1, and only a t interval may have that."""
@@ -170,7 +180,7 @@ def differences_as_written(of: Sequence[float], against: Sequence[float]) -> lis
         numbers = np.array([of, against])
         millionths = np.round(numbers * 1e6)
         if (np.abs(millionths) < 1e15).all() and (millionths / 1e6 == numbers).all():
-            return ((millionths[0] - millionths[1]) / 1e6).tolist()  # type: ignore[no-any-return]
+            return ((millionths[0] - millionths[1]) / 1e6).tolist()
     return [
         float(Decimal(repr(a)) - Decimal(repr(b))) if math.isfinite(a) and math.isfinite(b) else a - b
         for a, b in zip(map(float, of), map(float, against), strict=True)

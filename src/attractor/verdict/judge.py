@@ -205,9 +205,9 @@ def _compare(observations: Observations, row: str, baseline: str | None, against
     ours = observations.rows[row]
     if baseline is None:
         lost = {seed: "diverged" for seed, run in ours.items() if run.diverged}
-        numbers = tuple(run.value for run in ours.values())
+        numbers = tuple(run.value - (against or 0.0) for run in ours.values())
         obstacle = _diverged(row, lost) or ("One run has no interval; further seeds would give one." * (len(ours) < 2))
-        return _Compared("against a number", _minus(numbers, against or 0.0), (), lost, None, obstacle)
+        return _Compared("against a number", numbers, (), lost, None, obstacle)
     theirs = observations.rows[baseline]
     common = [seed for seed in ours if seed in theirs] if observations.seeded else []
     if len(common) >= 2:
@@ -244,15 +244,11 @@ def _paired(
     diverged = {name: [seed for seed in common if runs[seed].diverged] for name, runs in sides}
     lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
     obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
-    numbered = sorted(seed for seed in common if not isinstance(seed, str))
-    named = sorted(seed for seed in common if isinstance(seed, str))
-    values, others = ([runs[seed].value for seed in (*numbered, *named)] for runs in (ours, theirs))
+    ordered: list[Seed] = sorted(seed for seed in common if not isinstance(seed, str))
+    ordered += sorted(seed for seed in common if isinstance(seed, str))
+    values, others = ([runs[seed].value for seed in ordered] for runs in (ours, theirs))
     correlated = None if obstacle else correlation(values, others)
     return _Compared("paired", tuple(differences_as_written(values, others)), (), lost, correlated, obstacle)
-
-
-def _minus(numbers: Sequence[float], constant: float) -> tuple[float, ...]:
-    return tuple(value - constant for value in numbers)
 
 
 def _diverged(row: str, seeds: Sequence[Seed] | Mapping[Seed, str]) -> str:
@@ -295,29 +291,20 @@ def _p_values(
     """Return the p value of "no difference", and that of "a difference of the margin or more" (2)."""
     if looks and of_row.design in ("paired", "against a number"):
         return _p_values_at_looks(of_row.numbers, margin, looks)
-    return _without_looks(estimate, margin)
-
-
-def _without_looks(estimate: Estimate, margin: float | None) -> tuple[float | None, float | None]:
-    statistic = estimate.statistic()
-    p = None if statistic is None else min(1.0, 2 * estimate.chance_above(abs(statistic)))
-    if margin is None:
-        return p, None
-    above, below = estimate.statistic(-margin), estimate.statistic(margin)
-    within = (
-        None if above is None or below is None else max(estimate.chance_above(above), estimate.chance_above(-below))
-    )
-    return p, within
+    return estimate.p_of_equality(), None if margin is None else estimate.p_beyond(margin)
 
 
 def _p_values_at_looks(
     numbers: Sequence[float], margin: float | None, looks: tuple[int, ...]
 ) -> tuple[float | None, float | None]:
-    so_far = [numbers[:look] for look in looks if look <= len(numbers)]
-    if not so_far:
+    done = [look for look in looks if look <= len(numbers)]
+    if not done:
         return None, None
-    at_looks = [_without_looks(mean_estimate(some), margin) for some in so_far]
-    p, within = ([1.0 if value is None else value for value in values] for values in zip(*at_looks, strict=True))
+    estimates = [mean_estimate(numbers[:look]) for look in done]
+    p, within = (
+        [1.0 if value is None else value for value in values]
+        for values in zip(*((each.p_of_equality(), each.p_beyond(margin or 0.0)) for each in estimates), strict=True)
+    )
     return p_over_looks(p, looks), None if margin is None else p_over_looks(within, looks, two_sided=False)
 
 

@@ -64,6 +64,5 @@ def welch_estimate(of: Summary, against: Summary, freedom: float | None = None) 
 
 
 def _tested(estimate: Estimate, level: float) -> Difference:
-    statistic = estimate.statistic()
-    p = None if statistic is None else 2 * estimate.chance_above(abs(statistic))
-    return Difference(estimate.interval(level), statistic, estimate.degrees_of_freedom, p)
+    p = estimate.p_of_equality()
+    return Difference(estimate.interval(level), estimate.statistic(), estimate.degrees_of_freedom, p)
