@@ -301,11 +301,10 @@ def _p_values_at_looks(
     if not done:
         return None, None
     estimates = [mean_estimate(numbers[:look]) for look in done]
-    p, within = (
-        [1.0 if value is None else value for value in values]
-        for values in zip(*((each.p_of_equality(), each.p_beyond(margin or 0.0)) for each in estimates), strict=True)
-    )
-    return p_over_looks(p, looks), None if margin is None else p_over_looks(within, looks, two_sided=False)
+    p = p_over_looks([each.p_of_equality() for each in estimates], looks)
+    if margin is None:
+        return p, None
+    return p, p_over_looks([each.p_beyond(margin) for each in estimates], looks, two_sided=False)
 
 
 def _numbers(

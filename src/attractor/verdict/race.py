@@ -335,7 +335,7 @@ def _verdict(race: Race, idea: Idea) -> Verdict:
     interval = plan.sequential(plan.alpha).look(differences[:at]).interval  # of this comparison alone
     p_values = [paired_t_test(differences[:look]).p for look in looks if look <= at]
     spread = summary(differences[:at]).standard_deviation
-    adjusted = p_over_looks([1.0 if p is None else p for p in p_values], looks) * plan.alpha / idea.alpha
+    adjusted = p_over_looks(p_values, looks) * plan.alpha / idea.alpha
     more = pairs_needed(spread, plan.margin, level=idea.alpha) if spread and outcome == "undecided" else None
     return replace(
         verdict,
