@@ -59,5 +59,5 @@ def _tested(estimate: Estimate, margin: float, level: float) -> Equivalence:
     if not 0 < margin < math.inf:
         raise InputError(f"margin must be a number above zero: {margin}; name the smallest difference that matters")
     require_error_rate(level)
-    p = estimate.p_beyond(margin)  # (1)
+    p = estimate.p_within(margin)  # (1)
     return Equivalence(estimate.interval(1 - 2 * level), margin, estimate.degrees_of_freedom, p, level)

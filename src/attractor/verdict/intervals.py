@@ -97,12 +97,12 @@ class Estimate:
 
         return float(stdtr(self.degrees_of_freedom, -statistic))
 
-    def p_of_equality(self) -> float | None:
+    def p(self) -> float | None:
         """Return the two-sided p value of "the truth is zero"; None where the test is undefined."""
         statistic = self.statistic()
         return None if statistic is None else min(1.0, 2 * self.chance_above(abs(statistic)))
 
-    def p_beyond(self, margin: float) -> float | None:
+    def p_within(self, margin: float) -> float | None:
         """Return the p value of "the truth lies beyond ± margin", the larger of two one-sided ones."""
         above, below = self.statistic(-margin), self.statistic(margin)
         return None if above is None or below is None else max(self.chance_above(above), self.chance_above(-below))

@@ -240,13 +240,15 @@ def _paired(
 ) -> _Compared:
     lost: dict[Seed, str] = {seed: f"missing in {baseline}" for seed in ours if seed not in theirs}
     lost |= {seed: f"missing in {row}" for seed in theirs if seed not in ours}
-    sides = ((row, ours), (baseline, theirs))
-    diverged = {name: [seed for seed in common if runs[seed].diverged] for name, runs in sides}
-    lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
-    obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
     ordered: list[Seed] = sorted(seed for seed in common if not isinstance(seed, str))
     ordered += sorted(seed for seed in common if isinstance(seed, str))
     values, others = ([runs[seed].value for seed in ordered] for runs in (ours, theirs))
+    diverged = {
+        name: [seed for seed, value in zip(ordered, of_name, strict=True) if not math.isfinite(value)]
+        for name, of_name in ((row, values), (baseline, others))
+    }
+    lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
+    obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
     correlated = None if obstacle else correlation(values, others)
     return _Compared("paired", tuple(differences_as_written(values, others)), (), lost, correlated, obstacle)
 
@@ -291,7 +293,7 @@ def _p_values(
     """Return the p value of "no difference", and that of "a difference of the margin or more" (2)."""
     if looks and of_row.design in ("paired", "against a number"):
         return _p_values_at_looks(of_row.numbers, margin, looks)
-    return estimate.p_of_equality(), None if margin is None else estimate.p_beyond(margin)
+    return estimate.p(), None if margin is None else estimate.p_within(margin)
 
 
 def _p_values_at_looks(
@@ -301,10 +303,10 @@ def _p_values_at_looks(
     if not done:
         return None, None
     estimates = [mean_estimate(numbers[:look]) for look in done]
-    p = p_over_looks([each.p_of_equality() for each in estimates], looks)
+    p = p_over_looks([each.p() for each in estimates], looks)
     if margin is None:
         return p, None
-    return p, p_over_looks([each.p_beyond(margin) for each in estimates], looks, two_sided=False)
+    return p, p_over_looks([each.p_within(margin) for each in estimates], looks, two_sided=False)
 
 
 def _numbers(

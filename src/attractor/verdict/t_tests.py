@@ -64,5 +64,5 @@ def welch_estimate(of: Summary, against: Summary, freedom: float | None = None) 
 
 
 def _tested(estimate: Estimate, level: float) -> Difference:
-    p = estimate.p_of_equality()
+    p = estimate.p()
     return Difference(estimate.interval(level), estimate.statistic(), estimate.degrees_of_freedom, p)
