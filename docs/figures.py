@@ -23,13 +23,13 @@ from attractor.attention.stage import HeadLayout
 from attractor.bench.figure import figure_of
 from attractor.models import SIZES
 from attractor.models.block_pooling import AlignedBlocks
-from attractor.papers.ledger import read_record
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
-from attractor.study.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
+from attractor.runs.study_record import read_record
 from attractor.train.parts import forward_flops
 from attractor.verdict.intervals import paired_difference
+from papers.jacobians.probes.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -50,7 +50,10 @@ jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
 
 # On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
 from attractor import sign_of_life  # noqa: E402
+from attractor.models import TransformerConfig  # noqa: E402
 from attractor.report import run_page  # noqa: E402
+from attractor.tasks.text import Text  # noqa: E402
+from attractor.train.config import TrainConfig  # noqa: E402
 
 sign_of_life.FIRST_SECONDS = 600.0
 
@@ -105,3 +108,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
     is_drawn = item.get_closest_marker("slow") is not None or item.path.is_relative_to(TESTS / "report")
     run_page._chart = draw_chart if is_drawn else chart_of_this_process
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """A tiny model that learns squares in a second."""
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    model = TransformerConfig(
+        vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope"
+    )
+    return TrainConfig(
+        model=model,
+        task=Text(str(path)),
+        n_steps=12,
+        batch_size=4,
+        seq_len=32,
+        warmup_steps=1,
+        eval_every=6,
+        eval_batches=2,
+    )

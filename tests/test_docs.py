@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from attractor.papers import PAPERS
-from attractor.papers.ledger import read_record
 from attractor.report.judged_study import JudgedStudy
+from attractor.runs.study_record import read_record
 from attractor.verdict.words import signed
+from five_papers import PAPERS, RECORDS
 from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def page_id(page: Path) -> str:
 
 TRACKED = [
     path
-    for pattern in ("*", "docs/**/*", "src/**/*", "tests/**/*", ".ci/*", "results/**/*", "studies/**/*")
+    for pattern in ("*", "docs/**/*", "src/**/*", "tests/**/*", ".ci/*", "results/**/*", "papers/**/*")
     for path in ROOT.glob(pattern)
     if path.is_file()
     and path.suffix in {".md", ".py", ".toml", ".txt", ".json", ".j2", ""}
@@ -89,7 +89,7 @@ def test_the_readme_is_read_in_a_minute_and_names_the_papers() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 110
     citation = (ROOT / "CITATION.cff").read_text()
-    for paper in PAPERS:
+    for paper in PAPERS.values():
         assert paper.title in readme
         assert paper.title in citation
         assert paper.year is None or str(paper.year) in readme
@@ -105,7 +105,7 @@ def test_the_readmes_verdict_is_shown_on_its_page() -> None:
 
 def test_the_glossary_names_every_claim_by_its_paper() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
-    for paper in PAPERS:
+    for paper in PAPERS.values():
         first, last = paper.claims[0].id, paper.claims[-1].id
         assert f"| {first} to {last} |" in glossary
         assert paper.title in glossary
@@ -143,7 +143,7 @@ def test_the_readmes_table_is_the_stored_result() -> None:
 
 def test_the_readmes_figure_is_drawn_from_the_stored_result() -> None:
     """Criterion: it names the checksum of its record; `PYTHONPATH=docs/_ext python docs/figures.py` draws it anew."""
-    record = json.loads((ROOT / "results" / "study-coupling-ablation-desk.json").read_text())
+    record = json.loads((RECORDS["study-coupling-ablation-desk"]).read_text())
     assert "docs/ablation.svg" in (ROOT / "README.md").read_text()
     assert record["checksum"] in (ROOT / "docs" / "ablation.svg").read_text()
 

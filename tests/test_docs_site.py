@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from attractor.papers import CLAIMS
 from attractor.report.table import escaped_for_markdown
+from five_papers import CLAIMS, RECORDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -135,12 +135,12 @@ def test_the_results_that_pages_show_are_stored() -> None:
     for page, argument, _ in directives("verdicts"):
         assert set(argument.split()) <= claims, name(page)
     for page, argument, body in directives("costs"):
-        record = json.loads((RESULTS / f"study-{argument}-laptop.json").read_text())
+        record = json.loads(RECORDS[f"study-{argument}-laptop"].read_text())
         rows = re.search(r":rows: (.*)", body)
         assert rows is None or set(re.split(", *", rows[1])) <= set(record["design"]["rows"]), name(page)
     for page, argument, body in directives("results"):
         scale, quantities = (re.search(rf":{option}: (.*)", body)[1] for option in ("scale", "quantities"))
-        record = json.loads((RESULTS / f"study-{argument}-{scale}.json").read_text())
+        record = json.loads(RECORDS[f"study-{argument}-{scale}"].read_text())
         known = {quantity["name"] for quantity in record["design"]["quantities"]}
         assert set(re.split("; *", quantities)) <= known, name(page)
     for _, argument, _ in directives("comparison"):
@@ -151,7 +151,7 @@ def test_no_page_contains_a_typed_measurement() -> None:
     measured = in_docs("measured")
     figures = {entry.verdict.ours.split()[0] for entry in measured.entries().values() if entry.verdict.ours}
     for _, argument, _ in directives("costs"):
-        rows = measured.cost_rows(measured.read_record(RESULTS / f"study-{argument}-laptop.json"), [])
+        rows = measured.cost_rows(measured.read_record(RECORDS[f"study-{argument}-laptop"]), [])
         figures |= {word for row in rows for cell in row[2:] for word in cell.split() if word[0].isdigit()}
     telling = {figure for figure in figures if len(re.sub(r"\D", "", figure).lstrip("0")) >= 2}
     assert telling
@@ -171,7 +171,7 @@ def test_the_verdicts_of_pages_are_those_of_the_page_of_claims() -> None:
 
 def test_costs_are_ratios_to_the_baseline() -> None:
     measured = in_docs("measured")
-    record = measured.read_record(RESULTS / "study-overhead-laptop.json")
+    record = measured.read_record(RECORDS["study-overhead-laptop"])
     baseline, gqa = measured.cost_rows(record, ["standard", "gqa"])
     assert baseline[2:4] == ("baseline", "baseline")
     ours, theirs = (record.cell(row).outcomes[0].summary for row in ("gqa", "standard"))
@@ -186,7 +186,7 @@ def test_costs_are_ratios_to_the_baseline() -> None:
 
 def test_results_show_the_rows_that_ran_and_the_chosen_quantities() -> None:
     measured = in_docs("measured")
-    record = measured.read_record(RESULTS / "study-recurrent-rates-desk.json")
+    record = measured.read_record(RECORDS["study-recurrent-rates-desk"])
     one_rate = replace(record, design=replace(record.design, columns=("0.008",)))
     headings, rows, caption = measured.result_rows(one_rate, ["boards"])
     assert headings == ["model", "seeds", "params", "boards ↑"]
@@ -204,11 +204,11 @@ def test_every_finding_names_its_evidence() -> None:
     tests = {each for path in (ROOT / "tests").rglob("test_*.py") for each in definitions(path)}
     named = set(re.findall(r"`(test_\w+)`", text))
     assert named <= tests, sorted(named - tests)
-    assert all((ROOT / study).exists() for study in re.findall(r"`(studies/[\w-]+\.py)`", text))
+    assert all((ROOT / study).exists() for study in re.findall(r"`(papers/\w+/studies/[\w-]+\.py)`", text))
     findings = re.split(r"^(?=- \*\*)", text, flags=re.MULTILINE)[1:]
     assert len(findings) > 30
     for finding in findings:
-        evidence = r"`test_|`studies/|^```python|\]\(mechanisms/fast-slow\.md|\]\(claims\.md\)"
+        evidence = r"`test_|`papers/|\(arXiv|^```python|\]\(mechanisms/fast-slow\.md|\]\(claims\.md\)"
         shown = re.search(evidence, finding, re.MULTILINE)
         assert shown, finding.splitlines()[0]
 

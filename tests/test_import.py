@@ -103,11 +103,11 @@ def test_runs_are_watched_without_torch_and_figures_are_drawn_only_on_request() 
 
 def test_reports_and_claims_are_written_without_torch(tmp_path: Path) -> None:
     """Criterion: a report and the ledger need the stored numbers alone."""
-    record = ROOT / "results" / "study-glue-desk.json"
+    record = ROOT / "papers" / "coupled_qk" / "results" / "study-glue-desk.json"
     code = f"""
 import sys
 from attractor.cli import main
-for line in (["report", "{record}", "--out={tmp_path}", "--formats=svg"], ["claims", "--results={record.parent}"]):
+for line in (["report", "{record}", "--out={tmp_path}", "--formats=svg"], ["claims", "{record.parents[1]}"]):
     sys.argv = ["attractor", *line]
     main()
 assert "torch" not in sys.modules

@@ -43,8 +43,11 @@ def keys_of(cell: Cell) -> str:
 
 
 def records() -> dict[str, StudyRecord]:
-    paths = sorted(path for kind in ("study", "compare") for path in (ROOT / "results").glob(f"{kind}-*.json"))
-    return {path.stem: StudyRecord.from_dict(json.loads(path.read_text())) for path in paths}
+    paths = [*(ROOT / "results").glob("compare-*.json"), *ROOT.glob("papers/*/results/study-*.json")]
+    return {
+        path.stem: StudyRecord.from_dict(json.loads(path.read_text()))
+        for path in sorted(paths, key=lambda path: path.name)
+    }
 
 
 def computed_keys() -> dict[str, list[str]]:

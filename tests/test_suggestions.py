@@ -12,9 +12,9 @@ from attractor.attention import PRESETS
 from attractor.corpus.documents import CORPORA
 from attractor.errors import nearest
 from attractor.models import SIZES
-from attractor.papers import CLAIMS
 from attractor.tasks import TASKS
 from attractor.train.config import RECIPES
+from five_papers import CLAIMS
 
 SOURCE = Path(__file__).parents[1] / "src" / "attractor"
 QUOTED = re.compile(r"'attractor ([a-z][^']*)'")

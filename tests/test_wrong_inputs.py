@@ -92,6 +92,12 @@ compare standard --seed=3
 compare standard --workers=0
 compare standard --margin=0
 compare standard --margin=nan
+compare standard --within=soon
+compare standard --within=-5m
+compare standard --within=0s => within must be a time above zero
+compare standard --within=10m --seeds 3 => seeds must be at least two
+compare standard --within=10m --thorough => thorough must be left out with --within
+compare run other --within=10m => within must be left out where run folders are compared
 compare standard --corpus=text.txt --out=occupied
 compare standard --corpus=text.txt --seq-len=16 --out=run
 compare run torn
@@ -149,29 +155,14 @@ report torn-metrics
 report hf
 report prepared
 report several
-claims => study-*.json
-claims C1 => study-*.json
-claims --results=nope --root=. => results must be a folder of stored records
 claims NOPE
-claims --results=nope
-claims --results=text.txt
-claims --results=empty
-claims --results=torn-results
+claims c1
+claims ./nope
+claims ./text.txt
+claims empty => holds none
+claims empty {ROOT}/papers => one folder of papers
 claims --root=nope
-claims --write=empty --results={ROOT}/results
-advise => --corpus
-advise --corpus=nope
-advise --corpus=empty.txt
-advise --corpus=text.txt --budget=soon
-advise --corpus=text.txt --budget=-5m
-advise --corpus=text.txt --budget=0s
-advise --corpus=text.txt --margin=nan
-advise --corpus=text.txt --alpha=2
-advise --corpus=text.txt --max-seeds=1
-advise --corpus=text.txt --rivals
-advise --corpus=text.txt --rivals nope
-advise --corpus=text.txt --rivals mla mla
-advise --corpus=text.txt --workers=0
+claims --write=empty
 bench nope
 bench standard --size=nope
 bench standard --size=itrsa
@@ -201,9 +192,6 @@ bench standard --device=nope
 bench standard --figure=x.gif
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
-bench --two-timescales --rounds=0
-bench --two-timescales --lengths=4
-bench --two-timescales --figure=bench.svg
 measure run => --on
 measure --on=text.txt
 measure nope --on=text.txt
@@ -333,7 +321,6 @@ study plan raises.py
 study plan study.py --scale=nope
 study plan study.py --seeds 1 1
 study plan study.py --device=nope
-study plan study.py --results=nope
 study run study.py --scale=nope
 study run study.py --launcher=nope
 study run study.py --workers=0
@@ -393,7 +380,6 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "list.json": "[1]",
         "torn.json": "{",
         "occupied/letter.txt": "dear",
-        "torn-results/study-x-smoke.json": "{",
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tables of what was measured, read from results/ when the site is built: costs, verdicts, results and comparisons.
+"""Tables of what was measured, read from records when the site is built: costs, verdicts, results and comparisons.
 
 :::{costs} overhead                     a study's name; `rows` chooses some of its rows
 :rows: standard, coupled-euler
@@ -23,17 +23,18 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from attractor.claims.ledger import Entry, find_records, ledger, read_papers, read_rule_dates
 from attractor.errors import InputError
 from attractor.numerals import with_prefix
-from attractor.papers.ledger import Entry, find_records, ledger, read_record, read_rule_dates
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells
 from attractor.report.study_table import console_tables, results
-from attractor.runs.study_record import Cell, StudyRecord
+from attractor.runs.study_record import Cell, StudyRecord, read_record
 from attractor.verdict.intervals import mean_interval
 from attractor.verdict.words import UNKNOWN
 
-RESULTS = Path(__file__).parents[2] / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
 COST_HEADINGS = ("mechanism", "parameters", "forward", "step", "peak memory")
 N_LEADING = 3  # the row, its seeds and its parameters
 VERDICT_HEADINGS = ("id", "claim", "published", "ours", "interval", "verdict")
@@ -41,8 +42,10 @@ VERDICT_HEADINGS = ("id", "claim", "published", "ours", "interval", "verdict")
 
 @cache
 def entries() -> dict[str, Entry]:
-    judged = ledger(find_records(RESULTS), rule_dates=read_rule_dates(RESULTS))
-    return {entry.claim.id: entry for entry in judged}
+    papers = read_papers(ROOT / "papers")
+    claims = [claim for paper in papers.values() for claim in paper.claims]
+    dates = {claim: since for folder in papers for claim, since in read_rule_dates(folder).items()}
+    return {entry.claim.id: entry for entry in ledger(find_records(papers), claims, dates)}
 
 
 def cost_rows(record: StudyRecord, chosen: Sequence[str]) -> list[tuple[str, ...]]:
@@ -88,13 +91,14 @@ def setting(record: StudyRecord) -> str:
     return (
         f"Throughput as multiples of the baseline's, with 95% intervals over rounds in turns; {shape}, batches of "
         f"{config['batch_size']} x {config['seq_len']} tokens, {processors}, {cores} cores. "
-        f"From results/study-{record.design.name}-{record.design.scale}.json."
+        f"From study-{record.design.name}-{record.design.scale}.json."
     )
 
 
 def record_path(directive: SphinxDirective) -> Path:
     """The stored record that a directive names by a study and a scale; the page depends on it."""
-    path = RESULTS / f"study-{directive.arguments[0]}-{directive.options.get('scale', 'laptop')}.json"
+    name = f"study-{directive.arguments[0]}-{directive.options.get('scale', 'laptop')}.json"
+    (path,) = ROOT.glob(f"papers/*/results/{name}")
     directive.env.note_dependency(str(path))
     return path
 
@@ -135,7 +139,7 @@ class Results(SphinxDirective):
         path = record_path(self)
         chosen = [name.strip() for name in self.options["quantities"].split(";")]
         headings, rows, caption = result_rows(read_record(path), chosen)
-        source = f"{caption} From results/{path.name}."
+        source = f"{caption} From {path.relative_to(ROOT)}."
         return [table(headings, rows, "costs"), nodes.paragraph("", source, classes=["source"])]
 
 

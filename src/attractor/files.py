@@ -16,10 +16,10 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from attractor.errors import InputError
 
@@ -72,20 +72,24 @@ TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{6})-)?(\d+)(?:-\d+)?\.tmp")  # the m
 FORGOTTEN = 86_400.0  # seconds after which a temporary file of another machine is taken for a leftover
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON with a checksum of its content. The checksum reveals damage, not who wrote it."""
-    text = json.dumps(plain(dict(content)), sort_keys=True)
-    return {**content, "checksum": hashlib.sha256(text.encode()).hexdigest()}
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. A pipe or a device, which might never end, is refused without waiting for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise InputError(f"'{path}' must be a regular file, and is a pipe or a device; write its content to a file first")
 
 
-def seal_holds(stored: Mapping[str, Any]) -> bool:
-    """Return whether a sealed object has the content that it was sealed with."""
-    return dict(stored) == sealed({name: value for name, value in stored.items() if name != "checksum"})
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_regular(path: Path, largest: int, next_step: str = "restore it from a copy") -> bytes:
+    """Return the content of a regular file of at most `largest` bytes."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise InputError(f"'{path}' must be a file of at most {largest >> 20} MiB, and is larger; {next_step}")
+        return file.read()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -111,6 +115,13 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for what can be computed anew at any time."""
+    named = os.environ.get("ATTRACTOR_CACHE")
+    usual = os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser()
+    return Path(named) if named else Path(usual, "attractor")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 from attractor.attention.presets import presets_as_data
 from attractor.errors import InputError, not_installed, unknown
-from attractor.papers.ledger import read_record
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.run_figure import learning_curves, small_line
 from attractor.report.study_figure import pictures
@@ -24,7 +23,7 @@ from attractor.report.study_report import write_report
 from attractor.report.study_table import console_tables
 from attractor.runs.quantity import Quantity
 from attractor.runs.run_folder import RunFolder
-from attractor.runs.study_record import STUDY_FILE, StudyRecord, stored_loss_unit, study_runs
+from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record, stored_loss_unit, study_runs
 from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
 from attractor.train.config import TrainConfig
 from attractor.verdict.intervals import mean_interval

@@ -1,7 +1,7 @@
 """`attractor bench` runs from its options to tables, JSON and a figure on a tiny model."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ import torch
 from rich.console import Console
 
 from attractor.bench import run as running
-from attractor.bench import two_timescales
 from attractor.bench.peers import PEERS
 from attractor.bench.profile import PartSeconds, Profile
 from attractor.bench.run import telling
 from attractor.bench.tables import tables
-from attractor.bench.two_timescales import SpeedComparison
 from attractor.cli.bench import MAIN, BenchArguments, bench, request_of
 from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
@@ -156,16 +154,6 @@ def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.
         (("--patience=0",), "patience must be positive"),
         (("--size=smal",), "unknown size 'smal'; did you mean 'small'"),
         (("--tokens=0",), "^tokens must be at least 1, got 0; leave it out"),
-        (("--two-timescales", "--rounds=0"), "rounds must be at least 1 with two_timescales"),
-        (("--two-timescales", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
-        (
-            ("--two-timescales", "nonsense"),
-            "presets must be left out with two_timescales, got .*; it has a fixed shape",
-        ),
-        (("--two-timescales", "--compile"), "compile must be left out with two_timescales, got True"),
-        (("--two-timescales", "--precision=bf16"), "precision must be left out with two_timescales"),
-        (("--two-timescales", "--profile"), "profile must be left out with two_timescales"),
-        (("--two-timescales", "--figure=a.svg"), "figure must be left out with two_timescales, got 'a.svg'"),
         (
             ("--size=fast-slow", "--layers=2"),
             "layers must be left out with size 'fast-slow', .*, got 2; change a stack",
@@ -180,30 +168,6 @@ def test_a_wrong_option_is_refused_in_one_line(options: tuple[str, ...], said: s
     with pytest.raises(InputError, match=said) as refused:
         bench(parsed(*options, "--device=cpu"), Console())
     assert "\n" not in str(refused.value)
-
-
-def test_the_comparison_of_two_timescales_follows_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: device, lengths, rounds and file are those of the command line. Lengths have their own default. The
-    record has every comparison by both clocks."""
-    asked: list[tuple[Any, ...]] = []
-
-    def compared(
-        n_rounds: int, lengths: tuple[int, ...], clock: object, device: torch.device
-    ) -> Iterator[SpeedComparison]:
-        asked.append((n_rounds, tuple(lengths), device))
-        yield SpeedComparison("speed", 1.5, 1.0, 2.0, 1.4)
-
-    monkeypatch.setattr(two_timescales, "comparisons", compared)
-    out = tmp_path / "record.json"
-    bench(parsed("--two-timescales", "--device=cpu", "--lengths", "8", "16", "--rounds=2", f"--out={out}"), Console())
-    bench(parsed("--two-timescales", "--device=cpu"), Console())
-    cpu = torch.device("cpu")
-    assert asked == [(2, (8, 16), cpu)] * 2 + [(7, two_timescales.LENGTHS, cpu)] * 2
-    record = json.loads(out.read_text())
-    assert record["kind"] == "two timescales"
-    assert (record["lengths"], record["n_rounds"], record["machine"]["device"]) == ([8, 16], 2, "cpu")
-    assert [row["clock"] for row in record["comparisons"]] == ["wall clock", "processor time"]
-    assert all((row["measured"], row["forecast"]) == (1.5, 1.4) for row in record["comparisons"])
 
 
 @pytest.mark.slow

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from time_predictions import in_words, predictions
 
-from attractor.bench import costs, two_timescales
+from attractor.bench import costs
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlowConfig
-from attractor.papers import CLAIMS
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import RECIPES, Runtime
 from attractor.train.parts import forward_flops
+from five_papers import CLAIMS
+from papers.fast_slow import two_timescales
 
 COUNTED = {"dense": (4.0, 1.6e6), "P=4": (3.25, 1.57e6), "P=8": (3.1, 1.4e6), "P=2": (4.0, 2.2e6)}
 

@@ -10,10 +10,10 @@ from attractor.claims.comparisons import Pair
 from attractor.claims.planning import can_decide, chances, comparisons_of, of_losses, seeds_to_decide, spreads_of
 from attractor.claims.rules import Differs, Equivalent, Stays
 from attractor.claims.verdicts import AllOf
-from attractor.papers import CLAIMS
-from attractor.papers.claim import BYTES_PER_TOKEN
 from attractor.runs.quantity import INSTABILITIES, LOSS, MEAN_LOSS
+from five_papers import CLAIMS
 from invented_records import OWN, record
+from papers.published import BYTES_PER_TOKEN
 
 RULES = {claim.id: rule for claim in CLAIMS if claim.rule is not None and (rule := of_losses(claim.rule)) is not None}
 PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims about losses with a published effect

@@ -10,28 +10,10 @@ from typing import Any
 
 import pytest
 
+import five_papers
+from attractor.claims.claim import Claim
 from attractor.claims.comparisons import Control, Pair
-from attractor.claims.rules import (
-    Contrast,
-    Costs,
-    Counts,
-    Differs,
-    InRegime,
-    OfTheBest,
-    Reaches,
-    Sensitive,
-    Shown,
-    StableAtMore,
-    Stays,
-    Steadier,
-    WhereActing,
-)
-from attractor.errors import InputError
-from attractor.papers import CLAIMS
-from attractor.papers.claim import BYTES_PER_TOKEN, Claim
-from attractor.papers.coupled_qk import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
-from attractor.papers.fast_slow import TWO_TIMESCALES
-from attractor.papers.ledger import (
+from attractor.claims.ledger import (
     SCALES,
     Entry,
     RuleDates,
@@ -40,18 +22,27 @@ from attractor.papers.ledger import (
     read_rule_dates,
     renewed_rule_dates,
 )
+from attractor.claims.rules import Contrast, Costs, Differs, InRegime, Reaches, Stays
+from attractor.errors import InputError, LeftOutWarning
 from attractor.runs.study_record import StudyRecord
 from attractor.study.study import Study, load_study
+from five_papers import CLAIMS
 from invented_records import losses, record
+from papers.coupled_qk.claims import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
+from papers.coupled_qk.rules import Counts, Steadier
+from papers.fast_slow.claims import TWO_TIMESCALES
+from papers.jacobians.rules import OfTheBest, Sensitive, Shown, WhereActing
+from papers.psiqrh.rules import StableAtMore
+from papers.published import BYTES_PER_TOKEN
 
 ROOT = Path(__file__).parents[2]
-STUDIES = {path.stem: load_study(path) for path in sorted((ROOT / "studies").glob("*.py"))}
+STUDIES = {name: load_study(path) for name, path in five_papers.STUDIES.items()}
 BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
     *(f"C{n}" for n in range(1, 21)),
     *(f"F{n}" for n in range(1, 13)),
-    *(f"L{n}" for n in range(1, 12)),
     *(f"J{n}" for n in range(1, 11)),
+    *(f"L{n}" for n in range(1, 12)),
     *(f"P{n}" for n in range(1, 6)),
 ]
 
@@ -246,7 +237,7 @@ def judged(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
 
 
 def test_without_records_every_claim_is_not_run() -> None:
-    entries = ledger([])
+    entries = ledger([], CLAIMS)
     assert [each.claim for each in entries] == list(CLAIMS)
     assert {each.verdict.status for each in entries} == {"not run"}
     assert "studies/positions.py has no stored runs" in entries[IDS.index("C16")].verdict.reason
@@ -323,35 +314,35 @@ def store(folder: Path, name: str, stored: Any) -> None:
 
 def test_stored_records_are_found_and_judged_as_they_were(tmp_path: Path) -> None:
     one, two = ablation(0.05, "laptop"), ablation(0.0, "bench")
-    store(tmp_path, "study-b-laptop.json", one.to_dict())
-    store(tmp_path, "study-a-bench.json", two.to_dict())
-    store(tmp_path, "compare-laptop.json", {"not": "a study"})
-    found = find_records(tmp_path)
+    store(tmp_path / "results", "study-b-laptop.json", one.to_dict())
+    store(tmp_path / "results", "study-a-bench.json", two.to_dict())
+    store(tmp_path / "results", "compare-laptop.json", {"not": "a study"})
+    found = find_records([tmp_path])
     assert [each.design.scale for each in found] == ["bench", "laptop"]
-    assert ledger(found) == ledger([one, two])
-    assert find_records(tmp_path / "nowhere") == []
+    assert ledger(found, CLAIMS) == ledger([one, two], CLAIMS)
+    assert find_records([tmp_path / "nowhere"]) == []
 
 
 def test_studies_are_found_where_they_were_run(tmp_path: Path) -> None:
     design = replace(ablation(0.05, "laptop").design, rows=("standard",), claims=("C5",))
     store(tmp_path / "synthetic-laptop", "study.json", {"design": design.to_dict(), "cells": []})
     store(tmp_path / "other", "notes.json", {})
-    (found,) = find_records(tmp_path / "results", tmp_path)
+    (found,) = find_records([tmp_path / "none"], tmp_path)
     assert (found.design, found.finished) == (design, 0)
     with pytest.raises(InputError, match="nowhere"):
-        find_records(tmp_path, tmp_path / "nowhere")
+        find_records([tmp_path], tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     "stored", [{"format": 99}, {"format": 1}, [], {"format": 1, "design": {}, "cells": []}, "half"]
 )
 def test_a_damaged_record_is_named(tmp_path: Path, stored: Any) -> None:
-    store(tmp_path, "study-damaged.json", stored)
-    with pytest.raises(InputError, match=r"study-damaged\.json"):
-        find_records(tmp_path)
-    (tmp_path / "study-damaged.json").write_text('{"format": 1, ')
-    with pytest.raises(InputError, match=r"study-damaged\.json"):
-        find_records(tmp_path)
+    store(tmp_path / "results", "study-damaged.json", stored)
+    with pytest.warns(LeftOutWarning, match=r"study-damaged\.json"):
+        assert find_records([tmp_path]) == []
+    (tmp_path / "results" / "study-damaged.json").write_text('{"format": 1, ')
+    with pytest.warns(LeftOutWarning, match=r"study-damaged\.json"):
+        assert find_records([tmp_path]) == []
 
 
 def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:
@@ -377,10 +368,10 @@ def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:
 
 
 def test_only_rules_that_changed_get_a_new_date() -> None:
-    dates = renewed_rule_dates({}, "2026-01-01")
+    dates = renewed_rule_dates({}, "2026-01-01", CLAIMS)
     assert set(dates) == {claim.id for claim in CLAIMS if claim.rule is not None}
     changed = dates | {"C5": {"rule": "another", "since": "2026-01-01"}}
-    renewed = renewed_rule_dates(changed, "2026-02-02")
+    renewed = renewed_rule_dates(changed, "2026-02-02", CLAIMS)
     assert renewed["C5"] == {"rule": dates["C5"]["rule"], "since": "2026-02-02"}
     assert {claim for claim, day in renewed.items() if day != dates[claim]} == {"C5"}
 
@@ -398,17 +389,17 @@ def test_the_hash_of_a_rule_follows_its_fields_and_nothing_else() -> None:
 
 def test_the_dates_of_rules_are_stored_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert read_rule_dates(tmp_path) == {}
-    dates = renewed_rule_dates({}, "2026-01-01")
-    store(tmp_path, "rules.json", dates)
+    dates = renewed_rule_dates({}, "2026-01-01", CLAIMS)
+    store(tmp_path / "results", "rules.json", dates)
     assert read_rule_dates(tmp_path) == dates
     for damaged in ([], {"C1": "x"}, {"C1": {"rule": "x"}}):
-        store(tmp_path, "rules.json", damaged)
+        store(tmp_path / "results", "rules.json", damaged)
         with pytest.raises(InputError, match=r"rules\.json"):
             read_rule_dates(tmp_path)
 
 
 def test_every_current_rule_has_a_stored_date() -> None:
     """`attractor claims --write docs/claims.md` writes the dates of rules that changed."""
-    stored = read_rule_dates(ROOT / "results")
+    stored = five_papers.RULE_DATES
     changed = [c.id for c in CLAIMS if c.rule is not None and stored.get(c.id, {}).get("rule") != c.rule.fingerprint]
-    assert not changed, f"the rules of {changed} are not those of results/rules.json; run attractor claims --write"
+    assert not changed, f"the rules of {changed} are not those of their rules.json; run attractor claims --write"

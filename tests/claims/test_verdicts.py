@@ -14,34 +14,21 @@ from hypothesis import strategies as st
 from scipy.special import fdtri
 
 from attractor.claims.comparisons import Pair
-from attractor.claims.rules import (
-    AtDip,
-    AtOneRate,
-    Costs,
-    Counts,
-    Differs,
-    Equivalent,
-    OfTheBest,
-    Reaches,
-    Reported,
-    Sensitive,
-    StableAtMore,
-    Stays,
-    Steadier,
-    WhereActing,
-    deepest_dip,
-)
+from attractor.claims.rules import Costs, Differs, Equivalent, Reaches, Reported, Stays
 from attractor.claims.verdicts import AllOf, conjunction, figure
-from attractor.papers import CLAIMS
-from attractor.papers.claim import BYTES_PER_TOKEN
-from attractor.papers.coupled_qk import REPETITION, SMALL
-from attractor.papers.logit_control import FIRST_ORDER
 from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.equivalence import paired_equivalence
 from attractor.verdict.intervals import summary
 from attractor.verdict.power import pairs_needed
+from five_papers import CLAIMS
 from invented_records import OWN, losses, record
+from papers.coupled_qk.claims import REPETITION, SMALL
+from papers.coupled_qk.rules import AtDip, AtOneRate, Counts, Steadier, deepest_dip
+from papers.jacobians.rules import OfTheBest, Sensitive, WhereActing
+from papers.psiqrh.rules import StableAtMore
+from papers.published import BYTES_PER_TOKEN
+from papers.quack.claims import FIRST_ORDER
 
 LEAD = Pair("coupled", "standard", effect=-0.08, margin=0.02)
 RULES = {claim.id: claim.rule for claim in CLAIMS if claim.rule is not None}

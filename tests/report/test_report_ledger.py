@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from studies import study
 
+from attractor.claims.ledger import Entry, find_records, ledger, renewed_rule_dates
 from attractor.claims.verdicts import ClaimVerdict
-from attractor.papers import CLAIMS, PAPERS
-from attractor.papers.coupled_qk import COUPLED
-from attractor.papers.ledger import Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
 from attractor.report.ledger import cells, extent, ledger_table, markdown, print_ledger, shortened, write_ledger
 from attractor.runs.study_record import StudyRecord
+from five_papers import CLAIMS, PAPERS, RULE_DATES
+from papers.coupled_qk.claims import COUPLED
+from studies import study
 
 ROOT = Path(__file__).parents[2]
 BASE = [1.66, 1.68, 1.70, 1.69]
 WOBBLE = (-0.001, 0.0, 0.001, 0.0)
-RULE_DATES = renewed_rule_dates({}, "2026-01-01")
+DATES = renewed_rule_dates({}, "2026-01-01", CLAIMS)
 
 
 def entries(lead: float = 0.06, scale: str = "laptop") -> tuple[Entry, ...]:
@@ -27,7 +27,8 @@ def entries(lead: float = 0.06, scale: str = "laptop") -> tuple[Entry, ...]:
     record = study(rows, seeds=(0, 1, 2, 3))
     return ledger(
         [replace(record, design=replace(record.design, name="coupling-ablation", scale=scale, claims=("C2", "C5")))],
-        rule_dates=RULE_DATES,
+        CLAIMS,
+        DATES,
     )
 
 
@@ -85,9 +86,9 @@ def test_texts_are_shortened_between_words() -> None:
 
 
 def test_the_page_has_each_claim_in_its_papers_table_once() -> None:
-    sections = markdown(entries()).split("\n## ")[1:]
-    assert [section.splitlines()[0] for section in sections] == [paper.key for paper in PAPERS]
-    for section, paper in zip(sections, PAPERS, strict=True):
+    sections = markdown(PAPERS, entries()).split("\n## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == [paper.key for paper in PAPERS.values()]
+    for section, paper in zip(sections, PAPERS.values(), strict=True):
         rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
         assert rows[2:] == [claim.id for claim in paper.claims]
 
@@ -95,17 +96,17 @@ def test_the_page_has_each_claim_in_its_papers_table_once() -> None:
 def test_every_row_of_the_page_has_all_cells() -> None:
     """A vertical bar in a text would shift the following cells, and a character of markup would disappear."""
     found = entries()
-    lines = [line for line in markdown(found).splitlines() if line.startswith("| ")]
+    lines = [line for line in markdown(PAPERS, found).splitlines() if line.startswith("| ")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {5}
     awkward = replace(found[0], claim=replace(found[0].claim, statement="a | b < c", rule=None))
-    (line,) = [line for line in markdown([awkward]).splitlines() if line.startswith("| C1")]
+    (line,) = [line for line in markdown(PAPERS, [awkward]).splitlines() if line.startswith("| C1")]
     assert r"a \| b &lt; c" in line
 
 
 def test_the_reason_names_smaller_scales() -> None:
     laptop, smoke = entries(), entries(scale="smoke")
     both = replace(laptop[4], others=(smoke[4].verdict,))
-    assert "otherwise unclear (smoke, text): smoke scale" in markdown([both])
+    assert "otherwise unclear (smoke, text): smoke scale" in markdown(PAPERS, [both])
 
 
 def test_the_table_does_not_depend_on_a_terminal() -> None:
@@ -125,13 +126,13 @@ def test_the_page_counts_each_run_once_and_its_hours_by_core_and_by_gpu() -> Non
     on_gpus = ran(study({"mla": BASE}, seeds=(0, 1, 2, 3)), "bench", device="cuda", threads=8, wall_seconds=3600.0)
     assert extent([on_cores, on_cores]) == "8 runs at `desk` (8 core-hours)"
     assert extent([on_cores, on_gpus]) == "4 runs at `bench` (4 GPU-hours), 8 runs at `desk` (8 core-hours)"
-    assert "Behind the verdicts stand 8 runs" in markdown(entries(), [on_cores])
+    assert "Behind the verdicts stand 8 runs" in markdown(PAPERS, entries(), [on_cores])
 
 
 def test_the_published_page_follows_from_the_stored_records(tmp_path: Path) -> None:
     """`attractor claims --write docs/claims.md` writes the page; nobody edits a verdict by hand."""
-    records = find_records(ROOT / "results")
-    entries = ledger(records, rule_dates=read_rule_dates(ROOT / "results"))
-    write_ledger(tmp_path / "claims.md", entries, records)
+    records = find_records(PAPERS)
+    entries = ledger(records, CLAIMS, RULE_DATES)
+    write_ledger(tmp_path / "claims.md", PAPERS, entries, records)
     generated = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == generated

@@ -71,7 +71,7 @@ def test_a_torn_last_line_is_ignored_and_then_replaced(tmp_path):
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "tok')
     assert [record["step"] for record in run.metrics()] == [1]
-    run.append({"step": 2, "tokens": 20})
+    RunFolder.open(tmp_path).append({"step": 2, "tokens": 20})
     assert [record["step"] for record in run.metrics()] == [1, 2]
 
 

@@ -13,16 +13,15 @@ from rich.console import Console
 
 from attractor import solving
 from attractor.errors import InputError
-from attractor.models import AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, TransformerConfig
+from attractor.models import ItrSAConfig
 from attractor.models.recurrent import RecurrentModel
 from attractor.progress import progress
 from attractor.report.canvas import as_file
 from attractor.solving.accuracy_figure import curves_figure
 from attractor.solving.evaluation import EvaluationRow, Question, evaluate_run
-from attractor.solving.published_accuracy import published
-from attractor.solving.table import OTHER_BOARDS, record, table_of
+from attractor.solving.table import record
 from attractor.tasks.recall import Recall
-from attractor.tasks.sudoku import Sudoku, SudokuTask, generate
+from attractor.tasks.sudoku import SudokuTask, generate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.finished import Finished, finished_run
 from attractor.train.loop import train
@@ -147,27 +146,11 @@ def test_impossible_evaluations_are_refused(trained: Trained) -> None:
         finished_run(trained("itrsa"), CPU, "first")
 
 
-def test_published_accuracies_are_shown_with_a_note_that_their_boards_differ() -> None:
-    nine = TrainConfig(AKOrNConfig(), Sudoku(), seq_len=81)
-    beside = published(nine)
-    assert {number.board_accuracy for number in beside} >= {0.517, 0.816, 0.895}
-    assert published(nine.replace(model=PreNormItrSAConfig()))[0].board_accuracy == 0.344
-    assert not published(nine.replace(model=TransformerConfig(causal=False)))
-    small = TrainConfig(AKOrNConfig(max_seq_len=16), Sudoku(board_size=4), seq_len=16)
-    assert not published(small), "nobody reports results on 4 x 4 boards"
-    rows = [EvaluationRow(part, 16, {"board_accuracy": 0.25, "energy": -1234.5}) for part in ("valid", "ood")]
-    written = StringIO()
-    Console(width=120, file=written).print(table_of(rows, 1, beside))
-    text = written.getvalue()
-    assert text.count(OTHER_BOARDS) == len(beside)
-    assert all(f"{number.board_accuracy:.4f}" in text for number in beside)
-
-
 def test_a_record_holds_every_number_and_no_path(trained: Trained) -> None:
     path = trained("akorn")
     run, question = finished_run(path, CPU), Question((2, 3), votes=2)
     rows = asked(run, n_iterations=(2, 3), votes=2)
-    stored = record(run, question, rows, published(run.config), "attractor evaluate")
+    stored = record(run, question, rows, "attractor evaluate")
     assert [row["n_iterations"] for row in stored["rows"]] == [2, 3, 2, 3]
     assert stored["rows"][1] == {"set": "valid", "n_iterations": 3, **rows[1].measures}
     assert str(path) not in json.dumps(stored)

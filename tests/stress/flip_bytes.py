@@ -47,7 +47,10 @@ def make(root: Path) -> Path:
     interrupted.send_signal(signal.SIGINT)
     interrupted.communicate(timeout=60)
     (place / "text.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(40)))
-    ended = command("report", "runs/killed-smoke", "--store", "results/study-killed-smoke.json", folder=place)
+    (place / "papers" / "own").mkdir(parents=True)
+    (place / "papers" / "own" / "claims.py").write_text(PAPER)
+    stored = "papers/own/results/study-killed-smoke.json"
+    ended = command("report", "runs/killed-smoke", "--store", stored, folder=place)
     assert ended.code == 0, ended.text
     return place
 
@@ -127,12 +130,17 @@ def commands(run: str) -> dict[str, tuple[Callable[[Path], Ended], Callable[[End
         "export": (reading("export", run, "--out", "exported"), files("exported")),
         "train": (reading_undrawn("train", "--resume", run, "--device=cpu", "--threads=1"), trained(run)),
         "study run": (reading_undrawn("study", "run", "killed.py", *STUDY_OPTIONS), record),
-        "claims": (reading("claims", "--results", "results", "--root", "runs"), said),
+        "claims": (reading("claims", "papers", "--root", "runs"), said),
         "watch": (watch(run), said),
     }
 
 
-STUDY_OPTIONS = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1", "--results=results")
+PAPER = """
+from attractor.claims.claim import Paper
+
+PAPER = Paper("Own", "A paper without claims", "Nobody", None, None, "It has a record.", ())
+"""
+STUDY_OPTIONS = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1")
 
 
 def flip(path: Path, generator: random.Random) -> str:
@@ -185,7 +193,7 @@ class Flips:
                 is_read = path.name not in UNREAD and "figures" not in path.parts and re.search(only, path.name)
                 if path.is_file() and path.stat().st_size and is_read:
                     yield path.relative_to(self.whole), run if run in self.runs else self.finished
-        for path in (self.whole / "results").glob("*.json"):
+        for path in self.whole.glob("papers/*/results/*.json"):
             yield path.relative_to(self.whole), self.finished
 
     def flip_and_compare(self, number: int) -> tuple[str, list[str]]:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from attractor.files import plain, sealed, sha256_of
-from attractor.papers.ledger import read_record
+from attractor.files import plain
 from attractor.runs.packed_record import packed
+from attractor.runs.study_record import read_record
+from attractor.seals import checksum_of, sealed
 from stress import kill_study
 from stress.commands import Ended, command, import_all, in_child, undrawn
 
@@ -220,7 +221,7 @@ def check(root: Path, say: Any = print) -> int:
         np.array([1, 2, 3], "<u2").tofile(place / "x")
         if isinstance(change, bytes):
             (place / "hostile/tokenizer.json").write_bytes(change)
-            sums = {**manifest["tokenizer"], "sha256": sha256_of(place / "hostile/tokenizer.json")}
+            sums = {**manifest["tokenizer"], "sha256": checksum_of(place / "hostile/tokenizer.json")}
             change = {**manifest, "tokenizer": sums}
         text = change if isinstance(change, str) else json.dumps(change)
         (place / "hostile/manifest.json").write_text(text)
@@ -246,11 +247,11 @@ def check(root: Path, say: Any = print) -> int:
 
     content = (place / STUDY_FILE).read_bytes()
     runs = sorted(path.name for path in (place / "runs/runs").iterdir())
-    options = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1", "--results=results")
+    options = ("--device=cpu", "--launcher=local", "--workers=1", "--threads=1")
     for what, damaged in damages(content).items():
         (place / STUDY_FILE).write_bytes(damaged)
         judge(f"report of a study file that is {what}", command("report", "runs/killed-smoke", folder=place), [], True)
-        ended = command("claims", "--results=results", "--root=runs", folder=place)
+        ended = command("claims", "--root=runs", folder=place)
         judge(f"claims with a study file that is {what}", ended, [] if ended.code == 1 else ["did not say so"])
         ended = in_child(undrawn("study", "run", "killed.py", *options), place)
         faults = [] if sorted(path.name for path in (place / "runs/runs").iterdir()) == runs else ["changed the runs"]

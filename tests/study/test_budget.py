@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from attractor.attention.presets import PRESETS
 from attractor.errors import InputError
 from attractor.models import SIZES
-from attractor.study import language, match_parameters
+from attractor.study import match_parameters
 from attractor.study.budget import TOLERANCE, balanced, flops_per_step, n_parameters, with_steps
 from attractor.train.config import RECIPES
+from papers.language import language
 from tiers import tiered
 
 ROWS = ("standard", "gated", "coupled-hamiltonian", "uniform")

@@ -26,7 +26,8 @@ from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.runs.study_record import StudyRecord
 from attractor.study.compare import SCALE, comparison, speedups
 from attractor.study.launch import Job, launch, share_machine
-from attractor.study.run import Conduct, Planned, plan_study, run_study
+from attractor.study.plan import Conduct, Planned, plan_study
+from attractor.study.run import run_study
 from attractor.study.study import Study
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+import five_papers
 from attractor.errors import InputError
 from attractor.runs.machine import is_tracked
 from attractor.study import load_study
 from attractor.study.outline import outline_of
 from in_process import command_in_process
 
-STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.py"))
+STUDIES = list(five_papers.STUDIES.values())
 TRAP = """
 from pathlib import Path
 Path("executed").touch()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attractor.claims.loading import module_of
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import load_study
@@ -31,8 +32,7 @@ def file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / f"turned_{tmp_path.parent.name.replace('-', '_')}.py"
     file.write_text(CODE)
-    yield file
-    sys.modules.pop(f"study_{file.stem}", None)
+    return file
 
 
 def turned(file: Path):
@@ -51,7 +51,7 @@ def test_another_process_makes_the_mechanism_and_trains_the_same_run(file: Path)
         "from attractor.study.run import key_of; print(type(config.model.attention_config.couple), key_of(config))"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=file.parent, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["<class", f"'study_{file.stem}.Turn'>", key_of(config)]
+    assert said.stdout.split() == ["<class", f"'{module_of(file)}.Turn'>", key_of(config)]
 
 
 def test_comments_and_the_study_are_not_part_of_the_code_and_all_else_is(file: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_run_is_not_opened_with_another_mechanism_in_silence(file: Path, tmp_p
 def test_a_file_that_was_changed_after_its_study_began_stops_the_run(file: Path) -> None:
     sent = pickle.dumps(turned(file))
     file.write_text(CODE.replace("0.1", "0.2"))
-    sys.modules.pop(f"study_{file.stem}")  # as in the fresh process of a run
+    sys.modules.pop(module_of(file))  # as in the fresh process of a run
     with pytest.raises(InputError, match=r"must stay as it was when its study started; repeat the command"):
         pickle.loads(sent)
 
@@ -142,7 +142,7 @@ def test_the_mechanisms_of_attractor_have_no_checksum() -> None:
 
 @pytest.mark.slow
 def test_the_study_of_the_page_runs(file: Path) -> None:
-    short = CODE.replace('language("smoke")', 'language("smoke", n_steps=4, warmup_steps=1, eval_every=2)')
+    short = CODE.replace("n_steps=240", "n_steps=4, warmup_steps=1, eval_every=2")
     file.write_text(short.replace("seeds=(0, 1)", "seeds=(0,)"))
     code, said = attractor(file.parent, "study", "run", file.name, "--workers", "1", "--root", "runs")
     assert code == 0

@@ -4,6 +4,7 @@ import io
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.console import Console
 from attractor import sign_of_life
 from attractor.models import TransformerConfig
 from attractor.study.launch import Job
-from attractor.study.probe import Probe, probe_runs, probes_of
+from attractor.study.probe import probe_runs, probes_of
+from attractor.study.study import Probe
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 
@@ -43,8 +45,8 @@ class Log(io.StringIO):
         return super().write(text)
 
 
-def lines_of(jobs: list[Job], probe: Probe, log: Log) -> list[str]:
-    probe_runs(jobs, "penalty", probe, Runtime(device="cpu"), Console(file=log, width=200))
+def lines_of(jobs: list[Job], measure: Any, log: Log) -> list[str]:
+    probe_runs(jobs, Probe("penalty", measure, "first"), Runtime(device="cpu"), Console(file=log, width=200))
     return [line for line in log.getvalue().splitlines() if "penalty of" in line]
 
 

@@ -1,20 +1,19 @@
 """A study varies only the fields that its axes name, and a faulty study is refused before anything runs."""
 
-from pathlib import Path
-
 import pytest
 
+import five_papers
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.runs.configuration import config_differences
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import Published
-from attractor.study import Axis, Scale, Study, axis, language, load_study, mechanisms
-from attractor.study.run import Conduct, plan_study
-from attractor.study.scales import LAPTOP_RATES
+from attractor.study import Axis, Scale, Study, axis, load_study, mechanisms
+from attractor.study.plan import Conduct, plan_study
 from attractor.train.config import Runtime
+from papers.language import LAPTOP_RATES, language
 
-STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.py"))
+STUDIES = list(five_papers.STUDIES.values())
 
 
 def study(**changes) -> Study:

@@ -18,7 +18,8 @@ from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord, training_curve
 from attractor.study import Axis, Scale, Study, axis
-from attractor.study.run import Conduct, identity_of, key_of, plan_study, run_study
+from attractor.study.plan import Conduct, identity_of, key_of, plan_study
+from attractor.study.run import run_study
 from attractor.train.config import Runtime, TrainConfig
 
 BASE = TrainConfig().replace(
@@ -409,7 +410,7 @@ def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypa
     from attractor.tasks.text import _load
 
     _load.cache_clear()
-    from attractor.study.run import _task_of
+    from attractor.study.plan import _task_of
 
     _task_of.cache_clear()
     assert key_of(config) != before

@@ -17,9 +17,9 @@ from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
-from attractor.files import sealed, write_json
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
+from attractor.seals import sealed, write_sealed
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
@@ -161,7 +161,7 @@ def reseal(path: Path, **changes: object) -> None:
     """Change the manifest and seal it again, as another version of this program would write it."""
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["checksum"]
-    write_json(path / "manifest.json", checkpoint.sealed(manifest | changes))
+    write_sealed(path / "manifest.json", manifest | changes)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -419,7 +419,7 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 ) -> None:
     """Criterion: an interrupt of a removal, of a flush or of the second renaming leaves an intact checkpoint."""
     folder, calls = stopped / "checkpoints", []
-    target, temporary = folder / "step-00000011", checkpoint.begin_writing(folder, 11)
+    target, temporary = folder / "step-00000011", checkpoint.begin_writing(RunFolder.open(stopped), 11)
     shutil.copytree(target, temporary, dirs_exist_ok=True)
     usual, allowed = getattr(*place), 1 if place[1] == "rename" else 0
 
@@ -439,5 +439,5 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 def test_a_checkpoint_that_a_killed_process_set_aside_comes_back(stopped: Path) -> None:
     folder = stopped / "checkpoints"
     (folder / "step-00000011").rename(folder / ".replaced-step-00000011")
-    checkpoint.begin_writing(folder, 12)
+    checkpoint.begin_writing(RunFolder.open(stopped), 12)
     assert steps(folder)[-1] == 11

@@ -308,7 +308,7 @@ WRONG = {
     "the plan of another margin": ({"--margin": ".1", "--out": "raced"}, "margin must be as in the plan of 'raced'"),
     "the plan of another baseline": ({"--baseline": "x {seed}", "--out": "raced"}, "baseline must be as in the plan"),
     "another command of a row": ({"--row": "mine=x {seed}", "--out": "raced"}, "row mine must be"),
-    "a plan that was changed": ({"--out": "changed"}, "must be as it was written, and its checksum differs"),
+    "a plan that was changed": ({"--out": "changed"}, "does not have the content that was written (checksum)"),
     "a damaged plan": ({"--out": "damaged"}, "must hold the plan of a race, and is damaged"),
     "damaged outcomes": ({"--out": "torn"}, "must hold a run's outcome a line, and is damaged"),
 }

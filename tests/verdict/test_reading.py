@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[dict[str, str] | Make, dict[str, str], str]] = {
     "repeats of a seed": ({"a.csv": "method,seed,loss\nx,1,1\nx,1,2\n"}, {}, "'x' with seed 1 .* give --step"),
     "steps twice": ({"a.csv": "method,step,loss\nx,1,1\nx,1,2\n"}, {}, "two at step 1 .*--seed"),
     "a line without its step": ({"a.csv": "method,step,loss\nx,1,1\nx,,2\n"}, {}, "row 2 of '.*' has a value and none"),
-    "wide row": ({"a.csv": "method,loss\nx,1,2\n"}, {}, "has 3"),
+    "wide row": ({"a.csv": "method,loss\nx,1,2\n"}, {}, "3 fields where the header has 2"),
     "empty log": ({"a.log": ""}, {}, "is empty"),
     "unknown log": ({"a.log": "epoch 1, held-out 3\nepoch 2, held-out 2\n"}, {}, "--value 'val_loss:"),
     "expression without a match": ({"a.log": NANO_GPT}, {"value": "bpb: (.*)"}, "value must be in a line .*'bpb: "),

@@ -1,20 +1,17 @@
-"""The tables of a bench's record: passes, published overhead, decoding."""
+"""The tables of a bench's record: passes and decoding."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import nan
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from attractor.bench.published_overhead import QUANTITIES, beside_table_10, table_11
 from attractor.bench.record import data_sheet_flops
 from attractor.console_table import console_table
 from attractor.numerals import in_bytes, in_time, with_prefix
 
 Row = Mapping[str, Any]
-PUBLISHED_AT = 512  # tokens of a sequence in CoupledQK's tables
 
 
 def tables(sections: Row, about: Row) -> Iterator[Group | str]:
@@ -25,9 +22,6 @@ def tables(sections: Row, about: Row) -> Iterator[Group | str]:
     for rows in _grouped(sections, "training", "precision", "seq_len"):
         yield passes_table(rows, about)
         yield from left_out(rows)
-        lengths = about["request"]["lengths"]
-        if rows[0]["seq_len"] == (PUBLISHED_AT if PUBLISHED_AT in lengths else min(lengths)):
-            yield from published_tables(rows, about["baseline"])
     for rows in _grouped(sections, "decoding", "precision", "batch_size"):
         yield decoding_table(rows, about["baseline"])
         yield from left_out(rows)
@@ -82,38 +76,6 @@ def passes_table(rows: Sequence[Row], about: Row) -> Group:
         cells += [in_time(row["compile_seconds"])] if compiled else []
         table.add_row(row["name"], *cells)
     return titled(title, table)
-
-
-def published_tables(rows: Sequence[Row], baseline: str) -> Iterator[Group]:
-    """Yield CoupledQK's tables 10 and 11 beside ours, if any of their mechanisms but standard was measured."""
-    timed = {row["name"]: row for row in rows if row["passes"] is not None}
-    if baseline != "standard" or baseline not in timed:
-        return
-    held = timed[baseline]["peak_memory_bytes"]
-    measured = {
-        name: {
-            "forward": row["passes"]["forward"]["ratio"],
-            "forward+backward": row["passes"]["forward+backward"]["ratio"],
-            "memory": row["peak_memory_bytes"] / held if held else nan,
-        }
-        for name, row in timed.items()
-    }
-    compared = list(beside_table_10(measured))
-    if sum(row.name is not None for row in compared) < 2:
-        return
-    headings = ["forward", "here", "and backward", "here", "memory", "here"]
-    table = console_table(["", *headings])
-    for row in compared:
-        cells = []
-        for quantity in QUANTITIES:
-            here = f"{row.measured[quantity]:.3f}" if row.name else ""
-            cells += [f"{row.published[quantity]:.2f}", here]
-        table.add_row(row.name or f"{row.row} (not measured)", *cells)
-    yield titled("CoupledQK, table 10: ratios to standard, published and measured here", table)
-    counted = console_table(["", "published", "counted", "difference"])
-    for title, (published, ours) in table_11().items():
-        counted.add_row(title, f"{published:,}", f"{ours:,}", f"{ours - published:+,}")
-    yield titled("CoupledQK, table 11: parameters of the small model", counted)
 
 
 def decoding_table(rows: Sequence[Row], baseline: str) -> Group:

@@ -51,7 +51,6 @@ COMMANDS = {  # each with its module, whose own COMMANDS holds the argument clas
     "judge": "judge",
     "race": "race",
     "watch": "watch",
-    "advise": "advise",
     "generate": "runs",
     "evaluate": "evaluate",
     "measure": "measure",
@@ -166,8 +165,8 @@ def run_line(argv: Sequence[str], console: Console) -> None:
 
 def in_code_of_a_study(error: Exception) -> InputError | None:
     """Return the line that names the place in the code of a study, such as a mechanism, that led to an error."""
-    study = sys.modules.get("attractor.study.study")  # without it no study was executed
-    return None if study is None else study.error_in_study_code(error)
+    loading = sys.modules.get("attractor.claims.loading")  # without it no study was executed
+    return None if loading is None else loading.error_in_executed_code(error)
 
 
 def missing_next_step(message: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ TRACES = Path("runs") / "profiles"
 ALL = "all"
 MAIN = ("gqa", "mla", "coupled-euler", "coupled-hamiltonian", "differential", "gated", "psiqrh")
 LENGTHS = (512,)
-OF_TWO_TIMESCALES = ("two_timescales", "rounds", "lengths", "device", "out")  # the options that it takes
 PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 
@@ -51,9 +50,7 @@ class BenchArguments:
         int | None, arg(help="hidden width of the MLP; by default the size's, or four times a given d_model")
     ] = None
     vocab: Annotated[int | None, arg(help="tokens in the vocabulary; by default the size's")] = None
-    lengths: Annotated[
-        tuple[int, ...], arg(help="sequence lengths to measure; by default 512, or those of two_timescales")
-    ] = ()
+    lengths: Annotated[tuple[int, ...], arg(help="sequence lengths to measure; by default 512")] = ()
     tokens: Annotated[
         int | None, arg(help="tokens per step, in as many sequences as fit; by default as suits the device")
     ] = None
@@ -68,7 +65,6 @@ class BenchArguments:
     peers: Annotated[bool, arg(help="also time transformers and x-transformers where they are installed")] = True
     patience: Annotated[float, arg(help="seconds that one case may take at one length")] = 120.0
     profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
-    two_timescales: Annotated[bool, arg(help="time instead FastSlow against dense layers, in a fixed shape")] = False
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
     out: Annotated[
         Path | None, arg(help="JSON file that receives every measurement; with --profile, traces are written beside it")
@@ -144,18 +140,6 @@ def bench(args: BenchArguments, console: Console) -> None:
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
-    if args.two_timescales:
-        from attractor.bench import two_timescales
-
-        for option in fields(args):
-            value = getattr(args, option.name)
-            taken = option.name in OF_TWO_TIMESCALES or value == option.default
-            next_step = "it has a fixed shape" if option.name != "figure" else "--out keeps the record"
-            shown = str(value) if isinstance(value, Path) else value
-            require(taken, option.name, "left out with two_timescales", shown, next_step)
-        require(args.rounds >= 1, "rounds", "at least 1 with two_timescales", args.rounds)
-        two_timescales.main(args.rounds, args.lengths or two_timescales.LENGTHS, device, args.out)
-        return
     request = request_of(args, device)
     if args.profile:
         for profile in profiles(request, device, TRACES if args.out is None else args.out.parent):

@@ -100,7 +100,6 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     from attractor.runs.run_folder import RunFolder
     from attractor.solving.accuracy_figure import curves_figure
     from attractor.solving.evaluation import Question, evaluate_run
-    from attractor.solving.published_accuracy import published
     from attractor.solving.table import record, table_of
     from attractor.train.finished import finished_run
     from attractor.train.hardware import resolve_device
@@ -112,12 +111,11 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
         say(console, "the data differ from those of training, so examples held out now may have been trained on")
     with progress(console) as start_progress:
         rows = list(evaluate_run(run, question, start_progress))
-    beside = published(run.config)
-    console.print(table_of(rows, question.votes, beside))
+    console.print(table_of(rows, question.votes))
     if args.out is None:
         return
     written = args.out / "evaluation.json"
-    write_json(written, record(run, question, rows, beside, command_line()))
+    write_json(written, record(run, question, rows, command_line()))
     if isinstance(run.model, RecurrentModel):
         figure = curves_figure(rows, run.model.config.n_iterations)
         write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))

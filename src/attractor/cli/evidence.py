@@ -1,7 +1,7 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from attractor.claims.loading import papers_folder
 from attractor.cli.console import say
+from attractor.cli.study_code import announce_code
 from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, sealed, write_json
+from attractor.files import prepare_place
+from attractor.seals import write_sealed
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Cell, StudyRecord
-
-RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
@@ -28,27 +29,28 @@ class ReportArguments:
     source: Annotated[Positional[Path], arg(help="run folder, folder of a study (runs/STUDY-SCALE), or a record.json")]
     out: Annotated[Path | None, arg(help="folder to write; by default the source itself")] = None
     formats: Annotated[tuple[str, ...], arg(help="file formats of a study's figures")] = ("png", "pdf", "svg")
-    store: Annotated[Path | None, arg(help="also store a study's record here, as results/study-NAME-SCALE.json")] = None
+    store: Annotated[
+        Path | None, arg(help="also store a study's record here, as PAPER/results/study-NAME-SCALE.json")
+    ] = None
 
 
 @dataclass(frozen=True)
 class ClaimsArguments:
-    """Compare what the papers claim with stored runs. Every verdict follows from a written rule."""
+    """Compare what papers claim with stored runs. Every verdict follows from a written rule."""
 
-    ids: Annotated[
-        Positional[tuple[str, ...]], arg(help="claims to show in full, as C1 C3; by default a table of all")
+    names: Annotated[
+        Positional[tuple[str, ...]],
+        arg(help="folder of papers, by default the five of this checkout, and claims to show in full, as C1 C3"),
     ] = ()
-    results: Annotated[Path, arg(help="folder of stored records (study-*.json)")] = RESULTS
     root: Annotated[Path | None, arg(help="folder of studies that were run here, to be used as well")] = None
     write: Annotated[Path | None, arg(help="markdown file that receives all claims and verdicts")] = None
 
 
 def report(args: ReportArguments, console: Console) -> None:
     from attractor.files import write_text
-    from attractor.papers.ledger import read_record
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
-    from attractor.runs.study_record import StudyRecord
+    from attractor.runs.study_record import StudyRecord, read_record
 
     if not args.source.exists():
         kinds = "a run folder, a study's folder or a record"
@@ -130,39 +132,57 @@ def folder_around(source: Path) -> Path:
     return studies[0] if studies else source
 
 
-def refuse_missing(results: Path) -> None:
-    if results != RESULTS and not results.is_dir():
-        raise InputError(f"results must be a folder of stored records, and '{results}' is none; check the path")
-
-
 def claims(args: ClaimsArguments, console: Console) -> None:
-    from attractor.papers import CLAIMS
-    from attractor.papers.ledger import RULES, find_records, ledger, read_rule_dates, renewed_rule_dates
+    from attractor.claims.ledger import (
+        RULES,
+        find_records,
+        ledger,
+        read_papers,
+        read_rule_dates,
+        renewed_rule_dates,
+    )
     from attractor.report.ledger import print_ledger, write_ledger
 
-    refuse_missing(args.results)
-    known = {claim.id for claim in CLAIMS}
-    for name in args.ids:
+    folder, ids = chosen_papers(args.names)
+    announce_code(folder, console)
+    papers = read_papers(folder)
+    claims = tuple(claim for paper in papers.values() for claim in paper.claims)
+    known = {claim.id for claim in claims}
+    for name in ids:
         if name not in known and name.upper() in known:
             raise InputError(f"claim must be written in capitals, got '{name}'; give {name.upper()}")
         if name not in known:
             raise unknown("claim", name, known)
-    records = find_records(args.results, args.root)
-    if not records:
-        raise InputError(
-            f"results must be a folder of stored records (study-*.json), and '{args.results}' holds none; "
-            "give that of the repository, as --results PATH/results"
-        )
+    records = find_records(papers, args.root)
     prepare_place(args.write)
-    dates = read_rule_dates(args.results)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    dates: dict[str, Any] = {}
+    for place, paper in papers.items():
+        of_paper = read_rule_dates(place)
+        if args.write is not None:
+            of_paper = renewed_rule_dates(of_paper, now, paper.claims)
+            prepare_place(place / RULES)
+            write_sealed(place / RULES, of_paper)
+        dates |= of_paper
+    entries = ledger(records, claims, dates)
+    print_ledger(console, entries, ids)
     if args.write is not None:
-        dates = renewed_rule_dates(dates, datetime.now(UTC).isoformat(timespec="seconds"))
-        write_json(args.results / RULES, sealed(dates))
-    entries = ledger(records, rule_dates=dates)
-    print_ledger(console, entries, args.ids)
-    if args.write is not None:
-        write_ledger(args.write, entries, records)
+        write_ledger(args.write, papers, entries, records)
         say(console, str(args.write))
+
+
+def chosen_papers(names: Sequence[str]) -> tuple[Path, list[str]]:
+    """Return the folder of papers that a command names, or that of this checkout, and the claims that it names."""
+    folders = [name for name in names if Path(name).is_dir() or Path(name).name != name]
+    if len(folders) > 1:
+        raise InputError(f"folder must be one folder of papers, got {' and '.join(folders)}; give one of them")
+    folder = Path(folders[0]) if folders else papers_folder()
+    if folder is None:
+        raise InputError(
+            "folder must be named, since this installation has no papers of its own; clone attractor's repository, and "
+            "give its papers/"
+        )
+    return folder, [name for name in names if name not in folders]
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {

@@ -45,7 +45,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": ("attractor report runs/one",),
     "watch": ("attractor watch runs",),
     "claims": ("attractor claims C1 C3",),
-    "advise": ("attractor advise --corpus notes.txt --budget 30m",),
     "list": ("attractor list mechanisms", "attractor list coupled-euler"),
     "completion": ("attractor completion > ~/.attractor-completion",),
     "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),
@@ -54,8 +53,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "runs show": ("attractor runs show runs/one",),
     "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),
     "runs prune": ("attractor runs prune --keep best --yes",),
-    "study run": ("attractor study run studies/coupling-ablation.py --scale laptop",),
-    "study plan": ("attractor study plan studies/coupling-ablation.py --scale desk",),
+    "study run": ("attractor study run papers/coupled_qk/studies/coupling-ablation.py --scale laptop",),
+    "study plan": ("attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk",),
     "study list": ("attractor study list",),
 }
 

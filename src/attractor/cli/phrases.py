@@ -97,7 +97,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "precision": Phrase("fp32, bf16 or fp16"),
             "compile": Phrase("compile the model with torch.compile"),
             "seed": Phrase("seed of initial weights and of the data's order"),
-            "seeds": Phrase("seeds; every mechanism runs once with each"),
+            "seeds": Phrase("seeds of every mechanism; with --within, at most these", "0 1 2 3, or 0 to 7"),
         },
         further={
             "betas": Phrase("the two averaging rates of AdamW"),
@@ -130,6 +130,7 @@ GROUPS: dict[str, PhraseGroup] = {
             "resume": Phrase("run folder to continue as it was configured"),
             "start": Phrase("run folder whose best weights this run starts from"),
             "device": Phrase("cpu, cuda or auto"),
+            "within": Phrase("time, as 30m: plan looks, and stop each mechanism once decided", "none"),
             "workers": Phrase("runs at the same time", "one per core, one on a GPU"),
             "margin": Phrase("smallest difference that matters (text: nats/byte)", "none"),
             "thorough": Phrase("also the baseline at half and twice the steps"),

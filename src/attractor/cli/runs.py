@@ -2,11 +2,14 @@
 
 import errno
 import json
+import math
 import os
 import shlex
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +21,8 @@ from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, command_class
 from attractor.cli.study_code import OfStudy, define_mechanisms
 from attractor.cli.study_ending import report_study
-from attractor.errors import InputError, RankLostError, RunStopped, not_installed
+from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
+from attractor.numerals import seconds_of
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig, data_of
@@ -54,7 +58,8 @@ class PlanBase(TrainBase):
 @dataclass(frozen=True)
 class CompareBase(Common):
     presets: Positional[tuple[str, ...]] = ()
-    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    seeds: tuple[int, ...] | None = None
+    within: str | None = None
     workers: int | None = None
     margin: float | None = None
     thorough: bool = False
@@ -243,10 +248,23 @@ def refuse_place(path: Path, config: dict[str, Any]) -> None:
 
 
 def compare(args: Any, console: Console) -> None:
-    from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison, default_folder, print_costs, speedups
-    from attractor.study.run import Conduct, run_study
+    from attractor.study.compare import (
+        DEFAULT_PRESETS,
+        MOST_SEEDS,
+        SCALE,
+        SEEDS,
+        comparison,
+        default_folder,
+        print_costs,
+        speedups,
+    )
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import require_seeds
+    from attractor.study.within import stored_plan, with_planned_looks
+    from attractor.train.console import print_line
 
+    began = time.monotonic()
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
     presets = args.presets or DEFAULT_PRESETS
@@ -260,14 +278,32 @@ def compare(args: Any, console: Console) -> None:
     if args.batch_size == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    require_seeds(args.seeds)
-    base = args.config(presets[0], args.seeds[0])
-    default = default_folder(base, (*presets, "thorough") if args.thorough else presets)
+    seconds = math.inf if args.within is None else seconds_of(args.within, "within")
+    is_within = args.within is not None
+    seeds = tuple(range(MOST_SEEDS if is_within else SEEDS)) if args.seeds is None else args.seeds
+    require_seeds(seeds)
+    if is_within:
+        require(seconds > 0, "within", "a time above zero", args.within, "as 30m")
+        require(len(seeds) > 1, "seeds", "at least two with --within", len(seeds), "one pair has no interval")
+        require(not args.thorough, "thorough", "left out with --within", True, "its further runs decide no row")
+    base = args.config(presets[0], seeds[0])
+    further = {"within": args.within, "margin": args.margin, "seeds": seeds} if is_within else {}
+    default = default_folder(base, (*presets, "thorough") if args.thorough else presets, **further)
     task, folder, runtime = data_of(base), args.out or default, args.runtime()
-    study = comparison(folder.name, presets, args.seeds, base, task, args.margin, args.thorough)
-    root = args.out or folder.parent
-    conduct = Conduct(scale=SCALE, root=root, folder=folder, workers=args.workers, command=command_line())
+    study = comparison(folder.name, presets, seeds, base, task, args.margin, args.thorough)
+    conduct = Conduct(
+        scale=SCALE,
+        root=args.out or folder.parent,
+        folder=folder,
+        workers=args.workers,
+        command=command_line(),
+        until=began + seconds,
+    )
     print_costs(study, task, runtime, console)
+    if is_within:
+        study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
+    else:
+        stored_plan(folder, study.design(SCALE, seeds, conduct.command), within=False)
     record, failures = run_study(study, conduct, runtime, console)
     for row, speedup in speedups(record).items() if args.thorough else ():
         say(console, f"effective speedup of {row}: {speedup.words}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from attractor.cli.evidence import RESULTS, refuse_missing
+from attractor.claims.loading import STUDIES, paper_around, papers_folder
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console_table import console_table
@@ -22,26 +22,25 @@ if TYPE_CHECKING:
     from attractor.runs.study_record import Design
     from attractor.study.launch import Job
 
-STUDIES = Path("studies")
-
 
 @dataclass(frozen=True)
 class StudyListArguments:
     """Show the studies of a folder: the question, the published table and the scales of each."""
 
-    folder: Annotated[Positional[Path], arg(help="folder of study files")] = STUDIES
+    folder: Annotated[
+        Positional[Path | None], arg(help="folder of study files or of papers; by default the papers of this checkout")
+    ] = None
 
 
 @dataclass(frozen=True)
 class StudyPlanArguments:
     """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide."""
 
-    file: Annotated[Positional[Path], arg(help="study file, as in studies/; it is Python and is executed")]
+    file: Annotated[Positional[Path], arg(help="study file, as in papers/*/studies/; it is Python and is executed")]
     scale: Annotated[str, arg(help="smoke, laptop, desk, bench, paper or own")] = "smoke"
     root: Annotated[Path, arg(help="folder of runs and reports")] = Path("runs")
     seeds: Annotated[tuple[int, ...] | None, arg(help="seeds of every row; by default the scale's")] = None
     device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    results: Annotated[Path, arg(help="stored records; their spread between seeds tells what can be decided")] = RESULTS
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class StudyRunArguments(StudyPlanArguments):
     ] = None
     threads: Annotated[int | None, arg(help="CPU threads of each run; by default automatic")] = None
     from_record: Annotated[
-        Path | None, arg(help="stored record (results/study-NAME-SCALE.json) whose runs are not run again")
+        Path | None, arg(help="stored record (papers/PAPER/results/study-NAME-SCALE.json) whose runs are not run again")
     ] = None
     rows: Annotated[
         tuple[str, ...] | None, arg(help="rows whose runs are carried out, each in quotes; by default all")
@@ -88,14 +87,13 @@ class StudyRunArguments(StudyPlanArguments):
 
 def study_run(args: StudyRunArguments, console: Console) -> None:
     from attractor.cli.options import runtime_of
-    from attractor.papers.ledger import read_record
-    from attractor.runs.study_record import STUDY_FILE
-    from attractor.study.run import Conduct, run_study
+    from attractor.runs.study_record import STUDY_FILE, read_record
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
     study = load_study(args.file)
-    refuse_missing(args.results)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
         scale=args.scale,
@@ -113,34 +111,34 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
     runtime = runtime_of(args)
     if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
         seeds = args.seeds or study.on(args.scale).seeds
-        print_chances(study.design(args.scale, seeds, command), args.results, console)
+        print_chances(args.file, study.design(args.scale, seeds, command), console)
     record, failures = run_study(study, conduct, runtime, console)
     report_study(record, conduct.folder_of(study), failures, console)
 
 
 def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
-    return f"{file.parent.name}/{file.name}" if file.is_absolute() and word == str(file) else word
+    n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
+    return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
-    from attractor.study.run import Conduct, plan_study
+    from attractor.study.plan import Conduct, plan_study
     from attractor.study.study import load_study
     from attractor.train.hardware import resolve_device
 
     announce_code(args.file, console)
     study = load_study(args.file)
     conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
-    refuse_missing(args.results)
     resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     if planned.before is not None:
         console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
-        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        print_runs(planned.before.chosen, (), planned.before.design.budget, console)
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
-    print_chances(planned.design, args.results, console)
+    print_chances(args.file, planned.design, console)
 
 
 def print_runs(
@@ -174,19 +172,20 @@ def print_runs(
     console.print(line, highlight=False, soft_wrap=True)
 
 
-def print_chances(design: "Design", results: Path, console: Console) -> None:
-    """Say of every claim of the study whether this scale and these seeds can decide it."""
+def print_chances(file: Path, design: "Design", console: Console) -> None:
+    """Say of every claim of the study's paper whether this scale and these seeds can decide it."""
+    from attractor.claims.ledger import find_records, read_papers
     from attractor.claims.planning import of_losses, what_it_can_decide
-    from attractor.papers import CLAIMS
-    from attractor.papers.ledger import find_records
     from attractor.train.console import print_line
 
-    rules = {
-        claim.id: of_losses(claim.rule) for claim in CLAIMS if claim.id in design.claims and claim.rule is not None
-    }
+    around = paper_around(file)
+    if around is None:
+        return
+    claims = (claim for paper in read_papers(around).values() for claim in paper.claims if claim.id in design.claims)
+    rules = {claim.id: of_losses(claim.rule) for claim in claims if claim.rule is not None}
     if not any(rules.values()):
         return
-    stored = [record for record in find_records(results) if record.design.name == design.name]
+    stored = [record for record in find_records([around]) if record.design.name == design.name]
     console.print()
     for claim, rule in rules.items():
         if rule is not None:
@@ -196,11 +195,14 @@ def print_chances(design: "Design", results: Path, console: Console) -> None:
 def study_list(args: StudyListArguments, console: Console) -> None:
     from attractor.study.outline import outline_of
 
-    if args.folder.is_file():
-        raise InputError(f"folder must be a folder, and '{args.folder}' is a file; give '{args.folder.parent}'")
-    files = sorted(args.folder.glob("*.py")) if args.folder.is_dir() else []
+    folder = args.folder or papers_folder() or Path()
+    if folder.is_file():
+        raise InputError(f"folder must be a folder, and '{folder}' is a file; give '{folder.parent}'")
+    files = [
+        file for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py") for file in sorted(folder.glob(pattern))
+    ]
     if not files:
-        raise InputError(f"folder must hold study files, and '{args.folder}' holds none; give that of the repository")
+        raise InputError(f"folder must hold study files, and '{folder}' holds none; give papers/ of the repository")
     for file in files:
         try:
             study = outline_of(file)

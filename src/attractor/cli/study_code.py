@@ -6,6 +6,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import arg
 
+from attractor.claims.loading import CLAIMS_FILE
 from attractor.runs.machine import is_tracked
 
 OfStudy = Annotated[
@@ -13,11 +14,12 @@ OfStudy = Annotated[
 ]
 
 
-def announce_code(file: Path, console: Console) -> None:
-    """Say that a study's file is code that is executed, unless it belongs to attractor's repository."""
-    if file.is_file() and file.suffix == ".py" and not is_tracked(file):  # others are refused
+def announce_code(place: Path, console: Console) -> None:
+    """Say that a study or a folder of papers is code to be executed, unless it is of attractor's repository."""
+    code = [place] if place.suffix == ".py" else [*place.glob(CLAIMS_FILE), *place.glob(f"*/{CLAIMS_FILE}")]
+    if not all(map(is_tracked, filter(Path.is_file, code))):  # what is no file is refused
         console.print(
-            f"'{file}' is Python code from outside of attractor's repository, and is executed now",
+            f"'{place}' is Python code from outside of attractor's repository, and is executed now",
             markup=False,
             soft_wrap=True,
         )

@@ -25,7 +25,8 @@ import numpy as np
 from attractor.corpus import verified_files
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError, require
-from attractor.files import sha256_of, temporary_path
+from attractor.files import temporary_path
+from attractor.seals import CHANGED, RunningHash, changed
 
 FORMAT = "attractor-corpus"
 FORMAT_VERSION = 1
@@ -161,12 +162,8 @@ class PreparedCorpus:
 
     def verify(self) -> None:
         """Read all files, and refuse wrong checksums, ids outside the vocabulary, and starts out of order."""
-        for entry in _files(self.manifest):
-            if sha256_of(self.folder / entry["file"]) != entry["sha256"]:
-                raise InputError(
-                    f"file must be as it was written, but the checksum of '{self.folder / entry['file']}' is another; "
-                    "copy it again, or prepare the corpus anew"
-                )
+        for name in changed(self.folder, {entry["file"]: entry["sha256"] for entry in _files(self.manifest)}):
+            raise InputError(f"'{self.folder / name}' {CHANGED}; copy it again, or prepare the corpus anew")
         for name, side in zip(SIDES, (self.train, self.valid), strict=True):
             starts = side.starts
             if not (len(starts) and starts[0] == 0 and starts[-1] < len(side) and (starts[1:] >= starts[:-1]).all()):
@@ -271,20 +268,19 @@ def write_side(
 def write_file(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     """Write a file under a temporary name, rename it once it is on disk, and return its entry for the manifest."""
     temporary = temporary_path(path)
-    digest = hashlib.sha256()
+    written = RunningHash()
     try:
         with temporary.open("wb") as file:
             for array in arrays:
                 raw = array.tobytes()
-                digest.update(raw)
+                written.add(raw)
                 file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-            size = file.tell()
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return {"file": path.name, "size": size, "sha256": digest.hexdigest()}
+    return {"file": path.name, "size": written.n_bytes, "sha256": written.checksum}
 
 
 def _by_shard(blocks: Iterable[np.ndarray], shard_tokens: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -1,18 +1,17 @@
 """Remember which files were verified, so that the checksums of a large corpus are computed once and not at every use.
 
 Files count as verified while their paths, sizes and modification times stay the same. The record is in the user's cache
-folder (ATTRACTOR_CACHE, by default ~/.cache/attractor) and never beside the files, so a folder that was copied or comes
-from somebody else is verified again.
+folder (`files.cache_folder`) and never beside the files, so a folder that was copied or comes from somebody else is
+verified again.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from attractor.files import remove_leftovers, write_json
+from attractor.files import cache_folder, remove_leftovers, write_json
 
 
 def is_known(files: Sequence[Path]) -> bool:
@@ -30,5 +29,4 @@ def remember(files: Sequence[Path]) -> None:
 
 def _note(files: Sequence[Path]) -> Path:
     known = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for file in files]
-    cache = Path(os.environ.get("ATTRACTOR_CACHE") or Path.home() / ".cache" / "attractor")
-    return cache / "verified" / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"
+    return cache_folder() / "verified" / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"

@@ -13,7 +13,10 @@ difference is shown, the outcome names the smallest mean difference that would h
 
 Holm's method rejects every difference beyond (2), so a difference that is not shown is smaller. Studies of language
 first check the control: unless the 95% interval of its paired gap to the baseline lies above zero, quality in that
-column is not judged (`claims/sensitivity.py`).
+column is not judged (`verdict/sensitivity.py`).
+
+Where a study planned its looks before the first run, the outcomes are those of its sequential test, which counts all
+looks and rows (`verdict/sequential_rows.py`), and intervals hold over all looks.
 """
 
 import math
@@ -23,12 +26,13 @@ from typing import Literal
 
 from attractor.claims.comparisons import double, n_on_two_devices
 from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
-from attractor.claims.sensitivity import ControlGap, control_gap
 from attractor.numerals import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
 from attractor.verdict.multiplicity import holm
+from attractor.verdict.sensitivity import ControlGap, control_gap
+from attractor.verdict.sequential_rows import SequentialRows
 from attractor.verdict.t_tests import Difference, paired_t_test
 from attractor.verdict.words import signed
 
@@ -40,6 +44,7 @@ ComparisonOutcome = Literal[
     "worse",
     "higher",
     "lower",
+    "no difference",
     "no difference shown",
     "one seed",
     "not judged",
@@ -51,6 +56,7 @@ ComparisonOutcome = Literal[
 ]
 SHOWN: tuple[ComparisonOutcome, ...] = ("better", "worse", "higher", "lower")
 REASONS: dict[ComparisonOutcome, str] = {
+    "no difference": "no difference that matters",
     "one seed": "one seed: no interval",
     "not judged": "not judged: not sensitive",
     "no pairs": "no seed in common with the baseline",
@@ -95,7 +101,7 @@ class JudgedDifference:
     adjusted: float | None
     detectable: float | None
     outcome: ComparisonOutcome
-    reason: str = ""  # why the two rows are not paired
+    reason: str = ""  # why the two rows are not paired, or not decided yet
     further: FurtherSeeds | None = None  # seeds that would decide, if no difference was shown
 
     @property
@@ -115,7 +121,7 @@ class JudgedDifference:
     @property
     def words(self) -> str:
         """The outcome in words; if no difference was shown, with the smallest detectable one and the seeds to add."""
-        if self.outcome == "no difference shown" and self.detectable is not None:
+        if self.outcome == "no difference shown" and self.detectable is not None and not self.reason:
             smallest = f"{self.smallest}{' ' if self.measure.unit else ''}{self.measure.unit}"
             further = f"; {self.further.words(self.measure.unit)}" if self.further else ""
             return f"no difference shown (smallest detectable {smallest}{further})"
@@ -161,6 +167,7 @@ class JudgedStudy:
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
+        self.at_looks = record.sequential_rows() if self.design.looks else None
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
         self.differences = {
@@ -168,10 +175,6 @@ class JudgedStudy:
             for family in self.families
             for difference in self._judge(family)
         }
-
-    @property
-    def rivals(self) -> tuple[str, ...]:
-        return tuple(row for row in self.design.rows if row not in (self.design.baseline, self.design.control))
 
     @property
     def families(self) -> tuple[tuple[Quantity, ...], ...]:
@@ -250,7 +253,7 @@ class JudgedStudy:
     def n_tests(self, family: tuple[Quantity, ...]) -> int:
         return sum(
             self.differences[row, column, measure].p is not None
-            for row in self.rivals
+            for row in self.design.rivals
             for column in self.design.columns
             for measure in family
             if self.is_tested(measure)
@@ -261,8 +264,10 @@ class JudgedStudy:
 
         The test is paired by seed, and adjusted by Holm's method over the columns of the table. The control does not
         compete. Rows are ranked by all their seeds, so the common seeds may contradict the ranking; then there is no
-        leader.
+        leader. Nor is there one where looks were planned, which are looks at differences from the baseline.
         """
+        if self.at_looks is not None:
+            return {}
         p_values: dict[tuple[str, Quantity], float | None] = {}
         first: dict[tuple[str, Quantity], str] = {}
         for measure in family:
@@ -291,7 +296,7 @@ class JudgedStudy:
 
     def verdict(self) -> list[VerdictLine]:
         """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next."""
-        about = (self._about(row) for row in self.rivals)
+        about = (self._about(row) for row in self.design.rivals)
         return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
     def _sensitivity(self, column: str) -> ControlGap:
@@ -326,20 +331,43 @@ class JudgedStudy:
                 detectable = None  # differences without spread tell no more than their signs
             outcome = self._outcome(*place, None if test is None else test.interval, p)
             undecided = outcome == "no difference shown" and place[0] != self.design.control
-            differences.append(
-                JudgedDifference(
-                    *place,
-                    values,
-                    None if test is None else test.interval,
-                    None if test is None else test.p,
-                    p,
-                    detectable if detectable is not None and math.isfinite(detectable) else None,
-                    outcome,
-                    self.unpaired(*place[:2]),
-                    self._further(place[2], values, error_rate) if undecided else None,
-                )
+            difference = JudgedDifference(
+                *place,
+                values,
+                None if test is None else test.interval,
+                None if test is None else test.p,
+                p,
+                detectable if detectable is not None and math.isfinite(detectable) else None,
+                outcome,
+                self.unpaired(*place[:2]),
+                self._further(place[2], values, error_rate) if undecided else None,
             )
+            differences.append(difference if self.at_looks is None else self._at_looks(difference, self.at_looks))
         return differences
+
+    def _at_looks(self, difference: JudgedDifference, rows: SequentialRows) -> JudgedDifference:
+        """Return the difference as the planned looks decide it, where it can be judged."""
+        row, measure = difference.row, difference.measure
+        if row not in rows.tests or difference.outcome not in ("better", "worse", "no difference shown", "one seed"):
+            return difference
+        verdict, decision = rows.verdict(row, 1 - LEVEL), rows.decisions.get(row)
+        undecided = decision is not None and verdict.outcome == "undecided"
+        seen = dict(zip(self.design.seeds, rows.differences[row][: verdict.n], strict=False))
+        interval = difference.interval
+        if verdict.difference is not None:
+            interval = Interval(verdict.difference, verdict.low, verdict.high, verdict.n, LEVEL)
+        further = self._further(measure, seen, rows.tests[row].alpha) if undecided else None
+        return replace(
+            difference,
+            by_seed=seen or difference.by_seed,
+            interval=interval,
+            p=verdict.p,
+            adjusted=verdict.adjusted_p,
+            detectable=decision.interval.half_width if decision is not None and undecided else None,
+            outcome="no difference shown" if verdict.outcome == "undecided" else verdict.outcome,
+            reason=verdict.reason.removesuffix(".") if decision is None else "",
+            further=None if further is None else replace(further, known=0),  # a further test needs seeds of its own
+        )
 
     def _further(self, measure: Quantity, values: Mapping[int, float], error_rate: float) -> FurtherSeeds | None:
         """Plan further seeds. The margin of a study is one of its first quantity, in that quantity's unit."""
@@ -443,20 +471,25 @@ class JudgedStudy:
         """Say what would decide an open verdict. A study of stored runs or of costs alone has nothing to add."""
         if self.design.budget == "stored" or self.tested[0].is_cost:
             return []
-        first = self.tested[0]
-        differences = [self.differences[row, column, first] for row in self.rivals for column in self.design.columns]
+        first, command = self.tested[0], self.design.command
+        differences = [
+            self.differences[row, column, first] for row in self.design.rivals for column in self.design.columns
+        ]
         needed = [difference.further.pairs or 0 for difference in differences if difference.further]
         needed += [FEWEST] if any(difference.outcome == "one seed" for difference in differences) else []
+        known = self.design.seeds if self.at_looks is None else ()
         n_seeds = max(needed, default=0)
-        n_further = n_seeds - len(self.design.seeds)
+        n_further = n_seeds - len(known)
         steps = []
         if any(column.sensitive is False for column in self.sensitivity.values()):
             steps.append(
                 "where the setting is not sensitive, run more seeds, train for more steps, or use a larger model"
             )
-        if n_further > 0 and self.design.command:
-            command = with_seeds(self.design.command, self.design.seeds, n_seeds)
-            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {command}")
+        if command and self.at_looks is not None and (n_left := len(list(self.at_looks.wanted()))):
+            steps.append(f"the same command goes on, with {n_left} run{'s' * (n_left > 1)} to do at most: {command}")
+        elif n_further > 0 and command:
+            further = with_seeds(command, self.design.seeds, n_seeds, only_new=self.at_looks is not None)
+            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {further}")
         return [VerdictLine("What next", tuple(VerdictPart("next", "", step) for step in steps))] if steps else []
 
     def _parameters_apart(self, row: str) -> str:

@@ -1,24 +1,25 @@
-"""The ledger of claims: a table and reasons for the console, and the page that begins with `claims_page.md`."""
+"""The ledger of claims: a table and reasons for the console, and a page that begins with the papers' introduction."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attractor.claims.claim import Paper
+from attractor.claims.ledger import SCALES, Entry
 from attractor.claims.verdicts import ClaimVerdict
 from attractor.console_table import console_table
 from attractor.files import write_text
 from attractor.numerals import with_prefix
-from attractor.papers import PAPERS
-from attractor.papers.ledger import SCALES, Entry
 from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.words import UNKNOWN
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")
+INTRODUCTION = "introduction.md"  # of a folder of papers
 BRIEF = 160  # characters of the reason in the table of the page
 SHORTENED = {"claim": 40, "published": 28}  # characters, on the console
 COLOURS = {"holds": "green", "fails": "red", "unclear": "yellow", "not run": "dim"}
@@ -88,12 +89,13 @@ def _because(verdict: ClaimVerdict) -> str:
     return f"{verdict.status}{f' ({where})' if where else ''}: {verdict.reason}"
 
 
-def markdown(entries: Sequence[Entry], records: Sequence[StudyRecord] = ()) -> str:
+def markdown(papers: Mapping[Path, Paper], entries: Sequence[Entry], records: Sequence[StudyRecord] = ()) -> str:
     """Return the page: a section for each paper with a short table, and folded below it figures, reasons and rules."""
-    parts = [Path(__file__).with_name("claims_page.md").read_text(encoding="utf-8")]
+    introductions = filter(Path.is_file, dict.fromkeys(folder.parent / INTRODUCTION for folder in papers))
+    parts = [path.read_text(encoding="utf-8") for path in introductions] or ["# Claims\n"]
     if records:
         parts.append(f"Behind the verdicts stand {extent(records)}. A run that several studies share counts once.\n")
-    for paper in PAPERS:
+    for paper in papers.values():
         ids = {claim.id for claim in paper.claims}
         chosen = [entry for entry in entries if entry.claim.id in ids]
         if not chosen:
@@ -153,8 +155,10 @@ def _to_the_minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def write_ledger(path: Path, entries: Sequence[Entry], records: Sequence[StudyRecord]) -> None:
-    write_text(path, markdown(entries, records))
+def write_ledger(
+    path: Path, papers: Mapping[Path, Paper], entries: Sequence[Entry], records: Sequence[StudyRecord]
+) -> None:
+    write_text(path, markdown(papers, entries, records))
 
 
 def _safe(text: str) -> str:

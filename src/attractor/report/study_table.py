@@ -122,7 +122,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
     n_texts = len(headings)
     unit = f" ({tested[0].unit})" if tested[0].unit and not several_measures else ""
-    headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", "p (Holm)", "outcome", "detectable"]
+    adjusted = "p (looks)" if design.looks else "p (Holm)"
+    headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", adjusted, "outcome", "detectable"]
     rows = []
     for difference in judged_differences:
         measure = difference.measure
@@ -131,11 +132,19 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         rows.append((*map(TableCell, words), *_difference(difference, is_control=difference.row == design.control)))
     n_tests = judged.n_tests(family)
     in_losses = f", in {judged.record.loss_unit} of validation loss where the quantity is a perplexity"
+    how = (
+        f"Intervals are {LEVEL:.0%} t intervals, not adjusted for the number of tests; p is of Student's paired test, "
+        f"and the outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at "
+        f"{1 - LEVEL:.2f}."
+    )
+    if design.looks:
+        how = (
+            f"{LEVEL:.0%} intervals hold over all planned looks, not adjusted for the number of rows; p is of the last "
+            "look alone, p (looks) counts all looks and rows, and the outcome is that of the planned test."
+        )
     caption = [
         f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
-        f"Intervals are {LEVEL:.0%} t intervals, not adjusted for the number of tests; "
-        "p is of Student's paired test, and the outcome "
-        f"rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at {1 - LEVEL:.2f}.",
+        + how,
         "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
     ]
     if any(measure.as_ratio for measure in tested):
@@ -405,18 +414,29 @@ def _caption(
     design = judged.design
     n_seeds = len(design.seeds)
     single = n_seeds == 1
-    yield (
-        "One seed: no spread, no interval, no test." if single else f"Mean ± standard deviation over {n_seeds} seeds."
-    ) + _budget(judged)
-    if not single and judged.rivals:
+    each = f"Mean ± standard deviation over {n_seeds} seeds."
+    if design.looks:
+        each = (
+            f"Mean ± standard deviation over the seeds of each row, which ends when it is decided, {n_seeds} at most."
+        )
+    yield ("One seed: no spread, no interval, no test." if single else each) + _budget(judged)
+    if design.looks:
+        margin = "" if design.margin is None else f" Margin: {design.margin:g}."
+        yield (
+            f"* differs from '{design.baseline}', paired by seed, at a look that was planned before the first run "
+            f"({', '.join(map(str, design.looks))} pairs). A false verdict has a chance of at most {1 - LEVEL:.0%} "
+            f"over all rows and looks.{margin}"
+        )
+    elif not single and design.rivals:
         yield (
             f"* differs from '{design.baseline}' (paired by seed, p < {1 - LEVEL:.2f} after Holm over the table). "
             "Bold: better than the second best by the same test, adjusted over the columns"
             + ("." if leaders else "; nothing in this table is.")
         )
     if judged.in_one_table and design.rows != (design.baseline,):
+        of_what = "interval, which holds over all looks" if design.looks else "t interval"
         yield (
-            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} t interval, "
+            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} {of_what}, "
             "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
@@ -440,7 +460,7 @@ def _caption(
             yield f"Not sensitive{where}: differences of quality are not judged there."
     if any(_published_of(judged, column, measure) for column in design.columns for measure in family):
         yield f"Published: as printed in {design.source}; never part of our means or tests."
-    for cell in judged.record.cells:
+    for cell in judged.record.cells if not design.looks else ():
         if cell.missing and cell.outcomes:
             seeds = f"seed{'s' if len(cell.missing) > 1 else ''} {', '.join(map(str, cell.missing))}"
             yield f"Missing: {_name(cell.row, cell.column)} has no finished run of {seeds}."

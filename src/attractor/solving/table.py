@@ -11,14 +11,10 @@ from attractor.numerals import in_time
 from attractor.runs.configuration import config_hash
 from attractor.runs.machine import environment
 from attractor.solving.evaluation import EvaluationRow, Question
-from attractor.solving.published_accuracy import PublishedAccuracy
 from attractor.train.finished import Finished
 
-OTHER_BOARDS = "not the same set"
 
-
-def table_of(rows: Sequence[EvaluationRow], n_votes: int, published: Sequence[PublishedAccuracy]) -> Table:
-    """Return the table of our results, with published results on similar boards below each set."""
+def table_of(rows: Sequence[EvaluationRow], n_votes: int) -> Table:
     names = list(rows[0].measures)
     has_iterations = rows[0].n_iterations is not None
     leading = ["set", *(["iterations", "votes"] if has_iterations else [])]
@@ -28,11 +24,6 @@ def table_of(rows: Sequence[EvaluationRow], n_votes: int, published: Sequence[Pu
             if row.part == part:
                 counts = [f"{row.n_iterations:,}", f"{n_votes:,}"] if has_iterations else []
                 table.add_row(Text(part), *counts, *(shown(name, row.measures[name]) for name in names))
-        for number in published:
-            if number.part == part:
-                cells = [shown(name, number.board_accuracy) if name == "board_accuracy" else "" for name in names]
-                about = Text(f"{part}, {number.source} ({OTHER_BOARDS})")
-                table.add_row(about, f"{number.n_iterations:,}", f"{number.n_votes:,}", *cells, style="dim")
     return table
 
 
@@ -46,13 +37,7 @@ def shown(name: str, value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1e3 else f"{value:,.1f}"
 
 
-def record(
-    run: Finished,
-    question: Question,
-    rows: Sequence[EvaluationRow],
-    published: Sequence[PublishedAccuracy],
-    command: str,
-) -> dict[str, Any]:
+def record(run: Finished, question: Question, rows: Sequence[EvaluationRow], command: str) -> dict[str, Any]:
     config = run.config.to_dict()
     return {
         "command": command,
@@ -63,7 +48,6 @@ def record(
         "n_votes": question.votes,
         "seed": question.seed,
         "rows": [row.to_dict() for row in rows],
-        "published": [vars(number) | {"note": OTHER_BOARDS} for number in published],
         "configuration": config,
         "environment": environment(),
     }

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from attractor.bench.costs import counts, timings
-from attractor.files import write_json
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.study.launch import Job
@@ -32,5 +31,5 @@ def carry_out_costs(kind: str, jobs: Sequence[Job], runtime: Runtime, console: C
         summaries = {path: times | {"device": device} for path, times in timings(cases, runtime).items()}
     for job in jobs:
         run = RunFolder.create(job.path, job.config.to_dict() | {"kind": kind})
-        write_json(run.path / ENVIRONMENT, environment())  # an earlier timing may be of another machine
+        run.write(ENVIRONMENT, environment())  # an earlier timing may be of another machine
         run.write_summary(summaries[str(job.path)])

@@ -6,10 +6,9 @@ and the mass on the first position. It also keeps the maps of a validation seque
 differential attention counts. The probe `elsewhere` measures validation losses on corpora that the run never saw.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,14 +17,14 @@ from torch import Tensor
 
 from attractor.analysis import attention_entropy, sink_mass, spectral_profile
 from attractor.errors import InputError
-from attractor.files import sealed, write_json
 from attractor.models.language_model import LanguageModel
 from attractor.numerals import in_time
-from attractor.runs.run_folder import RunFolder, read_sealed
+from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
+from attractor.seals import read_sealed, write_sealed
 from attractor.sign_of_life import SignOfLife
 from attractor.study.launch import Job
-from attractor.study.study import OF_FIRST_WEIGHTS, OF_LAST_WEIGHTS, PROBES
+from attractor.study.study import Probe
 from attractor.taps import attention_maps
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
@@ -41,34 +40,25 @@ PICTURED_LENGTH = 64
 MEASURES = ("entropy", "entropy_after_first_row", "effective_rank", "top_share", "spectral_gap", "sink_mass")
 
 
-Probe = Callable[[LanguageModel, TrainConfig], dict[str, Any]]
-
-
-def probe_named(name: str) -> Probe:
-    module, _, function = PROBES[name].partition(".")
-    probe: Probe = getattr(import_module(f"attractor.study.{module}"), function)
-    return probe
-
-
-def probe_runs(jobs: Sequence[Job], name: str, probe: Probe, runtime: Runtime, console: Console) -> None:
+def probe_runs(jobs: Sequence[Job], probe: Probe, runtime: Runtime, console: Console) -> None:
     """Measure every finished run that has not been measured. Print why a run cannot be measured, and go on.
 
     A terminal shows which run is measured beside the bar, and a log in a line for each run that takes long.
     """
-    todo = [job for job in jobs if job.finished and not _is_done(job, name)]
+    todo = [job for job in jobs if job.finished and not _is_done(job, probe.name)]
     if not todo:
         return
     torch.set_num_threads(runtime.threads or 1)  # more threads wait for one another where other work uses the cores
     device = resolve_device(runtime.device)
     with run_progress(console) as progress:
-        bar = progress.add_task(name, total=len(todo), numbers="")
+        bar = progress.add_task(probe.name, total=len(todo), numbers="")
         for number, job in enumerate(todo, 1):
             progress.update(bar, numbers=job.name)
             try:
-                with _sign_of_life(console, f"{name} of {job.name}, run {number} of {len(todo)}"):
-                    _probe_run(job, name, probe, device)
+                with _sign_of_life(console, f"{probe.name} of {job.name}, run {number} of {len(todo)}"):
+                    _probe_run(job, probe, device)
             except InputError as error:
-                print_line(console, f"{job.name}: {name} not measured: {error}")
+                print_line(console, f"{job.name}: {probe.name} not measured: {error}")
             progress.advance(bar)
 
 
@@ -85,18 +75,18 @@ def _is_done(job: Job, name: str) -> bool:
         return False
 
 
-def _probe_run(job: Job, name: str, probe: Probe, device: torch.device) -> None:
+def _probe_run(job: Job, probe: Probe, device: torch.device) -> None:
     known = probes_of(job)
     model = job.config.model.build(job.config.seed)
-    if name not in OF_FIRST_WEIGHTS:
-        path = (last_weights if name in OF_LAST_WEIGHTS else best_weights)(RunFolder.open(job.path))
+    if probe.weights != "first":
+        path = (last_weights if probe.weights == "last" else best_weights)(RunFolder.open(job.path))
         if path is None:
             raise InputError("the run has no checkpoint")
         checkpoint.load_weights(path, model)
     with torch.no_grad():
-        measured = probe(model.to(device).eval(), job.config)
-    probes = known | measured | {"done": [*known.get("done", []), name]}
-    write_json(job.path / PROBES_FILE, sealed(probes))
+        measured = probe.measure(model.to(device).eval(), job.config)
+    probes = known | measured | {"done": [*known.get("done", []), probe.name]}
+    write_sealed(job.path / PROBES_FILE, probes)
 
 
 def probes_of(job: Job) -> dict[str, Any]:
@@ -126,6 +116,9 @@ def maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     assert sums is not None
     means = (sums / n_batches).T.tolist()
     return {"n_batches": n_batches, HEATMAPS: pictures} | dict(zip(MEASURES, means, strict=True))
+
+
+ATTENTION_MAPS = Probe("attention maps", maps_of_run)
 
 
 def losses_elsewhere(model: LanguageModel, config: TrainConfig, corpora: Sequence[str]) -> dict[str, Any]:

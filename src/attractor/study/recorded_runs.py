@@ -6,30 +6,34 @@ configuration. Such probes measure every run of a record again, since the code t
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attractor.errors import InputError
-from attractor.files import sealed, temporary_path, write_json
-from attractor.runs.run_folder import RunFolder
+from attractor.files import temporary_path
+from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.runs.study_record import PROBES_FILE, Outcome, StudyRecord
+from attractor.seals import write_sealed
 from attractor.study.launch import Job
-from attractor.study.study import OF_FIRST_WEIGHTS
+from attractor.study.study import Probe
 
 
-def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def take_over(
+    record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Mapping[str, Any]], probes: Sequence[Probe] = ()
+) -> tuple[int, int]:
     """Write a run folder for each job that the record has an outcome of. Return how many of these jobs are finished
     now, and how many are not, since they were begun here before.
 
     The key of a run is a hash of its configuration and its data, so an outcome never stands for another run.
     """
     outcomes = {outcome.key: outcome for outcome in record.outcomes}
+    again = {probe.name for probe in probes if probe.weights == "first"}
     recorded = []
     for job, identity in zip(jobs, identities, strict=True):
         if (outcome := outcomes.get(job.path.name)) is not None:
             recorded.append(job)
             if not job.path.exists():
-                _write_run(job, identity, outcome, record.environments)
+                _write_run(job, identity, outcome, record.environments, again)
     if not recorded:
         raise InputError(
             f"from-record must hold runs of this study, and none of its {record.finished} runs has the configuration "
@@ -39,16 +43,22 @@ def take_over(record: StudyRecord, jobs: Sequence[Job], identities: Sequence[Map
     return n_finished, len(recorded) - n_finished
 
 
-def _write_run(job: Job, identity: Mapping[str, Any], outcome: Outcome, environments: Mapping[str, list[str]]) -> None:
+def _write_run(
+    job: Job,
+    identity: Mapping[str, Any],
+    outcome: Outcome,
+    environments: Mapping[str, list[str]],
+    again: Collection[str],
+) -> None:
     unfinished = temporary_path(job.path)
     run = RunFolder.create(unfinished, identity)
-    write_json(unfinished / "environment.json", environments)  # a list of the runs' values for each field
+    run.write(ENVIRONMENT, environments)  # a list of the runs' values for each field
     for line in _metrics(outcome, job.config.tokens_per_step):
         run.append(line)
     probes = dict(outcome.probes)
     if "done" in probes:
-        probes["done"] = [name for name in probes["done"] if name not in OF_FIRST_WEIGHTS]
-    write_json(unfinished / PROBES_FILE, sealed(probes))
+        probes["done"] = [name for name in probes["done"] if name not in again]
+    write_sealed(unfinished / PROBES_FILE, probes)
     run.write_summary(outcome.summary)
     try:
         unfinished.rename(job.path)

@@ -1,4 +1,4 @@
-"""A study as data: its rows and columns, scales, seeds and budget. A file in studies/ defines one study.
+"""A study as data: its rows and columns, scales, seeds and budget. A file defines one study.
 
     runs = rows x columns x seeds, all with the base's configuration but for the fields of the axes         (1)
 
@@ -7,21 +7,21 @@ runs, so a difference between rows has one cause.
 """
 
 import copyreg
-import importlib.util
 import itertools
 import sys
-import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from attractor.attention.config import STAGES
 from attractor.attention.presets import preset
 from attractor.attention.stage import Stage
+from attractor.claims.loading import executed, module_of
 from attractor.errors import InputError, require, unknown
 from attractor.models import FAMILIES
+from attractor.models.language_model import LanguageModel
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import BUDGETS, Design, Published
 from attractor.tasks import TASKS
@@ -30,29 +30,13 @@ from attractor.train.formulas import checksum_of_code
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
-PROBES = {  # the module of this package, and its function that measures a finished run
-    "attention maps": "probe.maps_of_run",
-    "lemma": "lemma.lemma_of_run",
-    "coupling": "coupling.coupling_of_run",
-    "structure": "structure.structure_of_run",
-    "equations": "equations.equations_of_run",
-    "timescales": "timescales.timescales_of_run",
-    "positions": "positions.positions_of_run",
-    "dynamics": "dynamics.dynamics_of_run",
-    "iteration-maps": "iteration_maps.iteration_maps_of_run",
-    "penalty": "penalty.penalty_of_run",
-    "trained-penalty": "penalty.trained_penalty_of_run",
-    "rotation": "rotation.rotation_of_run",
-    "votes": "votes.votes_of_run",
-}
-# Most probes measure the best weights of a run. These measure its last weights, or those that it starts from, which
-# follow from the configuration.
-OF_LAST_WEIGHTS, OF_FIRST_WEIGHTS = {"lemma"}, {"iteration-maps", "penalty"}
 # The fields of a study that its design has, too.
-IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
+IN_DESIGN = (
+    *("name", "title", "question", "source", "baseline", "budget"),
+    *("quantities", "published", "claims", "margin", "looks"),
+)
 # "own" stands for settings of the user's choice, which decide no claim.
 SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
-_FOLDERS: set[Path] = set()  # those of the study files that were executed
 
 
 @dataclass(frozen=True)
@@ -93,6 +77,17 @@ def axis(field_name: str, *values: Any, **labelled: Any) -> Axis:
     return Axis(field_name, {label: {field_name: value} for label, value in named.items()})
 
 
+def mechanisms(*names: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    """Return the values of an axis: the mechanisms by name, all with the same further changes."""
+    return {name: {"attention": name} | changes for name in names}
+
+
+def longer(config: TrainConfig, factor: float) -> dict[str, Any]:
+    """Return an axis value's fields that train for more steps, at the same share of warm-up."""
+    steps = round(config.n_steps * factor)
+    return {"n_steps": steps, "warmup_steps": round(config.warmup_steps * factor)}
+
+
 def known_fields() -> set[str]:
     parts: tuple[Any, ...] = (TrainConfig, *FAMILIES.values(), *TASKS.values())
     return {f.name for part in parts for f in fields(part)} - {"seed"}
@@ -123,7 +118,7 @@ def require_class(what: str, kind: Any, *values: Any) -> None:
         if not isinstance(value, kind):
             names = " or ".join(option.__name__ for option in get_args(kind) or (kind,))
             given = f"{type(value).__name__}: {value!r:.60}"
-            raise InputError(f"{what} must be of class {names}, got {given}; see the files in studies/")
+            raise InputError(f"{what} must be of class {names}, got {given}; see papers/*/studies/")
 
 
 def require_seeds(seeds: tuple[int, ...]) -> None:
@@ -131,6 +126,15 @@ def require_seeds(seeds: tuple[int, ...]) -> None:
     whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
     require(whole, "seeds", "whole numbers from 0 up", " ".join(map(str, seeds)))
     require(len(set(seeds)) == len(seeds), "seeds", "without repetition", " ".join(map(str, seeds)))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measure of finished runs: a function of a model and its configuration, by the name of what it measures."""
+
+    name: str
+    measure: Callable[[LanguageModel, TrainConfig], dict[str, Any]]
+    weights: Literal["best", "last", "first"] = "best"  # which of the run's weights; the first are not trained yet
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,12 @@ class Study:
     resize: str = "d_ff"  # the field that is resized under the budget "parameters"
     sized_by: str = ""  # the row that keeps its size under the budget "parameters"; by default the baseline
     quantities: tuple[Quantity, ...] = (PERPLEXITY,)
-    probes: tuple[str, ...] = ()  # names in PROBES of the measures of finished runs
+    probes: tuple[Probe, ...] = ()  # measures of finished runs
     kind: str = "training"  # or "counts" (parameters and FLOPs, without a run) or "timing" (seconds per step)
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
+    looks: tuple[int, ...] = ()  # numbers of pairs at which the rows of one column are tested; none: after all runs
     pretrained: "Study | None" = None  # a run starts from its run of the same row, seed and scale
     name: str = field(default="", compare=False)  # the name of the file
 
@@ -169,9 +174,6 @@ class Study:
             raise unknown("budget", self.budget, BUDGETS)
         if self.kind not in KINDS:
             raise unknown("kind of study", self.kind, KINDS)
-        for name in self.probes:
-            if name not in PROBES:
-                raise unknown("probe", name, PROBES)
         for name in self.scales:
             if name not in SCALES:
                 raise unknown("scale", name, SCALES)
@@ -180,6 +182,7 @@ class Study:
             require(isinstance(value, tuple), name, "a tuple, which needs a comma: (X,)", repr(value)[:80])
         require_class("every one of quantities", Quantity, *self.quantities)
         require_class("every one of published", Published, *self.published)
+        require_class("every one of probes", Probe, *self.probes)
         if self.resize not in ("d_ff", "d_model"):
             raise unknown("resize", self.resize, ("d_ff", "d_model"))
         if not self.scales:
@@ -266,52 +269,34 @@ def load_study(path: str | Path) -> Study:
         )
     if not path.is_file() or path.suffix != ".py":
         raise InputError(
-            f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as "
-            "'attractor study list' shows those in studies/"
+            f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as 'attractor study "
+            "list' shows them"
         )
-    study = getattr(_executed(path), "STUDY", None)
+    before = _stages()
+    module = executed(path, "study file")
+    _let_children_make(module, before)
+    study = getattr(module, "STUDY", None)
     if not isinstance(study, Study):
-        raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see studies/")
+        raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see papers/*/studies/")
     return replace(study, name=path.stem)
 
 
-def _executed(path: Path) -> ModuleType:
-    """Execute a study's file. Whatever its code raises becomes one line with the place where it was raised.
-
-    As for a script of Python, files beside it can be imported.
-    """
-    spec = importlib.util.spec_from_file_location(_module_of(path), path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    before = _stages()
-    sys.modules[spec.name] = module  # where the dataclasses of a file look for their module
-    folder = path.resolve().parent
-    _FOLDERS.add(folder)
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[spec.name]
-        raise InputError(
-            f"study file {_place_of(error, path)} cannot be executed: {_in_words(error)}; mend that line"
-        ) from error
+def _let_children_make(module: ModuleType, before: Mapping[str, type[Stage]]) -> None:
+    """Let other processes make the stages that a study's file defines, once their names are those of no other stage."""
     for name, stage in _stages().items():
-        if stage.__module__ == spec.name:
-            free = name not in before or before[name].__module__ == spec.name
+        if stage.__module__ == module.__name__:
+            free = name not in before or _file_name(before[name].__module__) == _file_name(module.__name__)
             rule = "one that no other stage has, since runs are stored with it"
-            require(free, f"name of a stage in '{path}'", rule, name, "rename the class")
+            require(free, f"name of a stage in '{module.__file__}'", rule, name, "rename the class")
             copyreg.pickle(stage, _pickled)
-    return module
+
+
+def _file_name(module: str) -> str:
+    return module.rpartition(".")[2]
 
 
 def _stages() -> dict[str, type[Stage]]:
     return {name: kind for family in STAGES.values() for name, kind in family.kinds().items()}
-
-
-def _module_of(path: Path) -> str:
-    return f"study_{path.stem}"
 
 
 def _pickled(config: Stage) -> tuple[Any, ...]:
@@ -327,36 +312,9 @@ def _pickled(config: Stage) -> tuple[Any, ...]:
 
 def _made_elsewhere(file: str, checksum: str, stage: str, stored: dict[str, Any]) -> Stage:
     path = Path(file)
-    if _module_of(path) not in sys.modules:
+    if module_of(path) not in sys.modules:
         load_study(path)
     config = STAGES[stage].from_dict(stored)
     if checksum_of_code(type(config)) != checksum:
         raise InputError(f"study file '{path}' must stay as it was when its study started; repeat the command")
     return config
-
-
-def error_in_study_code(error: Exception) -> InputError | None:
-    """Return one line with the place where code of an executed study, such as its mechanism, led to the error.
-
-    Files beside the study count as its code. Return None for an error that passed through none of these files.
-    """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in _FOLDERS]
-    if not frames:
-        return None
-    return InputError(
-        f"study file '{frames[-1].filename}' line {frames[-1].lineno} fails: {_in_words(error)}; mend that line"
-    )
-
-
-def _in_words(error: BaseException) -> str:
-    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-
-
-def _place_of(error: BaseException, path: Path) -> str:
-    """Say in which line of a study's file an error arose; of a syntax error, in which file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename) == path.resolve()]
-    if isinstance(error, SyntaxError) and error.lineno and not lines:
-        lines = [error.lineno]
-    return f"'{path}' line {lines[-1]}" if lines else f"'{path}'"

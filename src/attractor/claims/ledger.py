@@ -1,0 +1,159 @@
+"""The ledger lists every claim with its verdict, which is computed from the stored runs each time.
+
+Where runs of several scales exist, the largest scale decides, since it is nearest to the papers' claims. A scale with
+some of the runs that a claim needs, too few for an interval or without those of the control, gives way to a smaller
+one. The verdicts of the other scales are shown beside it.
+
+Only the dates of rules are stored: `rules.json` beside a paper's records holds a hash of every rule, with the time
+at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and
+the ledger marks it: such a rule could have been written to fit them.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attractor.claims.claim import Claim, Paper
+from attractor.claims.loading import CLAIMS_FILE, executed, in_words
+from attractor.claims.verdicts import ClaimVerdict, Rule
+from attractor.errors import InputError, LeftOutWarning
+from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record
+from attractor.seals import read_sealed
+
+SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
+RECORDS = "results/study-*.json"  # in the folder of a paper
+RULES = "results/rules.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    claim: Claim
+    verdict: ClaimVerdict
+    others: tuple[ClaimVerdict, ...] = ()  # of other scales, the larger first
+    rule_since: str = ""  # the time at which the rule, as it stands, was written down
+    rule_is_younger: bool = False  # than the runs that it judges
+
+
+RuleDates = Mapping[str, Mapping[str, str]]  # by claim: {"rule": hash, "since": time}
+
+
+def read_papers(folder: Path) -> dict[Path, Paper]:
+    """Return the papers of a folder by their own folders; `folder` may also be that of one paper.
+
+    The files of claims are Python, and are executed. A damaged one is named and left out, and hides no other."""
+    if not folder.is_dir():
+        raise InputError(
+            f"folder must be one of papers, each with {CLAIMS_FILE}, and '{folder}' is none; check the path"
+        )
+    places = [folder / CLAIMS_FILE] if (folder / CLAIMS_FILE).is_file() else sorted(folder.glob(f"*/{CLAIMS_FILE}"))
+    papers: dict[Path, Paper] = {}
+    for place in places:
+        try:
+            paper = getattr(executed(place, "file of claims"), "PAPER", None)
+            if not isinstance(paper, Paper):
+                raise InputError(f"'{place}' must define PAPER, a Paper, and has {type(paper).__name__}")
+            papers[place.parent] = paper
+        except InputError as error:
+            warnings.warn(f"left out a paper: {error}", LeftOutWarning, stacklevel=2)
+    if not papers:
+        raise InputError(f"folder must hold papers, as '{folder}/PAPER/{CLAIMS_FILE}', and holds none; see papers/")
+    return dict(sorted(papers.items(), key=lambda item: item[1].key))
+
+
+def ledger(
+    records: Sequence[StudyRecord], claims: Sequence[Claim], rule_dates: RuleDates | None = None
+) -> tuple[Entry, ...]:
+    """Judge every claim by the records of the studies that name it.
+
+    Of two records at one scale the one with more runs counts, whatever their order.
+    """
+    ordered = sorted(records, key=lambda record: (record.finished, json.dumps(record.to_dict(), sort_keys=True)))
+    return tuple(_dated(_entry(claim, ordered), ordered, rule_dates or {}) for claim in claims)
+
+
+def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) -> Entry:
+    """Return the entry with the age of its rule. A record without a time is older than every rule."""
+    rule, stored = entry.claim.rule, rule_dates.get(entry.claim.id, {})
+    if rule is None:
+        return entry
+    since = stored["since"] if stored.get("rule") == rule.fingerprint else ""  # a rule not yet written down is younger
+    judged = _by_scale(entry.claim, records).get(entry.verdict.scale)
+    began = "" if judged is None else (judged.environments.get("time") or [""])[0]
+    younger = entry.verdict.status != "not run" and (not since or began < since)
+    return replace(entry, rule_since=since, rule_is_younger=younger)
+
+
+def _names(record: StudyRecord, claim: Claim) -> bool:
+    """Return whether a record judges a claim. A claim may have moved to another study since the record was stored."""
+    return claim.id in record.design.claims and record.design.name == claim.study
+
+
+def read_rule_dates(paper: Path) -> RuleDates:
+    path = paper / RULES
+    if not path.exists():
+        return {}
+    try:
+        dates = read_sealed(path) or {}
+        return {claim: {"rule": str(stored["rule"]), "since": str(stored["since"])} for claim, stored in dates.items()}
+    except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' must hold the hash and the time of every rule, and is damaged; restore it"
+        ) from error
+
+
+def renewed_rule_dates(known: RuleDates, now: str, claims: Sequence[Claim]) -> dict[str, dict[str, str]]:
+    """Return the dates of all rules: an unchanged rule keeps its date, and every other rule gets `now`."""
+    hashes = {claim.id: claim.rule.fingerprint for claim in claims if claim.rule is not None}
+    return {
+        claim: dict(known[claim]) if known.get(claim, {}).get("rule") == rule else {"rule": rule, "since": now}
+        for claim, rule in hashes.items()
+    }
+
+
+def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
+    if claim.rule is None:
+        return Entry(claim, ClaimVerdict("not run", "no study of ours asks this yet"))
+    by_scale = _by_scale(claim, records)
+    verdicts = [_judged(claim.rule, by_scale[scale]) for scale in SCALES if scale in by_scale]
+    judged = [verdict for verdict in verdicts if verdict.status != "not run"]
+    judged.sort(key=lambda verdict: verdict.partial)  # among those alike the order stays
+    if judged:
+        return Entry(claim, judged[0], tuple(judged[1:]))
+    study = f"studies/{claim.study}.py has no stored runs" if claim.study else "no study of ours asks this yet"
+    return Entry(claim, verdicts[0] if verdicts else ClaimVerdict("not run", study))
+
+
+def _judged(rule: Rule, record: StudyRecord) -> ClaimVerdict:
+    """Return the rule's verdict. A rule of anybody's paper may fail, which is said and hides no other claim."""
+    try:
+        return rule.judge(record)
+    except Exception as error:
+        why = f"the rule cannot be applied: {in_words(error)}; mend the rule"
+        return ClaimVerdict("unclear", why, scale=record.design.scale, brief=why)
+
+
+def _by_scale(claim: Claim, records: Sequence[StudyRecord]) -> dict[str, StudyRecord]:
+    """Return the record that judges a claim at each scale: the last of those in order, which has the most runs."""
+    return {record.design.scale: record for record in records if _names(record, claim)}
+
+
+def find_records(papers: Iterable[Path], root: Path | None = None) -> list[StudyRecord]:
+    """Return the records stored with papers, and those of the studies that were run in the folder `root`.
+
+    A damaged one is named and left out, and hides no other."""
+    records = [_readable(path) for paper in papers for path in sorted(paper.glob(RECORDS))]
+    if root is not None:
+        if not root.is_dir():
+            raise InputError(f"root must be a folder of studies, and '{root}' is none; give that of 'study run'")
+        records += map(_readable, sorted(root.glob(f"*/{STUDY_FILE}")))
+    return [record for record in records if record is not None]
+
+
+def _readable(path: Path) -> StudyRecord | None:
+    try:
+        return StudyRecord.read(path.parent) if path.name == STUDY_FILE else read_record(path)
+    except InputError as error:
+        warnings.warn(f"left out a damaged study: {error}", LeftOutWarning, stacklevel=3)
+        return None
