@@ -15,9 +15,8 @@ ANYTHING = None
 MAY_IMPORT: dict[str, set[str] | None] = {
     "errors": set(),
     "fields": set(),
-    "numerals": set(),
-    "sign_of_life": {"numerals"},
-    "console_table": set(),
+    "loading": set(),
+    "console": set(),
     "files": set(),
     "seals": {"files"},
     "taps": set(),
@@ -30,7 +29,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "verdict": {"files", "seals", "tables"},
     "runs": {"verdict", "files", "seals"},
     "claims": {"runs", "seals", "verdict"},
-    "corpus": {"console_table", "files", "numerals", "seals", "sign_of_life", "tables"},
+    "corpus": {"console", "files", "seals", "tables"},
     "tasks": {"corpus", "fields", "tables"},
     "attention": {"taps", "kernels", "fields"},
     "models": {"attention", "analysis", "equilibrium", "evaluating", "taps", "kernels", "fields"},
@@ -47,27 +46,13 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "kernels",
         "taps",
         "files",
-        "numerals",
+        "console",
     },
     "causal": {"attention", "kernels", "corpus", "runs", "hf", "models", "tasks", "train"},
-    "progress": {"numerals", "train"},
-    "scoring": {
-        "progress",
-        "console_table",
-        "attention",
-        "kernels",
-        "causal",
-        "corpus",
-        "claims",
-        "verdict",
-        "models",
-        "tasks",
-        "train",
-    },
+    "scoring": {"console", "attention", "kernels", "causal", "corpus", "claims", "verdict", "models", "tasks", "train"},
     "measuring": {
-        "console_table",
+        "console",
         "kernels",
-        "progress",
         "analysis",
         "attention",
         "causal",
@@ -82,7 +67,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     },
     "train": {
         "evaluating",
-        "console_table",
+        "console",
         "models",
         "attention",
         "parameters",
@@ -94,13 +79,11 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "equilibrium",
         "taps",
         "kernels",
-        "numerals",
         "files",
         "fields",
         "seals",
-        "sign_of_life",
     },
-    "report": {"console_table", "claims", "runs", "verdict", "numerals", "files"},
+    "report": {"console", "claims", "runs", "verdict", "files"},
     "study": {
         "kernels",
         "train",
@@ -113,17 +96,16 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "report",
         "control",
         "files",
-        "numerals",
+        "console",
         "seals",
         "analysis",
-        "sign_of_life",
         "taps",
         "bench",
         "equilibrium",
         "verdict",
     },
     "bench": {
-        "console_table",
+        "console",
         "hf",
         "train",
         "models",
@@ -134,26 +116,12 @@ MAY_IMPORT: dict[str, set[str] | None] = {
         "corpus",
         "runs",
         "report",
-        "numerals",
         "files",
     },
-    "solving": {
-        "evaluating",
-        "progress",
-        "console_table",
-        "train",
-        "models",
-        "attention",
-        "tasks",
-        "analysis",
-        "runs",
-        "report",
-        "numerals",
-    },
-    "catalogue": {"train", "models", "attention", "tasks", "corpus", "numerals"},
+    "solving": {"evaluating", "console", "train", "models", "attention", "tasks", "analysis", "runs", "report"},
     "results": {"attention", "runs", "verdict", "models", "report", "study", "train"},
     "cli": ANYTHING,
-    "__main__": ANYTHING,
+    "__main__": {"cli", "loading", "train"},
     "__init__": ANYTHING,
 }
 
@@ -228,9 +196,9 @@ def test_imports_point_one_way() -> None:
 def test_files_import_one_another_without_circles() -> None:
     """Criterion: late imports and those for type checkers count, since they only hide a circle.
 
-    The __init__ of a package does not count, since it only exports names.
+    The __init__ of a package counts where it does more than export names, as that of the command line.
     """
-    parts = [file for file in FILES if file.name != "__init__.py"]
+    parts = [file for file in FILES if file.name != "__init__.py" or file.parent.name == "cli"]
     graph = {file: {file_of(name) for name in inside(file)} & set(parts) for file in parts}
     try:
         TopologicalSorter(graph).prepare()

@@ -72,10 +72,10 @@ def test_public_names_keep_their_objects_when_all_rooms_are_loaded() -> None:
     assert callable(attractor.attention_maps)
 
 
-def test_output_from_stored_tables_loads_no_torch() -> None:
+def test_help_and_names_are_read_without_torch() -> None:
     """Criterion: help, version, lists, completion and the refusal of a wrong word or option import no torch."""
     lines = ["--help", "--version", "train --help", "train --task mqar --help-all", "data", "study run --help", "list"]
-    lines += ["list mqar", "list sizes", "completion", "trian", "train --n-stepz 3"]
+    lines += ["list mqar", "list recipes", "help --all", "completion", "trian", "train --n-stepz 3"]
     code = f"""
 import sys
 from attractor.cli import main

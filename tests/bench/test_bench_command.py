@@ -95,7 +95,7 @@ def test_an_interrupted_bench_keeps_the_parts_that_were_done(
 
 
 def test_a_log_regularly_reports_the_work_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.train.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
+    monkeypatch.setattr("attractor.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
     out = StringIO()
     with telling(Console(file=out, width=20)) as tell:
         for doing in ("soon", "a line that is longer than the terminal", "soon again", "late"):

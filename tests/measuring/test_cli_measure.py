@@ -12,18 +12,17 @@ import transformers
 from rich.console import Console
 
 from attractor import causal, measuring
-from attractor.cli.measure import COMMANDS
+from attractor.cli.measure import MeasureArguments, measure
 from attractor.cli.parsing import parse_command
 from attractor.errors import InputError, RunInterrupted
 from tiny_causal import TEXTS, write_llama, write_run
 
-MADE, MEASURE = COMMANDS["measure"]
 BRIEFLY = ("--n-samples=2", "--length=8")
 
 
 def attractor_measure(*arguments: str | Path) -> str:
     console = Console(file=StringIO(), width=120)
-    MEASURE(parse_command(MADE, "measure", [*map(str, arguments)]), console)
+    measure(parse_command(MeasureArguments, "measure", [*map(str, arguments)]), console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex, in_letters, macros, numbers
 from attractor.report.study_table import (

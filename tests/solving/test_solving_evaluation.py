@@ -12,10 +12,10 @@ import torch
 from rich.console import Console
 
 from attractor import solving
+from attractor.console import progress
 from attractor.errors import InputError
 from attractor.models import ItrSAConfig
 from attractor.models.recurrent import RecurrentModel
-from attractor.progress import progress
 from attractor.report.canvas import as_file
 from attractor.solving.accuracy_figure import curves_figure
 from attractor.solving.evaluation import EvaluationRow, Question, evaluate_run
@@ -172,7 +172,7 @@ def test_the_picture_has_a_curve_for_each_set_and_measure(measures: dict[str, fl
 
 
 def test_a_log_shows_progress_and_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("attractor.console.SECONDS_BETWEEN", 0.0)
     log = StringIO()
     with progress(Console(file=log, width=120)) as watch:
         advance = watch("answers", 10)

@@ -70,3 +70,13 @@ class AttentionConfig(PrintsChanges):
                 raise unknown("attention field", key, [*STAGES, "dropout"])
         stages = {name: family.from_dict(stored[name]) for name, family in STAGES.items() if name in stored}
         return cls(dropout=stored.get("dropout", 0.0), **stages)  # type: ignore[arg-type]
+
+
+def unlike_standard(name: str, stage: Stage) -> str:
+    """Return how a stage differs from that of standard attention: its class, and its fields not at their defaults."""
+    standard, default = type(getattr(AttentionConfig(), name)), type(stage)()
+    values = {f.name: getattr(stage, f.name) for f in fields(stage)}
+    words = [] if type(stage) is standard else [type(stage).__name__]
+    return " ".join(
+        [*words, *(f"{field}={value}" for field, value in values.items() if value != getattr(default, field))]
+    )

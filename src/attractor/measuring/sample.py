@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from attractor.console import Advance, StartProgress, no_progress
 from attractor.measuring.heads import head_measures
 from attractor.measuring.jacobians import Jacobians
 from attractor.measuring.plan import Plan
@@ -14,7 +15,6 @@ from attractor.measuring.score_recorder import ScoreRecorder
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import LayerMaps, layer_maps, recurrent_map
 from attractor.models.recurrent import RecurrentModel
-from attractor.progress import Advance, StartProgress, no_progress
 
 UNITS_OF_MAPS, UNITS_OF_NORM, UNITS_OF_EXPONENTS = 1, 4, 4  # of work, per layer
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from attractor.console_table import console_table
+from attractor.console import console_table
 from attractor.measuring.record import END
 from attractor.verdict.words import UNKNOWN
 

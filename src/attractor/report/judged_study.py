@@ -26,7 +26,7 @@ from typing import Literal
 
 from attractor.claims.comparisons import double, n_on_two_devices
 from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary

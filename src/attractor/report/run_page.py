@@ -12,9 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from attractor.console import in_bytes, in_time
 from attractor.errors import InputError
 from attractor.files import write_text
-from attractor.numerals import in_bytes, in_time
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
 from attractor.report.charts import is_wide
 from attractor.report.page import POLICY, fill, show, verbatim

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from attractor.numerals import in_bytes, with_prefix
+from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import (
     LEVEL,
     SHOWN,

@@ -22,10 +22,10 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows
 
 from attractor.causal import Causal
+from attractor.console import StartProgress, no_progress
 from attractor.corpus.network import OFFLINE
 from attractor.corpus.tokenizer_settings import first_id
 from attractor.errors import InputError, require, unknown
-from attractor.progress import StartProgress, no_progress
 from attractor.scoring.continuation import continuation
 from attractor.scoring.likelihood import Likelihood, Span, likelihoods
 from attractor.scoring.windows import window_of

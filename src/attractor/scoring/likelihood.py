@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.causal import Causal
+from attractor.console import Advance, no_advance
 from attractor.errors import require
-from attractor.progress import Advance, no_advance
 
 LOGITS = 1 << 27  # logits that a batch may hold, 512 MB in fp32
 MOST_ROWS = 64

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from attractor.console_table import console_table
+from attractor.console import console_table
 from attractor.scoring.paired_test import Paired
 from attractor.scoring.texts import TextScore
 

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from attractor.causal import Causal
+from attractor.console import Advance, no_advance
 from attractor.corpus.documents import Document
 from attractor.errors import InputError
-from attractor.progress import Advance, no_advance
 from attractor.scoring.likelihood import likelihoods
 from attractor.scoring.windows import spans_of, stride_of, window_of
 

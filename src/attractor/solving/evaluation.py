@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from attractor.console import StartProgress, no_progress
 from attractor.errors import InputError, require
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
-from attractor.progress import StartProgress, no_progress
 from attractor.solving.test_time_accuracy import accuracy_over_time
 from attractor.tasks import Task
 from attractor.tasks.sudoku import Puzzles, SudokuTask, read

@@ -6,8 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from attractor.console_table import console_table
-from attractor.numerals import in_time
+from attractor.console import console_table, in_time
 from attractor.runs.configuration import config_hash
 from attractor.runs.machine import environment
 from attractor.solving.evaluation import EvaluationRow, Question

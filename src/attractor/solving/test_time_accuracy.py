@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attractor.console import Advance, no_advance
 from attractor.errors import InputError
 from attractor.models.language_model import LanguageModel
-from attractor.progress import Advance, no_advance
 from attractor.solving.voting import cast_growing_votes
 from attractor.tasks.sudoku import boards_right
 from attractor.tasks.sudoku.board import as_boards

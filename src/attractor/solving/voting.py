@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from attractor.console import Advance, no_advance
 from attractor.errors import require
 from attractor.evaluating import evaluating
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
-from attractor.progress import Advance, no_advance
 from attractor.solving.orbit import orbit, recurrent, require_answerable, starts
 from attractor.tasks.sudoku import lowest_energy
 

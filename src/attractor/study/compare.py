@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from attractor.console import print_line
 from attractor.errors import require
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
@@ -13,7 +14,6 @@ from attractor.study.budget import costs_in_words
 from attractor.study.study import CONTROL, Axis, Scale, Study, longer
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line
 from attractor.train.fit import Room
 from attractor.verdict.speedup import Speedup, effective_speedup
 

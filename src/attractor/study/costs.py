@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from attractor.bench.costs import counts, timings
+from attractor.console import print_line
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.study.launch import Job
 from attractor.train.config import Runtime
-from attractor.train.console import print_line
 from attractor.train.hardware import resolve_device
 
 

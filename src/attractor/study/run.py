@@ -15,6 +15,7 @@ from importlib import import_module
 import torch
 from rich.console import Console
 
+from attractor.console import print_line
 from attractor.errors import InputError, unknown
 from attractor.runs.study_record import POOL, StudyRecord, refuse_foreign_folder
 from attractor.study.costs import carry_out_costs
@@ -27,7 +28,6 @@ from attractor.study.study import Probe, Study
 from attractor.study.watch import LiveView
 from attractor.study.within import UntilDecided
 from attractor.train.config import Runtime
-from attractor.train.console import print_line
 from attractor.train.fit import Room, refuse_side_by_side
 from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout

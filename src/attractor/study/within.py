@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attractor.console import in_time
 from attractor.errors import InputError
-from attractor.numerals import in_time
 from attractor.runs.study_record import STUDY_FILE, Design, StudyRecord, read_study
 from attractor.study.launch import Job, share_machine
 from attractor.study.plan import Conduct, Planned, plan_study

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from attractor.corpus.tokenizer import Tokenizer, restore
+from attractor.corpus.tokenizer import Tokenizer, load_tokenizer, restore
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
-from attractor.tasks.glue import GlueTask
+from attractor.tasks.glue import Glue, GlueTask
 from attractor.tasks.text import Text, TextTask, tokenizer_of
 from attractor.train.config import TrainConfig
 
@@ -53,3 +53,12 @@ def tokenizer_of_run(folder: RunFolder) -> Tokenizer:
             "model's tokenizer.json beside its weights and import it anew"
         )
     return tokenizer_of(task.corpus)
+
+
+def tokenizer_to_export(folder: RunFolder, config: TrainConfig) -> Tokenizer | None:
+    """Return the tokenizer of a run; None where its tokens are no text, as those of a puzzle."""
+    if (saved := saved_tokenizer(folder)) is not None:
+        return saved
+    if isinstance(config.task, Text):  # for an imported model without a tokenizer, bytes would be a guess
+        return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
+    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
