@@ -46,6 +46,7 @@ class ClaimsArguments:
 def report(args: ReportArguments, console: Console) -> None:
     from attractor.files import write_text
     from attractor.papers.ledger import read_record
+    from attractor.report.judged_study import JudgedStudy
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
     from attractor.runs.study_record import StudyRecord
@@ -66,7 +67,7 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(record, args.out or source, args.formats, tables().presets)
+        page = write_report(JudgedStudy(record), args.out or source, args.formats, tables().presets)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise
