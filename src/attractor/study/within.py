@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from attractor.errors import InputError
 from attractor.numerals import in_time
@@ -35,10 +36,10 @@ def stored_plan(folder: Path, asked: Design, within: bool) -> Design | None:
         return None
     if stored is None or not (stored.looks or within):
         return stored
-    kinds = {"within": (bool(stored.looks), within)}
-    kinds |= {name: (getattr(stored, name), getattr(asked, name)) for name in ("rows", "margin", "question")}
-    kinds |= {"seeds": (stored.seeds, asked.seeds[: len(stored.seeds)])}
-    for name, (there, here) in kinds.items():
+    values: dict[str, tuple[Any, Any]] = {"within": (bool(stored.looks), within)}
+    values |= {name: (getattr(stored, name), getattr(asked, name)) for name in ("rows", "margin", "question")}
+    values |= {"seeds": (stored.seeds, asked.seeds[: len(stored.seeds)])}
+    for name, (there, here) in values.items():
         if there != here:
             raise InputError(
                 f"{name} must be as in the plan of '{folder}', which has {there}, got {here}; repeat the command of "
