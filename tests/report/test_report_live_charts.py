@@ -222,7 +222,7 @@ def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Pat
     file."""
     stored = StudyRecord.from_dict(json.loads(json.dumps(everything().to_dict())))
     assert charts(JudgedStudy(stored)) == charts(JudgedStudy(everything()))
-    written = write_report(stored, tmp_path, formats=("svg",))
+    written = write_report(JudgedStudy(stored), tmp_path, formats=("svg",))
     page = written.read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     kept = {stored_chart["name"]: stored_chart for stored_chart in json.loads(data)["charts"]}

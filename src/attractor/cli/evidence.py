@@ -49,6 +49,7 @@ def report(args: ReportArguments, console: Console) -> None:
 
     attractor report runs/one
     """
+    from attractor.report.judged_study import JudgedStudy
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
     from attractor.runs.published import without_private_folders
@@ -70,9 +71,8 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(
-            record, args.out or source, args.formats, definitions("attention.presets").presets_as_data()
-        )
+        presets = definitions("attention.presets").presets_as_data()
+        page = write_report(JudgedStudy(record), args.out or source, args.formats, presets)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise

@@ -26,6 +26,7 @@ from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.sequential import Decision, Sequential, p_over_looks
 from attractor.verdict.t_tests import paired_t_test
 
+ALPHA = 0.05  # the error rate that rows share, by default
 CONTROL_PAIRS = 2
 MORE_CONTROL_PAIRS = 4  # where two do not show that the control is worse
 OUTCOMES: dict[str, Outcome] = {"better": "better", "worse": "worse", "no relevant difference": "no difference"}
@@ -51,7 +52,7 @@ class SequentialRows:
         rows: Sequence[str],
         seeds: Sequence[int],
         margin: float = 0.0,
-        alpha: float = 0.05,
+        alpha: float = ALPHA,
         better: Literal["lower", "higher"] = "lower",
         looks: tuple[int, ...] = (),
         control: str | None = None,
