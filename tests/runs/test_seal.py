@@ -135,7 +135,7 @@ def test_no_seal_makes_a_file_valid_that_changed_since_the_run_wrote_it(tmp_path
     change_a_digit(run.path / name)  # before any seal
     run.seal()
     assert run.altered() == [name]
-    with pytest.raises(InputError, match="metrics.jsonl changed") if name == "metrics.jsonl" else nullcontext():
+    with pytest.raises(InputError, match=r"metrics\.jsonl changed") if name == "metrics.jsonl" else nullcontext():
         run.keep_until(1)
     assert run.altered() == [name]
     run.write_summary({"steps": 1})
