@@ -15,8 +15,8 @@ ANYTHING = None
 MAY_IMPORT: dict[str, set[str] | None] = {
     "errors": set(),
     "fields": set(),
-    "loading": set(),
     "console": set(),
+    "loading": set(),
     "files": set(),
     "seals": {"files"},
     "taps": set(),

@@ -48,7 +48,7 @@ def test_a_failure_passes_through_and_ends_the_lines() -> None:
 def test_without_a_terminal_a_preparation_names_its_source_at_once_and_its_progress_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("attractor.corpus.progress.SECONDS_BETWEEN", 0.001)
+    monkeypatch.setattr("attractor.console.SECONDS_BETWEEN", 0.001)
     monkeypatch.setattr(shared_console, "SECONDS_BETWEEN", 0.001)
     said = StringIO()
     seen = threading.Event()

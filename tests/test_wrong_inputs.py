@@ -139,7 +139,7 @@ compare standard --seed=3
 compare standard --workers=0
 compare standard --margin=0
 compare standard --margin=nan
-compare standard --within=soon
+compare standard --within=soon => within must be a time with its unit, got 'soon'
 compare standard --within=-5m
 compare standard --within=0s => within must be a time above zero
 compare standard --within=10m --seeds 3 => seeds must be at least two

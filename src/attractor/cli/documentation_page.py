@@ -41,8 +41,8 @@ def section(command: str) -> str:
     """Return the help of a command. The settings of recipes are shown once, at `train`."""
     text = help_of_command(command, (), WIDTH)
     if command in ("compare", "plan"):
-        own, _, settings = text.partition("\nmodel\n")
-        text = f"{own}\nsettings as of attractor train\n\n{settings[settings.index('example') :]}"
+        options, _, settings = text.partition("\nmodel\n")
+        text = f"{options}\nsettings as of attractor train\n\n{settings[settings.index('example') :]}"
     return f"## attractor {command}\n\n```\n{text}\n```\n"
 
 

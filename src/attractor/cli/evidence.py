@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -17,9 +16,6 @@ from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_text
 from attractor.seals import write_sealed
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

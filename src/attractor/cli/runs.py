@@ -70,7 +70,7 @@ class CompareArguments(Common):
     seeds: tuple[int, ...] | None = None
     """seeds of every mechanism; with --within, at most these; by default 0 1 2 3, or 0 to 7"""
     within: str | None = None
-    """time, as 30m: plan looks, and stop each mechanism once decided; by default none"""
+    """time, as 30m: plan looks, and stop each mechanism once decided"""
     workers: int | None = None
     """runs at the same time; by default one per core, one on a GPU"""
     margin: float | None = None

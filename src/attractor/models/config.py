@@ -91,7 +91,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     rope_theta: float = 10000.0
     """base of the rotary frequencies"""
     rope_scaling: str | None = later(None)
-    """linear:FACTOR, or another scaling of the frequencies"""
+    """linear:FACTOR, or another scaling of the frequencies (attention/position.py has them all)"""
     rope_fraction: float = later(1.0)
     """leading part of each head that RoPE rotates (GPT-NeoX)"""
     local_rope_theta: float | None = later(None)
@@ -145,7 +145,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     dropout: float = 0.0
     """dropout rate of attention weights and both branches"""
     causal: bool = True
-    """each position sees only earlier ones and itself; others cannot generate; by default from the task"""
+    """each position sees only earlier ones and itself; False: all, and it cannot generate; by default from the task"""
     n_classes: int | None = None
     """classes of a sequence's label; 1: the label is a number; by default from the task"""
     pool: str = "last"
