@@ -44,7 +44,7 @@ LAPTOP = TransformerConfig(
 
 @dataclass(frozen=True)
 class TrainConfig(PrintsChanges):
-    """All that determines a run. None switches an option off unless its docstring says otherwise, which is the help of the option."""
+    """All that determines a run. None switches an option off unless its help, the docstring below it, says more."""
 
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
