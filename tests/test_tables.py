@@ -1,6 +1,7 @@
 """One table reads alike from every format, and what is no table is refused in one line."""
 
 import csv
+import gzip
 import json
 import math
 import os
@@ -40,8 +41,10 @@ def test_formats_agree(tmp_path_factory: pytest.TempPathFactory, columns: dict) 
     (folder / "records.json").write_text(json.dumps(records, indent=1))
     (folder / "columns.json").write_text(json.dumps(columns))
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "a.parquet")
+    for path in [path for path in folder.iterdir() if path.suffix != ".parquet"]:
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     read = [read_table(path) for path in folder.iterdir()]
-    assert len(read) == 7
+    assert len(read) == 13
     expected = [math.nan if value is None else value for value in columns["value"]]
     for table in read:
         assert list(table.columns) == list(columns)
@@ -86,6 +89,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object] | bytes, str]] = {
     "deep JSON": (b"[" * 100_000, "line 1"),
     "many cells": (json.dumps([{str(n): 0} for n in range(math.isqrt(MOST_CELLS) + 1)]).encode(), "at most"),
     "Parquet only by its first bytes": (b"PAR1 and no more", "must be a Parquet file"),
+    "cut gzip": (gzip.compress(b"a,b\n1,2\n")[:-5], "must be a whole gzip file"),
+    "damaged gzip": (b"\x1f\x8b and no more", "must be a whole gzip file"),
+    "too large when unpacked": (gzip.compress(bytes(LARGEST + 1), 1), "at most 128 MiB when it is unpacked"),
     "too large": (sparse, "at most 128 MiB"),
     "pipe": (os.mkfifo, "regular file"),
     "folder": (os.mkdir, "cannot be read: Is a directory"),

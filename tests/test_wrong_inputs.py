@@ -217,7 +217,7 @@ report hf
 report prepared
 report several
 claims NOPE => unknown claim 'NOPE'
-claims c1
+claims c1 => written in capitals
 claims ./nope
 claims ./text.txt
 claims empty => holds none

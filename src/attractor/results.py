@@ -66,8 +66,9 @@ def compare(runs: "Iterable[str | Path | RunResult]", *, out: str | Path | None 
         design, by_place = study_of_runs(paths, command)
         return StudyResult(StudyRecord.of_runs(design, by_place), by_place)
     record, folder = compare_runs(paths, Path(out), command)
-    write_report(record, folder, presets=presets_as_data())
-    return StudyResult(record, study_runs(folder)[1])
+    result = StudyResult(record, study_runs(folder)[1])
+    write_report(result.judged, folder, presets=presets_as_data())
+    return result
 
 
 class RunResult:

@@ -6,11 +6,14 @@ content decides how it is read, not its name. Nothing in a cell is ever executed
 """
 
 import csv
+import gzip
 import io
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +21,15 @@ from attractor.errors import InputError, not_installed, require
 from attractor.files import read_regular
 
 Cell = str | float | None
-LARGEST = 128 << 20  # bytes of a file
+LARGEST = 128 << 20  # bytes of a file, also when it is unpacked
 MOST_CELLS = 20_000_000  # about a gigabyte of memory
 MOST_BYTES = 512 << 20  # of texts and numbers that a Parquet file stands for
 LONGEST_CELL = 64 << 20  # characters
 BATCH_ROWS, BATCH_BYTES = 256, 64 << 20  # of a Parquet file, at most, in memory at once
 MISSING = frozenset({"", "na", "n/a", "null", "none"})
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-PARQUET = b"PAR1"
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+NARROWER = "keep the columns or lines that are needed: row, seed, step and value"
 LONGEST_SHOWN = 40  # characters of a cell in a message
 
 
@@ -49,7 +53,7 @@ def rows_of_cells(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, l
         if cells is None:
             return
         if isinstance(cells, list) and cells:
-            if n_columns and any("\0" in cell for cell in cells):
+            if n_columns and "\0" in "".join(cells):
                 cells = FlawError("no text but binary data, with a NUL character")
             elif n_columns and len(cells) != n_columns:
                 cells = FlawError(f"{len(cells)} fields where the header has {n_columns}")
@@ -147,7 +151,10 @@ class Table:
 
     def texts(self, name: str) -> list[str | None]:
         """Return a column as it is written, with None for empty cells, which are nan in memory."""
-        return [None if cell in (None, "") or cell != cell else str(cell) for cell in self.columns[name]]
+        cells = self.columns[name]
+        if set(map(type, cells)) == {str}:
+            return [cell or None for cell in cells]  # type: ignore[misc]
+        return [None if cell in (None, "") or cell != cell else str(cell) for cell in cells]
 
     def numbers(self, name: str, strict: bool = True) -> list[float | None]:
         """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""
@@ -202,11 +209,24 @@ def read_table(path: Path | str) -> Table:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the content of a regular file. A pipe or a device, which might never end, is refused."""
+    """Return the content of a regular file, unpacked. A pipe or a device, which might never end, is refused."""
     try:
-        return read_regular(path, LARGEST, "keep the columns or lines that are needed: row, seed, step and value")
+        content = read_regular(path, LARGEST, NARROWER)
+        if content.startswith(GZIP):
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(LARGEST + 1)
+            at_most = f"at most {LARGEST >> 20} MiB when it is unpacked"
+            require(len(content) <= LARGEST, "input", at_most, str(path), NARROWER)
+        return content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"'{path}' must be a whole gzip file: {error}; copy it anew") from error
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that says what a file holds: `.csv` of runs.CSV.gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def decoded(path: Path, content: bytes) -> str:
@@ -245,18 +265,18 @@ def _separated(path: Path, text: str) -> dict[str, list[Cell]]:
     rows = rows_of_cells(io.StringIO(text, newline=""), delimiter_of(text))
     names: list[str] = []
     columns: list[list[Cell]] = []
-    for line, cells in rows:
-        if isinstance(cells, FlawError):
-            raise InputError(f"line {line} of '{path}' must be a row of a table: {cells}; mend it")
+    while some := list(islice(rows, 10_000)):
+        below = [cells for _, cells in some if not isinstance(cells, FlawError)]
+        if len(below) < len(some):
+            line, flaw = next(row for row in some if isinstance(row[1], FlawError))
+            raise InputError(f"line {line} of '{path}' must be a row of a table: {flaw}; mend it")
         if not names:
-            names = [name.strip() or f"column {n}" for n, name in enumerate(cells, start=1)]
+            names = [name.strip() or f"column {n}" for n, name in enumerate(below.pop(0), start=1)]
             check_columns(path, names, names)
             columns = [[] for _ in names]
-            continue
-        if len(columns[0]) % 10_000 == 0:
-            _check_size(path, (len(columns[0]) + 1) * len(names))
-        for column, cell in zip(columns, cells, strict=True):
-            column.append(cell)
+        _check_size(path, (len(columns[0]) + len(below)) * len(names))
+        for column, cells in zip(columns, zip(*below, strict=True), strict=bool(below)):
+            column.extend(cells)
     return dict(zip(names, columns, strict=True))
 
 

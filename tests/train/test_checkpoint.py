@@ -419,8 +419,8 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 ) -> None:
     """Criterion: an interrupt of a removal, of a flush or of the second renaming leaves an intact checkpoint."""
     folder, calls = stopped / "checkpoints", []
-    target, temporary = folder / "step-00000011", checkpoint.begin_writing(RunFolder.open(stopped), 11)
-    shutil.copytree(target, temporary, dirs_exist_ok=True)
+    target, temporary = folder / "step-00000011", folder / ".writing-step-00000011"
+    shutil.copytree(target, temporary)
     usual, allowed = getattr(*place), 1 if place[1] == "rename" else 0
 
     def interrupted(*arguments: object, **keywords: object) -> object:
@@ -439,5 +439,5 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 def test_a_checkpoint_that_a_killed_process_set_aside_comes_back(stopped: Path) -> None:
     folder = stopped / "checkpoints"
     (folder / "step-00000011").rename(folder / ".replaced-step-00000011")
-    checkpoint.begin_writing(RunFolder.open(stopped), 12)
+    checkpoint.save_checkpoint(RunFolder.open(stopped), {}, {}, checkpoint.TrainState(step=1))
     assert steps(folder)[-1] == 11

@@ -1,10 +1,9 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -46,6 +45,7 @@ def report(args: ReportArguments, console: Console) -> None:
 
     attractor report runs/one
     """
+    from attractor.report.judged_study import JudgedStudy
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
     from attractor.runs.published import without_private_folders
@@ -67,9 +67,8 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(
-            record, args.out or source, args.formats, definitions("attention.presets").presets_as_data()
-        )
+        presets = definitions("attention.presets").presets_as_data()
+        page = write_report(JudgedStudy(record), args.out or source, args.formats, presets)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise
@@ -104,14 +103,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
 
     attractor claims C1 C3
     """
-    from attractor.claims.ledger import (
-        RULES,
-        find_records,
-        ledger,
-        read_papers,
-        read_rule_dates,
-        renewed_rule_dates,
-    )
+    from attractor.claims.ledger import RULES, find_records, ledger, read_papers, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
     folder, ids = chosen_papers(args.names)
@@ -127,7 +119,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     records = find_records(papers, args.root)
     prepare_place(args.write)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    dates: dict[str, Any] = {}
+    dates: dict[str, Mapping[str, str]] = {}
     for place, paper in papers.items():
         of_paper = read_rule_dates(place)
         if args.write is not None:

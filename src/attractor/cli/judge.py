@@ -52,14 +52,12 @@ def judge(args: JudgeArguments, console: Console) -> None:
     attractor judge runs.csv --margin 0.003
     attractor judge logs --value 'val_loss:([0-9.]+)' --out judged
     """
-    from attractor.report.verdict_page import write_page
     from attractor.report.verdict_table import on_console
     from attractor.runs.observed import judge as judged
 
     require(bool(args.tables), "tables", "at least one file or folder", "none", "as attractor judge runs.csv")
-    require(args.better in (None, "lower", "higher"), "better", "lower or higher", args.better, "as --better lower")
     require(args.require in (None, "better"), "require", "better, or left out", args.require, "as --require better")
-    lower = None if args.better is None else args.better == "lower"
+    lower = lower_is_better(args.better)
     named = ("row", "seed", "value", "step", "baseline", "margin", "tried", "looks", "against", "at")
     verdicts = judged(args.tables, lower_is_better=lower, **{name: getattr(args, name) for name in named})
     if args.json:
@@ -67,6 +65,8 @@ def judge(args: JudgeArguments, console: Console) -> None:
     else:
         console.print(on_console(verdicts))
     if args.out is not None:
+        from attractor.report.verdict_page import write_page
+
         page = write_page(verdicts, args.out)
         write_text(args.out / "verdict.tex", verdicts.to_latex())
         if not args.json:
@@ -74,3 +74,8 @@ def judge(args: JudgeArguments, console: Console) -> None:
     short = [verdict.row for verdict in verdicts.verdicts if verdict.outcome != "better"]
     if args.require == "better" and short:
         raise RunStopped(f"not shown to be better: {', '.join(short[:5])}{', ...' * (len(short) > 5)}")
+
+
+def lower_is_better(better: str | None) -> bool | None:
+    require(better in (None, "lower", "higher"), "better", "lower or higher", better, "as --better lower")
+    return None if better is None else better == "lower"

@@ -9,14 +9,17 @@ from rich.console import Console
 from tyro.conf import UseAppendAction
 
 from attractor.cli.console import command_line, say
+from attractor.cli.judge import lower_is_better
 from attractor.console import in_time, seconds_of
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
 from attractor.files import plain
 from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun
+from attractor.verdict.judge import better_side
 from attractor.verdict.race import EndedRun, Race, RacePlan, carry_out, now, verdicts_of
 from attractor.verdict.race_folder import PLAN, append_outcome, open_race
+from attractor.verdict.reading import value_name
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class RaceArguments:
     """numbers of pairs at which to test, the last max_seeds; by default all from 2 up"""
     alpha: float = 0.05
     """accepted chance of a wrong verdict, over all looks and all ideas in out"""
-    higher_is_better: bool = False
-    """a higher value is better, as of an accuracy"""
+    better: str | None = None
+    """lower or higher; by default guessed"""
     budget: str | None = None
     """begin no run that would end later than this, as 90s, 10m or 3h; by default none"""
     timeout: str | None = None
@@ -66,14 +69,16 @@ def race(args: RaceArguments, console: Console) -> None:
     require_count("jobs", args.jobs)
     commands = rows_of(args.row)
     settings = (args.baseline, args.value, args.margin, args.max_seeds, args.looks, args.alpha)
-    plan = RacePlan(*settings, not args.higher_is_better, args.shell, timeout, now())
+    guessed, guess = better_side(value_name(args.value))
+    lower = lower_is_better(args.better)
+    plan = RacePlan(*settings, guessed if lower is None else lower, args.shell, timeout, now())
     plan.with_ideas(commands)  # refuses wrong rows before a folder is made
     args.out.mkdir(parents=True, exist_ok=True)
     with hold(args.out), StopRequest() as stop:
         running = open_race(args.out, plan, commands, args.retry_failed)
         looks = " ".join(map(str, running.plan.looks))
-        better = "lower" if plan.lower_is_better else "higher"
-        say(progress, f"plan in {args.out / PLAN}: {better} is better; looks at {looks} pairs, seeds from 1 up")
+        side = guess if lower is None else f"{args.better} is better."
+        say(progress, f"{side} Plan in {args.out / PLAN}: looks at {looks} pairs, seeds from 1 up")
         shown_standings = {row: running.standing(row) for row in running.tests}
 
         def begin(row: str, seed: int) -> CommandRun:

@@ -68,9 +68,9 @@ class CompareArguments(Common):
     presets: Positional[tuple[str, ...]] = ()
     """mechanisms to set side by side; by default standard coupled-euler differential gated"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every mechanism; with --within, at most these; by default 0 1 2 3, or 0 to 7"""
+    """seeds of every mechanism; by default 0 1 2 3, or 0 to 7 at most with --within"""
     within: str | None = None
-    """time, as 30m: plan looks, and stop each mechanism once decided"""
+    """time, as 30m: each mechanism stops once it is decided"""
     workers: int | None = None
     """runs at the same time; by default one per core, one on a GPU"""
     margin: float | None = None

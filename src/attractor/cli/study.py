@@ -50,7 +50,7 @@ class StudyRunArguments(StudyPlanArguments, Carrying):
     """runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, and under
     torchrun one process per GPU"""
     from_record: Path | None = None
-    """stored record (papers/PAPER/results/study-NAME-SCALE.json) whose runs are not run again"""
+    """stored record (PAPER/results/study-NAME-SCALE.json) whose runs are not run again"""
     rows: tuple[str, ...] | None = None
     """rows whose runs are carried out, each in quotes; by default all"""
     columns: tuple[str, ...] | None = None

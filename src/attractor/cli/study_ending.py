@@ -18,8 +18,8 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
 
-    page = write_report(record, folder, presets=presets_as_data())
     judged = JudgedStudy(record)
+    page = write_report(judged, folder, presets=presets_as_data())
     for table in console_tables(judged):
         console.print(console_table(table))
         for text in table.caption:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -22,10 +23,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from attractor.corpus import verified_files
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError, require
-from attractor.files import temporary_path
+from attractor.files import cache_folder, remove_leftovers, temporary_path, write_json
 from attractor.seals import CHANGED, RunningHash, changed
 
 FORMAT = "attractor-corpus"
@@ -136,9 +136,13 @@ class PreparedCorpus:
         tokenizer = restore(definition, expected["name"])
         corpus = cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))
         files = [folder / MANIFEST, *(folder / entry["file"] for entry in _files(manifest))]
-        if not verified_files.is_known(files):
+        note = _verification_note(files)
+        if not note.is_file():
             corpus.verify()
-            verified_files.remember(files)
+            with suppress(OSError):  # without a place for the note, the next use verifies again
+                note.parent.mkdir(parents=True, exist_ok=True)
+                remove_leftovers(note.parent)
+                write_json(note, {"folder": str(folder.resolve())})
         return corpus
 
     @property
@@ -174,6 +178,15 @@ class PreparedCorpus:
                 if largest >= self.vocab_size:
                     rule = f"token id must be below the vocabulary of {self.vocab_size}"
                     raise _damaged(rule, f"'{self.folder}' has {largest}")
+
+
+def _verification_note(files: Sequence[Path]) -> Path:
+    """Return the file whose presence says that a corpus was verified and that sizes and times are still the same.
+
+    It is in the user's cache and never beside the files, so a corpus that was copied or comes from somebody else is
+    verified again."""
+    known = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for file in files]
+    return cache_folder() / "verified" / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"
 
 
 def id_type(vocab_size: int) -> np.dtype:

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attractor.attention.foreign_projections import PROJECTIONS
 from attractor.control.score_inputs import ScoreCallback, ScoreInputs
 
 Arguments = dict[str, Any]
@@ -33,7 +34,7 @@ class FusedObserver:
         self._arguments: Arguments = {}
         self._hooks = [
             attention.register_forward_pre_hook(self._note_arguments, with_kwargs=True),
-            attention.get_submodule("query_key_value").register_forward_hook(self._observe),
+            attention.get_submodule(PROJECTIONS["gpt-neox"].query).register_forward_hook(self._observe),
         ]
 
     def remove(self) -> None:

@@ -165,7 +165,9 @@ class RunFolder:
         line = json.dumps(plain(dict(record)), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         try:
             self._refuse_lost_lines()
-            _write_at_end(self._metrics, line)
+            with self._metrics.open("ab", buffering=0) as file:
+                if file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise WritingError(
                 f"could not write to '{self._metrics}': {error.strerror}; make room or make it writable, then resume"
@@ -174,7 +176,7 @@ class RunFolder:
 
     def write(self, name: str, content: bytes | Mapping[str, Any]) -> None:
         """Write a small file of the run, and remember its checksum for the seal."""
-        content = content if isinstance(content, bytes) else in_json(dict(content)).encode()
+        content = content if isinstance(content, bytes) else in_json(dict(content)).encode(errors="backslashreplace")
         write_bytes(self.path / name, content)
         self._written[name] = RunningHash(content).checksum
 
@@ -311,7 +313,7 @@ class RunFolder:
         if not seal_holds(seal):
             return [SEAL]
         checksums = {name: seal[name] for name in (names or seal) if name in seal and name not in (LENGTH, CHECKSUM)}
-        return changed(self.path, checksums, {METRICS: seal[LENGTH]} if LENGTH in seal else {})
+        return changed(self.path, checksums, {METRICS: seal[LENGTH]} if isinstance(seal.get(LENGTH), int) else {})
 
     def summary(self) -> dict[str, Any] | None:
         if not self.finished:
@@ -328,15 +330,6 @@ class RunFolder:
         if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
         return record
-
-
-def _write_at_end(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        if os.write(descriptor, line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:

@@ -162,9 +162,8 @@ class Pool(ABC):
         """
         ended = [job for job in jobs if job.finished]
         finished = set(ended)
-        waiting: list[Sequence[Job]] = (
-            [[job] for job in jobs if job not in finished] if batches is None else list(batches)
-        )
+        one_by_one = [[job] for job in jobs if job not in finished]
+        waiting: list[Sequence[Job]] = [*(one_by_one if batches is None else batches)]
         with self, StopRequest() as stop:
             while stop.signal_number is None:
                 wanted = choose([job for batch in waiting for job in batch])

@@ -6,9 +6,9 @@ split, a machine fine-tunes what it has pretrained.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from attractor.seals import checksum_of, read_sealed, write_sealed
 from attractor.study.budget import balanced
 from attractor.study.launch import Job
 from attractor.study.study import Study, require_seeds
-from attractor.train.calibrate import CalibrationError, calibrate
+from attractor.train.calibrate import CalibrationError, RunCosts, calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.hardware import resolve_device
 
@@ -124,7 +124,7 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
                 continue  # where other columns are carried out, the data of this one need not be here
             if before is not None:
                 configs = {row: started_from(before.run_of(row, seed), config) for row, config in configs.items()}
-            speed = speeds(folder, configs, conduct.part, runtime)
+            speed = partial(seconds_of_step, configs, folder, conduct.part, runtime)
             planned = balanced(configs, design.baseline, design.budget, speed, study.resize, study.sized_by)
             if study.kind == "training":
                 design.refuse_unequal_tokens(
@@ -132,7 +132,8 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
                 )
             for row, config in planned.items():
                 label = " · ".join(filter(None, (row, column)))
-                if before is not None and not has_weights(before.run_of(row, seed)):
+                start = None if before is None else before.run_of(row, seed)
+                if start is not None and not (start.finished and start.has_checkpoint):
                     waiting.append((Job(config, folder, label).name, config))
                     continue
                 key = key_of(config, study.kind)
@@ -163,11 +164,6 @@ def identity_of(config: TrainConfig, kind: str) -> dict[str, Any]:
     return config.identity(_task_of(config)) if kind == "training" else config.to_dict() | {"kind": kind}
 
 
-def has_weights(pretrained: Job) -> bool:
-    """Return whether a run can start from this one."""
-    return pretrained.finished and pretrained.has_checkpoint
-
-
 def started_from(pretrained: Job, config: TrainConfig) -> TrainConfig:
     """Let a run start from a pretrained one, with that run's model."""
     demands = config.task.build(config.seq_len, config.seed).demands
@@ -180,42 +176,39 @@ def _task_of(config: TrainConfig) -> Any:
     return config.build_task()
 
 
-def speeds(folder: Path, configs: Mapping[str, TrainConfig], part: str, runtime: Runtime) -> Callable[[str], float]:
-    """Return a function that gives a row's seconds per step, measured once and then read from a file.
+def seconds_of_step(configs: Mapping[str, TrainConfig], folder: Path, part: str, runtime: Runtime, row: str) -> float:
+    """Return a row's seconds per step, measured once and then read from a file.
 
     Speeds of two devices cannot be compared, and shares of a study must plan the same runs. So a file has the speeds of
     one device, and a share of a study takes them from the file alone.
     """
-    device = str(resolve_device(runtime.device))
-
-    def seconds(row: str) -> float:
-        path = folder / SPEEDS
-        known = read_sealed(path) or {"device": device}
-        if known.get("device") != device:
+    path, device = folder / SPEEDS, str(resolve_device(runtime.device))
+    known = read_sealed(path) or {"device": device}
+    if known.get("device") != device:
+        raise InputError(
+            f"device must be that of the speeds in '{path}', {known.get('device', 'which they do not name')}, and is "
+            f"{device}; move that file away to measure anew"
+        )
+    name = config_hash(configs[row].replace(seed=0).to_dict())
+    if name not in known:
+        if part != "1/1":
             raise InputError(
-                f"device must be that of the speeds in '{path}', {known.get('device', 'which they do not name')}, and "
-                f"is {device}; move that file away to measure anew"
+                f"part must be 1/1 until the speeds of all rows are measured, and is {part}: each machine would plan "
+                "other runs; run 'attractor study plan' once, and copy its speeds.json into the study's folder on "
+                f"every machine, here '{folder}'"
             )
-        name = config_hash(configs[row].replace(seed=0).to_dict())
-        if name not in known:
-            if part != "1/1":
-                raise InputError(
-                    f"part must be 1/1 until the speeds of all rows are measured, and is {part}: each machine would "
-                    "plan other runs; run 'attractor study plan' once, and copy its speeds.json into the study's "
-                    f"folder on every machine, here '{folder}'"
-                )
-            try:
-                known[name] = calibrate(configs[row], runtime).step_seconds
-            except CalibrationError as failed:
-                raise InputError(
-                    f"row '{row}' must be timed for budget 'wall', and its first steps failed: {failed}; mend the row, "
-                    "or choose another budget"
-                ) from failed
-            folder.mkdir(parents=True, exist_ok=True)
-            write_sealed(path, known)
-        return float(known[name])
+        known[name] = timed(row, configs[row], runtime).step_seconds
+        folder.mkdir(parents=True, exist_ok=True)
+        write_sealed(path, known)
+    return float(known[name])
 
-    return seconds
+
+def timed(row: str, config: TrainConfig, runtime: Runtime) -> RunCosts:
+    """Return what a run of the row takes here, by its first steps."""
+    try:
+        return calibrate(config, runtime)
+    except CalibrationError as failed:
+        raise InputError(f"row '{row}' must be timed, and its first steps failed: {failed}; mend the row") from failed
 
 
 def write_plan(planned: Planned) -> list[str]:
@@ -228,9 +221,8 @@ def write_plan(planned: Planned) -> list[str]:
     except InputError as error:
         before = {}
         lines.append(f"{error}; the damaged file is kept as '{set_aside(path)}'")
-    gone = {key for runs in before.values() for key in runs.values()} - {
-        key for runs in planned.keys.values() for key in runs.values()
-    }
+    earlier, current = ({key for runs in keys.values() for key in runs.values()} for keys in (before, planned.keys))
+    gone = earlier - current
     if gone:
         kept = planned.folder / EARLIER / f"{checksum_of(path)[:12]}.json"
         kept.parent.mkdir(exist_ok=True)

@@ -17,11 +17,11 @@ from attractor.console import in_time
 from attractor.errors import InputError
 from attractor.runs.study_record import STUDY_FILE, Design, StudyRecord, read_study
 from attractor.study.launch import Job, share_machine
-from attractor.study.plan import Conduct, Planned, plan_study
+from attractor.study.plan import Conduct, Planned, plan_study, timed
 from attractor.study.study import Study
-from attractor.train.calibrate import SECONDS, CalibrationError, calibrate
+from attractor.train.calibrate import SECONDS
 from attractor.train.config import Runtime, TrainConfig
-from attractor.verdict.sequential_rows import CONTROL_PAIRS
+from attractor.verdict.sequential_rows import ALPHA, CONTROL_PAIRS
 
 FEWEST_SEEDS = 2  # one pair has no interval
 ALLOWANCE = 1.3  # runs side by side are slower than a timed run alone
@@ -36,10 +36,10 @@ def stored_plan(folder: Path, asked: Design, within: bool) -> Design | None:
         return None
     if stored is None or not (stored.looks or within):
         return stored
-    kinds: dict[str, tuple[Any, Any]] = {"within": (bool(stored.looks), within)}
-    kinds |= {name: (getattr(stored, name), getattr(asked, name)) for name in ("rows", "margin", "question")}
-    kinds |= {"seeds": (stored.seeds, asked.seeds[: len(stored.seeds)])}
-    for name, (there, here) in kinds.items():
+    values: dict[str, tuple[Any, Any]] = {"within": (bool(stored.looks), within)}
+    values |= {name: (getattr(stored, name), getattr(asked, name)) for name in ("rows", "margin", "question")}
+    values |= {"seeds": (stored.seeds, asked.seeds[: len(stored.seeds)])}
+    for name, (there, here) in values.items():
         if there != here:
             raise InputError(
                 f"{name} must be as in the plan of '{folder}', which has {there}, got {here}; repeat the command of "
@@ -57,7 +57,8 @@ def with_planned_looks(study: Study, conduct: Conduct, runtime: Runtime, say: Ca
     if stored is None:
         say("timing the first steps of each row, to plan how many seeds fit into the time")
         n_workers, of_one = share_machine(len(planned.jobs), conduct.workers, runtime)
-        of_a_run = seconds_of_runs({job.label: job.config for job in planned.jobs if not job.finished}, of_one)
+        runs = [(row, planned.run_of(row, seed)) for row in design.rows for seed in design.seeds]
+        of_a_run = seconds_of_runs({row: run.config for row, run in runs if not run.finished}, of_one)
         left = conduct.until - time.monotonic()
         seeds = seeds_that_fit(planned, of_a_run, n_workers, left)
         seconds = seconds_of_plan(planned, len(seeds), of_a_run, n_workers)
@@ -78,14 +79,9 @@ def seconds_of_runs(configs: Mapping[str, TrainConfig], runtime: Runtime) -> dic
     seconds = {}
     for row, config in configs.items():
         began = time.monotonic()
-        try:
-            costs = calibrate(config, runtime)
-        except CalibrationError as failed:
-            raise InputError(
-                f"row '{row}' must be timed, and its first steps failed: {failed}; mend the row"
-            ) from failed
+        of_steps = timed(row, config, runtime).total_seconds
         starting = time.monotonic() - began - SECONDS  # Python, PyTorch and the corpus
-        seconds[row] = costs.total_seconds + max(0.0, starting)
+        seconds[row] = of_steps + max(0.0, starting)
     return seconds
 
 
@@ -150,7 +146,7 @@ class UntilDecided:
         for row in rows.decisions if sensitive else ():
             if row not in self.told:
                 self.told.add(row)
-                verdict = rows.verdict(row, 0.05)
+                verdict = rows.verdict(row, ALPHA)
                 self.say(f"{row}: {verdict.outcome}. {verdict.reason}")
 
     def choose(self, jobs: Sequence[Job]) -> list[Job]:

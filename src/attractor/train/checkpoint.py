@@ -109,42 +109,27 @@ class DamagedCheckpointError(Exception):
 
 def save_checkpoint(run: RunFolder, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`. Under its final name it is never incomplete."""
-    temporary = begin_writing(run, state.step)
-    with writing_errors(run.checkpoints, state.step, temporary):
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
-        write_tensors(temporary / "optimizer.pt", tensors)
-        return finish_writing(run.checkpoints, temporary, state)
-
-
-def begin_writing(run: RunFolder, step: int) -> Path:
-    """Create and return the hidden folder in which the checkpoint of a step is written."""
     folder = run.checkpoints
-    temporary = folder / f"{WRITING}{checkpoint_of(folder, step).name}"
-    with writing_errors(folder, step, temporary):
+    target = checkpoint_of(folder, state.step)
+    temporary = folder / f"{WRITING}{target.name}"
+    with writing_errors(folder, state.step, temporary):
         restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
         if not run.finished:
             run.seal()  # no power cut leaves a checkpoint without its metrics
-    return temporary
-
-
-def finish_writing(folder: Path, temporary: Path, state: TrainState) -> Path:
-    """Complete a checkpoint with its state and checksums, flush it to disk, and give it its final name."""
-    target = checkpoint_of(folder, state.step)
-    follow_umask(*temporary.glob("*.safetensors"))
-    write_json(temporary / "state.json", asdict(state))
-    files = sorted(temporary.iterdir())
-    manifest = {
-        "format": FORMAT,
-        "config_hash": _hash_of_run(folder),
-        "sha256": {path.name: checksum_of(path) for path in files},
-    }
-    write_sealed(temporary / MANIFEST, manifest)
-    for path in (*files, temporary):
-        flush_to_disk(path)
-    replace_checkpoint(temporary, target)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
+        follow_umask(temporary / "model.safetensors")
+        write_tensors(temporary / "optimizer.pt", tensors)
+        write_json(temporary / "state.json", asdict(state))
+        files = sorted(temporary.iterdir())
+        checksums = {path.name: checksum_of(path) for path in files}
+        manifest = {"format": FORMAT, "config_hash": _hash_of_run(folder), "sha256": checksums}
+        write_sealed(temporary / MANIFEST, manifest)
+        for path in (*files, temporary):
+            flush_to_disk(path)
+        replace_checkpoint(temporary, target)
     return target
 
 

@@ -44,10 +44,7 @@ LAPTOP = TransformerConfig(
 
 @dataclass(frozen=True)
 class TrainConfig(PrintsChanges):
-    """All that determines a run. The docstring under a field is the help of its option.
-
-    None switches an option off unless its docstring says otherwise.
-    """
+    """All that determines a run. None switches an option off unless its help, the docstring below it, says more."""
 
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)

@@ -17,17 +17,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from attractor.errors import InputError, require, unknown
-from attractor.verdict.intervals import Estimate, mean_estimate, seed_differences, summary
+from attractor.verdict.intervals import (
+    Estimate,
+    Summary,
+    correlation,
+    differences_as_written,
+    mean_estimate,
+    summary,
+)
 from attractor.verdict.moderated import moderated
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Design, Outcome, Verdict, Verdicts
 from attractor.verdict.power import detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Sequential, p_over_looks
+from attractor.verdict.t_tests import welch_estimate
 from attractor.verdict.words import p_in_words, short_number, shown_size
 
 FEWEST_REPEATS = 5  # runs of the baseline that allow a verdict on rows with one run
@@ -69,10 +78,10 @@ def judge_observations(
         raise InputError("the table must have at least one run, and has none; check the file and its columns")
     notes: list[str] = []
     if lower_is_better is None:
-        lower_is_better = not any(part in observations.value.lower() for part in HIGHER_IS_BETTER)
-        notes.append(f"{'Lower' if lower_is_better else 'Higher'} {observations.value} is taken to be better.")
-    chosen, said = at_step(observations, at, lower_is_better)
-    notes += said
+        lower_is_better, said = better_side(observations.value)
+        notes.append(said)
+    chosen, of_step = at_step(observations, at, lower_is_better)
+    notes += of_step
     if against is not None:
         baseline, rows = None, list(chosen.rows)
     else:
@@ -106,14 +115,20 @@ def judge_observations(
             lost=dict(of_row.lost),
         )
         if row in estimates:
-            verdict = _numbers(verdict, estimates[row], of_row, level, n_tried, margin, plan)
-            verdict = replace(verdict, p=p_values[row], adjusted_p=adjusted[row])
+            numbers = _numbers(verdict, estimates[row], of_row, level, n_tried, margin, plan)
+            verdict = replace(verdict, p=p_values[row], adjusted_p=adjusted[row], **numbers)
             verdict = _decided(verdict, within[row], level, margin, lower_is_better, n_tried)
         verdicts.append(verdict)
     notes += _notes_on(chosen, baseline, verdicts, n_tried, plan, lower_is_better)
     return Verdicts(
         chosen, baseline, tuple(verdicts), lower_is_better, level, margin, against, n_tried, plan, str(at), tuple(notes)
     )
+
+
+def better_side(value: str) -> tuple[bool, str]:
+    """Guess from the name of a value whether lower is better, and say so."""
+    lower = not any(part in value.lower() for part in HIGHER_IS_BETTER)
+    return lower, f"{'Lower' if lower else 'Higher'} {value} is taken to be better."
 
 
 def at_step(observations: Observations, at: str | float, lower_is_better: bool) -> tuple[Observations, list[str]]:
@@ -133,14 +148,14 @@ def at_step(observations: Observations, at: str | float, lower_is_better: bool) 
             return run
         if at == "best":
             finite = [value for _, value in run.curve if math.isfinite(value)]
-            return replace(run, value=pick(finite) if finite else math.nan)
+            return run._replace(value=pick(finite) if finite else math.nan)
         values = dict(run.curve)
         if step not in values:
             raise InputError(
                 f"step {short_number(step)} must be in every run, and seed {seed} of '{row}' has none; give --at best, "
                 f"or a step that all runs have, such as {short_number(max(_common_steps(curves), default=0))}"
             )
-        return replace(run, value=values[step])
+        return run._replace(value=values[step])
 
     rows = {row: {seed: chosen(run, row, seed) for seed, run in runs.items()} for row, runs in observations}
     return replace(observations, rows=rows), notes
@@ -190,9 +205,9 @@ def _compare(observations: Observations, row: str, baseline: str | None, against
     ours = observations.rows[row]
     if baseline is None:
         lost = {seed: "diverged" for seed, run in ours.items() if run.diverged}
-        numbers = tuple(run.value for run in ours.values())
+        numbers = tuple(run.value - (against or 0.0) for run in ours.values())
         obstacle = _diverged(row, lost) or ("One run has no interval; further seeds would give one." * (len(ours) < 2))
-        return _Compared("against a number", _minus(numbers, against or 0.0), (), lost, None, obstacle)
+        return _Compared("against a number", numbers, (), lost, None, obstacle)
     theirs = observations.rows[baseline]
     common = [seed for seed in ours if seed in theirs] if observations.seeded else []
     if len(common) >= 2:
@@ -225,36 +240,23 @@ def _paired(
 ) -> _Compared:
     lost: dict[Seed, str] = {seed: f"missing in {baseline}" for seed in ours if seed not in theirs}
     lost |= {seed: f"missing in {row}" for seed in theirs if seed not in ours}
-    sides = ((row, ours), (baseline, theirs))
-    lost |= {seed: f"diverged in {name}" for name, runs in sides for seed in common if runs[seed].diverged}
-    obstacles = (_diverged(name, [seed for seed in common if runs[seed].diverged]) for name, runs in sides)
-    obstacle = next(filter(None, obstacles), "")
-    keyed = dict(enumerate(sorted(common, key=_order)))
-    pairs = [{place: runs[seed].value for place, seed in keyed.items()} for runs in (ours, theirs)]
-    numbers = tuple(seed_differences(*pairs).values())
-    correlation = None if obstacle else _correlation(list(pairs[0].values()), list(pairs[1].values()))
-    return _Compared("paired", numbers, (), lost, correlation, obstacle)
-
-
-def _order(seed: Seed) -> tuple[bool, float, str]:
-    """Numbers in rising order, then texts."""
-    return (True, 0.0, seed) if isinstance(seed, str) else (False, float(seed), "")
-
-
-def _minus(numbers: Sequence[float], constant: float) -> tuple[float, ...]:
-    return tuple(value - constant for value in numbers)
+    ordered: list[Seed] = sorted(seed for seed in common if not isinstance(seed, str))
+    ordered += sorted(seed for seed in common if isinstance(seed, str))
+    values, others = ([runs[seed].value for seed in ordered] for runs in (ours, theirs))
+    diverged = {
+        name: [seed for seed, value in zip(ordered, of_name, strict=True) if not math.isfinite(value)]
+        for name, of_name in ((row, values), (baseline, others))
+    }
+    lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
+    obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
+    correlated = None if obstacle else correlation(values, others)
+    return _Compared("paired", tuple(differences_as_written(values, others)), (), lost, correlated, obstacle)
 
 
 def _diverged(row: str, seeds: Sequence[Seed] | Mapping[Seed, str]) -> str:
     if not seeds:
         return ""
     return f"Runs of '{row}' diverged or have no number, and with them there is no mean."
-
-
-def _correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    if len(ours) < 3 or min(np.ptp(ours), np.ptp(theirs)) == 0:
-        return None
-    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def _estimates(compared: Mapping[str, _Compared], looks: tuple[int, ...]) -> dict[str, Estimate]:
@@ -279,13 +281,10 @@ def _estimate(of_row: _Compared, mean: float, variance: float, d: float) -> Esti
     if not of_row.against:
         return Estimate(mean, math.sqrt(variance / n), d, n, 0.5**n)
     baseline = summary(of_row.against)
-    spread, m = (baseline.standard_deviation or 0.0) ** 2, baseline.n
     if of_row.design == "one run a row":  # a prediction interval, under equal spread
-        return Estimate(mean - baseline.mean, math.sqrt(spread * (1 + 1 / m)), m - 1, m + 1, 1 / (m + 1))
-    first, second = variance / n, spread / m
-    share = first / (first + second) if first + second else 0.5
-    freedom = 1 / (share**2 / d + (1 - share) ** 2 / (m - 1))  # Welch and Satterthwaite
-    return Estimate(mean - baseline.mean, math.sqrt(first + second), freedom, n + m, 1 / math.comb(n + m, n))
+        spread, m = baseline.standard_deviation or 0.0, baseline.n
+        return Estimate(mean - baseline.mean, spread * math.sqrt(1 + 1 / m), m - 1, m + 1, 1 / (m + 1))
+    return welch_estimate(Summary(mean, math.sqrt(variance), n), baseline, d)
 
 
 def _p_values(
@@ -294,30 +293,20 @@ def _p_values(
     """Return the p value of "no difference", and that of "a difference of the margin or more" (2)."""
     if looks and of_row.design in ("paired", "against a number"):
         return _p_values_at_looks(of_row.numbers, margin, looks)
-    return _without_looks(estimate, margin)
-
-
-def _without_looks(estimate: Estimate, margin: float | None) -> tuple[float | None, float | None]:
-    statistic = estimate.statistic()
-    p = None if statistic is None else min(1.0, 2 * estimate.chance_above(abs(statistic)))
-    if margin is None:
-        return p, None
-    above, below = estimate.statistic(-margin), estimate.statistic(margin)
-    within = (
-        None if above is None or below is None else max(estimate.chance_above(above), estimate.chance_above(-below))
-    )
-    return p, within
+    return estimate.p(), None if margin is None else estimate.p_within(margin)
 
 
 def _p_values_at_looks(
     numbers: Sequence[float], margin: float | None, looks: tuple[int, ...]
 ) -> tuple[float | None, float | None]:
-    so_far = [numbers[:look] for look in looks if look <= len(numbers)]
-    if not so_far:
+    done = [look for look in looks if look <= len(numbers)]
+    if not done:
         return None, None
-    at_looks = [_without_looks(mean_estimate(some), margin) for some in so_far]
-    p, within = ([1.0 if value is None else value for value in values] for values in zip(*at_looks, strict=True))
-    return p_over_looks(p, looks), None if margin is None else p_over_looks(within, looks, two_sided=False)
+    estimates = [mean_estimate(numbers[:look]) for look in done]
+    p = p_over_looks([each.p() for each in estimates], looks)
+    if margin is None:
+        return p, None
+    return p, p_over_looks([each.p_within(margin) for each in estimates], looks, two_sided=False)
 
 
 def _numbers(
@@ -328,26 +317,22 @@ def _numbers(
     n_tried: int,
     margin: float | None,
     looks: tuple[int, ...],
-) -> Verdict:
-    """Return the verdict with the difference, its interval and what these runs could have shown."""
+) -> dict[str, Any]:
+    """Return the difference, its interval and what these runs could have shown, as fields of a verdict."""
     interval = estimate.interval(level)
     if looks and verdict.design in ("paired", "against a number") and verdict.n >= looks[0]:
         used = of_row.numbers[: looks[-1]]
         interval = Sequential(1 - level, 0.0, looks[-1], looks=looks).look(used).interval
-    verdict = replace(verdict, difference=interval.mean, low=interval.low, high=interval.high)
+    fields: dict[str, Any] = {"difference": interval.mean, "low": interval.low, "high": interval.high}
     error, d = estimate.standard_error, estimate.degrees_of_freedom
-    if not error or not d or not math.isfinite(error):
-        return verdict
-    alpha = (1 - level) / n_tried
-    detectable = _detectable_in_errors(max(2, round(d) + 1), alpha)  # so many pairs have as many degrees of freedom
-    spread = error * math.sqrt(verdict.n) if not of_row.against else summary(of_row.numbers).standard_deviation
-    further = None
-    if margin is not None and verdict.design != "one run a row":
-        per_seed = error * math.sqrt(verdict.n)
-        further = max(0, (pairs_needed(per_seed, margin, level=alpha) or 0) - verdict.n)
-    return replace(
-        verdict, spread=spread, detectable=None if detectable is None else detectable * error, further_seeds=further
-    )
+    if error and d and math.isfinite(error):
+        alpha, per_seed = (1 - level) / n_tried, error * math.sqrt(verdict.n)
+        detectable = _detectable_in_errors(max(2, round(d) + 1), alpha)  # so many pairs have as many degrees of freedom
+        fields["detectable"] = None if detectable is None else detectable * error
+        fields["spread"] = summary(of_row.numbers).standard_deviation if of_row.against else per_seed
+        if margin is not None and verdict.design != "one run a row":
+            fields["further_seeds"] = max(0, (pairs_needed(per_seed, margin, level=alpha) or 0) - verdict.n)
+    return fields
 
 
 @cache
@@ -432,12 +417,14 @@ def _unplanned_looks(observations: Observations, baseline: str | None, verdict: 
     if verdict.design != "paired" or baseline is None or verdict.p is None:
         return ""
     ours, theirs = observations.rows[verdict.row], observations.rows[baseline]
-    days = sorted(max(ours[seed].date, theirs[seed].date)[:10] for seed in ours if seed in theirs)
-    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
-    if not days or not days[0] or len(counts) < 2:
+    dates = {seed: max(ours[seed].date, theirs[seed].date) for seed in ours if seed in theirs}
+    if not all(dates.values()):
         return ""
-    dated = sorted((seed for seed in ours if seed in theirs), key=lambda s: max(ours[s].date, theirs[s].date))
-    differences = [ours[seed].value - theirs[seed].value for seed in dated]
+    days = sorted(date[:10] for date in dates.values())
+    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
+    if len(counts) < 2:
+        return ""
+    differences = [ours[seed].value - theirs[seed].value for seed in sorted(dates, key=lambda seed: dates[seed])]
     p, _ = _p_values_at_looks(differences, None, tuple(counts))
     several = ", ".join(map(str, counts))
     return (

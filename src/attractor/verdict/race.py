@@ -25,7 +25,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, Self
 
 from attractor.errors import InputError, require, require_count
-from attractor.verdict.command_run import require_command, require_pattern, words_of
+from attractor.verdict.command_run import require_command, words_of
+from attractor.verdict.formats import compiled
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Verdicts
 from attractor.verdict.sequential import Sequential
@@ -68,7 +69,7 @@ class RacePlan:
 
     def __post_init__(self) -> None:
         require_command("baseline", self.baseline, self.shell)
-        require_pattern(self.value)
+        compiled("value", self.value)
         require(0 < self.margin < math.inf, "margin", "above zero", self.margin, "name the difference that matters")
         require_count("max_seeds", self.max_seeds, least=2, next_step="one pair gives no interval")
         require(self.timeout is None or self.timeout > 0, "timeout", "above zero", self.timeout)

@@ -18,9 +18,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Literal, Self
 
-import numpy as np
-
-from attractor.verdict.intervals import seed_differences, summary
+from attractor.verdict.intervals import correlation, seed_differences, summary
 from attractor.verdict.observations import Seed
 from attractor.verdict.outcome import Outcome, Verdict
 from attractor.verdict.power import detectable_with_power, pairs_needed
@@ -28,6 +26,7 @@ from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.sequential import Decision, Sequential, p_over_looks
 from attractor.verdict.t_tests import paired_t_test
 
+ALPHA = 0.05  # the error rate that rows share, by default
 CONTROL_PAIRS = 2
 MORE_CONTROL_PAIRS = 4  # where two do not show that the control is worse
 OUTCOMES: dict[str, Outcome] = {"better": "better", "worse": "worse", "no relevant difference": "no difference"}
@@ -53,7 +52,7 @@ class SequentialRows:
         rows: Sequence[str],
         seeds: Sequence[int],
         margin: float = 0.0,
-        alpha: float = 0.05,
+        alpha: float = ALPHA,
         better: Literal["lower", "higher"] = "lower",
         looks: tuple[int, ...] = (),
         control: str | None = None,
@@ -166,7 +165,7 @@ class SequentialRows:
         interval = replace(test, alpha=alpha).look(differences[:at]).interval
         p_values = [paired_t_test(differences[:look]).p for look in test.looks if look <= at]
         spread = summary(differences[:at]).standard_deviation
-        adjusted = p_over_looks([1.0 if p is None else p for p in p_values], test.looks) * alpha / test.alpha
+        adjusted = p_over_looks(p_values, test.looks) * alpha / test.alpha
         undecided = spread and test.margin and outcome == "undecided"
         more = pairs_needed(spread, test.margin, level=test.alpha) if spread and undecided else None
         return replace(
@@ -178,11 +177,9 @@ class SequentialRows:
             p=p_values[-1],
             adjusted_p=min(1.0, adjusted),
             spread=spread,
-            correlation=self._correlation(row, at),
+            correlation=correlation(
+                *([self.values[of, seed] for seed in self.seeds[:at]] for of in (row, self.baseline))
+            ),
             detectable=detectable_with_power(spread, at, level=test.alpha) if spread else None,
             further_seeds=None if more is None else max(0, more - at),
         )
-
-    def _correlation(self, row: str, n: int) -> float | None:
-        ours, theirs = (np.array([self.values[of, seed] for seed in self.seeds[:n]]) for of in (row, self.baseline))
-        return float(np.corrcoef(ours, theirs)[0, 1]) if n > 2 and ours.std() and theirs.std() else None
