@@ -55,7 +55,8 @@ class Definitions(ModuleType):
         if isinstance(node, ast.ClassDef):
             kept = [part for part in node.body if not isinstance(part, ast.FunctionDef) or part.name in METHODS]
             node.body = kept or [ast.Pass()]
-        named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        used = node.value if isinstance(node, ast.AnnAssign) and node.value else node  # without the type of a table
+        named = {part.id for part in ast.walk(used) if isinstance(part, ast.Name)}
         if isinstance(node, ast.ClassDef) and not named & {"dataclass", "NamedTuple"}:
             return
         for name in named & self._waiting.keys():
