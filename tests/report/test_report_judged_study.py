@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from scipy import stats
+from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.claims.further_seeds import MOST, further_seeds, with_seeds
 from attractor.files import plain
@@ -15,7 +16,6 @@ from attractor.report.study_table import results, tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.power import power_of_pairs
-from studies import BASE, ENTROPY, SPEED, shifted, study
 
 RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")

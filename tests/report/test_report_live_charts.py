@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from studies import BASE, shifted, study
 
 from attractor.report.charts import Chart, charts, slug
 from attractor.report.curves import entropy_against_gate
@@ -20,7 +21,6 @@ from attractor.report.study_figure import _in_short, pictures
 from attractor.report.study_report import write_report
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.intervals import mean_interval
-from studies import BASE, shifted, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studies import BASE, ENTROPY, shifted, study
 
 from attractor.errors import InputError
 from attractor.report.judged_study import JudgedStudy
@@ -24,7 +25,6 @@ from attractor.report.study_page import render
 from attractor.report.study_report import write_report
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import StudyRecord
-from studies import BASE, ENTROPY, shifted, study
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
