@@ -12,12 +12,12 @@ import pytest
 from attractor.attention.presets import presets_as_data
 from attractor.errors import InputError
 from attractor.files import write_json
+from attractor.files.seals import LARGEST_OBJECT
 from attractor.report.live_list import WatchedFolder
 from attractor.runs import run_folder
 from attractor.runs.filters import conditions
 from attractor.runs.index import index_of, indexed_runs
 from attractor.runs.run_folder import RunFolder, find_runs
-from attractor.seals import LARGEST_OBJECT
 
 PRESETS = presets_as_data()
 

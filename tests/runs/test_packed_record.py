@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attractor.files.seals import sealed
 from attractor.runs.packed_record import FORMAT, packed, unpacked
 from attractor.runs.study_record import StudyRecord, read_record
-from attractor.seals import sealed
 from invented_records import losses, record
 
 NAMES = st.sampled_from(["a", "b", "_at", "_values", "_each", "__each"])  # some of them those of the packed form

@@ -11,10 +11,10 @@ import pytest
 from attractor.claims.ledger import find_records
 from attractor.errors import DamageWarning, InputError, LeftOutWarning
 from attractor.files import write_json
+from attractor.files.seals import seal_holds, sealed
 from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.runs.study_record import PROBES_FILE, STUDY_FILE, Design, StudyRecord, study_as_dict
-from attractor.seals import seal_holds, sealed
 from attractor.train.damage import set_damage_aside
 
 ROWS = ("standard", "gated")

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from attractor.files import plain
+from attractor.files.seals import checksum_of, sealed
 from attractor.runs.packed_record import packed
 from attractor.runs.study_record import read_record
-from attractor.seals import checksum_of, sealed
 from stress import kill_study
 from stress.commands import Ended, command, import_all, in_child, undrawn
 

@@ -17,9 +17,9 @@ from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
+from attractor.files.seals import sealed, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
-from attractor.seals import sealed, write_sealed
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display

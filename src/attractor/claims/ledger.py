@@ -19,8 +19,8 @@ from attractor.claims.claim import Claim, Paper
 from attractor.claims.loading import CLAIMS_FILE, executed, in_words
 from attractor.claims.verdicts import ClaimVerdict, Rule
 from attractor.errors import InputError, LeftOutWarning
+from attractor.files.seals import read_sealed
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record
-from attractor.seals import read_sealed
 
 SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first
 RECORDS = "results/study-*.json"  # in the folder of a paper

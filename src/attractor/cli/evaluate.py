@@ -21,9 +21,9 @@ from attractor.train.config import TrainConfig, data_of
 from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.causal import Causal
-    from attractor.scoring.documents import Texts
-    from attractor.scoring.texts import TextScore
+    from attractor.evaluate.causal import Causal
+    from attractor.evaluate.texts.documents import Texts
+    from attractor.evaluate.texts.texts import TextScore
 
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "column", "against", "stride")
@@ -97,10 +97,10 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
 
 
 def _validation_sets(args: EvaluateArguments, console: Console) -> None:
+    from attractor.evaluate.boards.accuracy_figure import curves_figure
+    from attractor.evaluate.boards.evaluation import Question, evaluate_run
+    from attractor.evaluate.boards.table import record, table_of
     from attractor.report.canvas import as_file
-    from attractor.solving.accuracy_figure import curves_figure
-    from attractor.solving.evaluation import Question, evaluate_run
-    from attractor.solving.table import record, table_of
     from attractor.train.finished import finished_run
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
@@ -122,9 +122,9 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
 
 
 def _texts(args: EvaluateArguments, console: Console) -> None:
-    from attractor.scoring.documents import texts_on, trained_text
-    from attractor.scoring.paired_test import paired, require_enough
-    from attractor.scoring.tables import lines_of_documents, record_of_texts, table_of_texts
+    from attractor.evaluate.texts.documents import texts_on, trained_text
+    from attractor.evaluate.texts.paired_test import paired, require_enough
+    from attractor.evaluate.texts.tables import lines_of_documents, record_of_texts, table_of_texts
 
     folders = [args.model, *([] if args.against is None else [args.against])]
     trained_on = [task for folder in folders if (task := trained_text(folder)) is not None]
@@ -155,7 +155,7 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
 
 
 def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
-    from attractor.scoring.texts import encode_texts, score
+    from attractor.evaluate.texts.texts import encode_texts, score
 
     causal = replace(_load(args, folder), name=name)
     say(console, causal.describe())
@@ -166,7 +166,7 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
 
 def _tasks(args: EvaluateArguments, console: Console) -> None:
     from attractor.corpus.network import OFFLINE, reachable
-    from attractor.scoring.tables import table_of_tasks
+    from attractor.evaluate.texts.tables import table_of_tasks
 
     require(args.limit is None or args.limit >= 1, "limit", "at least 1", args.limit)
     require(args.n_shots is None or args.n_shots >= 0, "n_shots", "at least 0", args.n_shots)
@@ -175,7 +175,7 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
         say(console, f"{OFFLINE}: only tasks whose data are on this machine can run")
     try:
-        from attractor.scoring.harness import AttractorLM, evaluate_tasks
+        from attractor.evaluate.texts.harness import AttractorLM, evaluate_tasks
     except ImportError as error:
         raise not_installed("lm-eval", "eval", f"--tasks ({error})") from error
     _make_out(args)
@@ -200,20 +200,20 @@ def _make_out(args: EvaluateArguments) -> None:
 
 
 def _load(args: EvaluateArguments, folder: Path) -> "Causal":
-    from attractor.causal import load_causal
+    from attractor.evaluate.causal import load_causal
 
     dtype = dtype_of(args.dtype)
     return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
 
 
 def _is_run(folder: Path) -> bool:
-    from attractor.causal import described
+    from attractor.evaluate.causal import described
 
     return "model_type" not in described(folder)
 
 
 def _has_validation_sets(folder: Path) -> bool:
-    from attractor.causal import is_imported
+    from attractor.evaluate.causal import is_imported
 
     return _is_run(folder) and not is_imported(TrainConfig.from_dict(RunFolder.open(folder).config).task)
 

@@ -15,7 +15,7 @@ from attractor.cli.definitions import definitions
 from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_text
-from attractor.seals import write_sealed
+from attractor.files.seals import write_sealed
 
 
 @dataclass(frozen=True)

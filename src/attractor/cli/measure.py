@@ -18,7 +18,7 @@ from attractor.runs.machine import environment
 from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.measuring import Plan
+    from attractor.evaluate.measures import Plan
 
 
 LENGTH = 128  # of a passage, unless the model was trained on shorter ones
@@ -57,9 +57,9 @@ def measure(args: MeasureArguments, console: Console) -> None:
 
     attractor measure runs/one --on stdlib-docs --out measures
     """
-    from attractor.causal import described, length_of_training
-    from attractor.measuring import Plan, text_of
-    from attractor.measuring.page import write_page, write_record
+    from attractor.evaluate.causal import described, length_of_training
+    from attractor.evaluate.measures import Plan, text_of
+    from attractor.evaluate.measures.page import write_page, write_record
 
     define_mechanisms(args.study, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
@@ -109,8 +109,8 @@ def _measured(
     keep: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any] | None, bool]:
     """Return the record of a model, and whether it has all passages: after Ctrl-C it has those that were finished."""
-    from attractor.causal import load_causal
-    from attractor.measuring.records import records
+    from attractor.evaluate.causal import load_causal
+    from attractor.evaluate.measures.records import records
 
     model_record: dict[str, Any] | None = None
     try:
@@ -125,7 +125,7 @@ def _measured(
 
 
 def _show(record: dict[str, Any], console: Console) -> None:
-    from attractor.measuring.table import exponents_line, table_of
+    from attractor.evaluate.measures.table import exponents_line, table_of
 
     console.print(record["model"], style="bold", markup=False, highlight=False)
     console.print(table_of(record))

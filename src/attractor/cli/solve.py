@@ -44,7 +44,7 @@ def solve(args: SolveArguments, console: Console) -> None:
 
     attractor solve board.txt --run runs/sudoku --votes 8
     """
-    from attractor.solving.trajectory_figure import KINDS
+    from attractor.evaluate.boards.trajectory_figure import KINDS
     from attractor.tasks import sudoku
 
     require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
@@ -71,10 +71,10 @@ def solve(args: SolveArguments, console: Console) -> None:
 def _by_model(
     args: SolveArguments, run: "Finished", board: "np.ndarray", solution: "np.ndarray", console: Console
 ) -> None:
-    from attractor.solving.board_display import show_trajectory, verdict
-    from attractor.solving.local_exponents import local_exponents
-    from attractor.solving.solve import solve as answer_to
-    from attractor.solving.trajectory_figure import picture
+    from attractor.evaluate.boards.board_display import show_trajectory, verdict
+    from attractor.evaluate.boards.local_exponents import local_exponents
+    from attractor.evaluate.boards.solve import solve as answer_to
+    from attractor.evaluate.boards.trajectory_figure import picture
 
     with run.autocast():
         answer = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)

@@ -26,7 +26,7 @@ import numpy as np
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError, require
 from attractor.files import cache_folder, remove_leftovers, temporary_path, write_json
-from attractor.seals import CHANGED, RunningHash, changed
+from attractor.files.seals import CHANGED, RunningHash, changed
 
 FORMAT = "attractor-corpus"
 FORMAT_VERSION = 1

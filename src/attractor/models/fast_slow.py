@@ -22,19 +22,19 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import AttentionConfig, Cache, Rope, Rotation
+from attractor.attention.hooks import listening, tap
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
 from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
 from attractor.equilibrium.manifold import unit_sphere
 from attractor.errors import require, unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
-from attractor.taps import listening, tap
 
 KV_HEADS = 2  # the paper's number, for four query heads
 MIXINGS = ("static", "dynamic")  # of residual streams

@@ -19,10 +19,10 @@ from typing import Any
 
 from attractor.errors import InputError
 from attractor.files import cache_folder, follow_umask, open_regular
+from attractor.files.seals import read_object
 from attractor.runs.configuration import Presets, dotted_fields, named
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder
-from attractor.seals import read_object
 
 FORMAT = 1
 DAMAGED = "damaged"

@@ -39,10 +39,7 @@ from attractor.files import (
     write_bytes,
     write_text,
 )
-from attractor.runs.configuration import config_differences, config_hash
-from attractor.runs.lock import hold, is_held, turn
-from attractor.runs.machine import environment
-from attractor.seals import (
+from attractor.files.seals import (
     CHECKSUM,
     RunningHash,
     changed,
@@ -52,6 +49,9 @@ from attractor.seals import (
     seal_holds,
     write_sealed,
 )
+from attractor.runs.configuration import config_differences, config_hash
+from attractor.runs.lock import hold, is_held, turn
+from attractor.runs.machine import environment
 
 __all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs"]
 

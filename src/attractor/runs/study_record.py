@@ -25,11 +25,11 @@ from typing import Any, Literal, Self
 
 from attractor.errors import InputError, LeftOutWarning
 from attractor.files import plain
+from attractor.files.seals import read_sealed, sealed, unsealed
 from attractor.runs import packed_record
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
 from attractor.runs.run_folder import RunFolder
-from attractor.seals import read_sealed, sealed, unsealed
 from attractor.verdict.sequential_rows import SequentialRows
 
 POOL = "runs"

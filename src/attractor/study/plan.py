@@ -14,6 +14,7 @@ from typing import Any
 
 from attractor.errors import InputError, require, unknown
 from attractor.files import remove_leftovers, set_aside, write_bytes, write_json
+from attractor.files.seals import checksum_of, read_sealed, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.study_record import (
     POOL,
@@ -26,7 +27,6 @@ from attractor.runs.study_record import (
     read_study,
     study_as_dict,
 )
-from attractor.seals import checksum_of, read_sealed, write_sealed
 from attractor.study.budget import balanced
 from attractor.study.launch import Job
 from attractor.study.study import Study, require_seeds

@@ -16,15 +16,15 @@ from rich.console import Console
 from torch import Tensor
 
 from attractor.analysis import attention_entropy, sink_mass, spectral_profile
+from attractor.attention.hooks import attention_maps
 from attractor.console import SignOfLife, in_time, print_line, run_progress
 from attractor.errors import InputError
+from attractor.files.seals import read_sealed, write_sealed
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
-from attractor.seals import read_sealed, write_sealed
 from attractor.study.launch import Job
 from attractor.study.study import Probe
-from attractor.taps import attention_maps
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig

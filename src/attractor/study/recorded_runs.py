@@ -11,9 +11,9 @@ from typing import Any
 
 from attractor.errors import InputError
 from attractor.files import temporary_path
+from attractor.files.seals import write_sealed
 from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.runs.study_record import PROBES_FILE, Outcome, StudyRecord
-from attractor.seals import write_sealed
 from attractor.study.launch import Job
 from attractor.study.study import Probe
 

@@ -43,9 +43,9 @@ from attractor.files import (
     set_aside,
     write_json,
 )
+from attractor.files.seals import CHANGED, changed, checksum_of, read_sealed, seal_holds, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
-from attractor.seals import CHANGED, changed, checksum_of, read_sealed, seal_holds, write_sealed
 from attractor.train.distributed import placed_as
 
 # Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from attractor.errors import InputError
 from attractor.files import open_regular, set_aside, write_bytes
+from attractor.files.seals import CHANGED, read_object, read_sealed
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import ENVIRONMENT, METRICS, SEAL, SUMMARY, RunFolder
-from attractor.seals import CHANGED, read_object, read_sealed
 from attractor.train.checkpoint import BEST, mark_best, newest_intact, state_of
 
 OBJECTS = (SEAL, SUMMARY, ENVIRONMENT, "probes.json", "samples.json", f"checkpoints/{BEST}")

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted
-from attractor.parameters import parameter_groups
 from attractor.runs.run_folder import ENVIRONMENT
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
@@ -28,6 +27,7 @@ from attractor.train.hardware import on_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
+from attractor.train.parameters import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.stacked import NUMBERS, Stack
 

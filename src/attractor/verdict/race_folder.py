@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attractor.errors import InputError
 from attractor.files import flush_to_disk
-from attractor.seals import CHANGED, read_object, seal_holds, without_checksum, write_sealed
+from attractor.files.seals import CHANGED, read_object, seal_holds, without_checksum, write_sealed
 from attractor.verdict.race import BASELINE, EndedRun, Race, RacePlan
 
 PLAN = "race.json"
