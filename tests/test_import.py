@@ -181,7 +181,7 @@ def test_the_master_equation_loads_scipy_only_when_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["claims", "equilibrium", "report", "runs", "solving", "verdict", "study", "tasks", "train"]
+    "room", ["claims", "equilibrium", "evaluate", "report", "runs", "verdict", "study", "tasks", "train"]
 )
 def test_a_room_is_imported_when_it_is_first_named(room: str) -> None:
     found = getattr(attractor, room)
@@ -206,9 +206,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
-    rooms = (
-        "analysis attention claims control equilibrium hf models report runs scoring solving study tasks train verdict"
-    )
+    rooms = "analysis attention claims control equilibrium evaluate hf models report runs study tasks train verdict"
     functions = "attention_maps capture compare judge load parameter_groups tap"
     assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
     assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]

@@ -61,9 +61,8 @@ def test_all_parts_run_at_once(run: Run, tmp_path: Path) -> None:
         assert row["compile_seconds"] is None
     spoken = {(row["batch_size"], row["name"]) for row in record["decoding"]}
     assert spoken == {(n, name) for n in (1, 8) for name in names} | {(1, "standard, without cache")}
-    titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "3 tokens decoded, 8 at a time")
+    titles = ("2 x 16 tokens, bf16", "3 tokens decoded, 8 at a time")
     assert all(title in printed for title in titles)
-    assert "60,408,896" in printed
     assert picture.read_text().lstrip().startswith("<?xml")
 
 

@@ -414,12 +414,12 @@ def _caption(
     design = judged.design
     n_seeds = len(design.seeds)
     single = n_seeds == 1
-    each = f"Mean ± standard deviation over {n_seeds} seeds."
+    spread = f"Mean ± standard deviation over {n_seeds} seeds."
     if design.looks:
-        each = (
+        spread = (
             f"Mean ± standard deviation over the seeds of each row, which ends when it is decided, {n_seeds} at most."
         )
-    yield ("One seed: no spread, no interval, no test." if single else each) + _budget(judged)
+    yield ("One seed: no spread, no interval, no test." if single else spread) + _budget(judged)
     if design.looks:
         margin = "" if design.margin is None else f" Margin: {design.margin:g}."
         yield (

@@ -303,10 +303,10 @@ def _p_values_at_looks(
     if not done:
         return None, None
     estimates = [mean_estimate(numbers[:look]) for look in done]
-    p = p_over_looks([each.p() for each in estimates], looks)
+    p = p_over_looks([estimate.p() for estimate in estimates], looks)
     if margin is None:
         return p, None
-    return p, p_over_looks([each.p_within(margin) for each in estimates], looks, two_sided=False)
+    return p, p_over_looks([estimate.p_within(margin) for estimate in estimates], looks, two_sided=False)
 
 
 def _numbers(
