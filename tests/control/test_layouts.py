@@ -366,19 +366,6 @@ def test_cross_attention_is_refused(config: str, fields: dict[str, Any]) -> None
         query_key_heads(model)
 
 
-def test_cross_attention_can_be_registered() -> None:
-    fields = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-    model = transformers.BartModel(transformers.BartConfig(**fields, decoder_attention_heads=2, vocab_size=VOCABULARY))
-
-    def cross(name: str, module: nn.Module) -> QueryKeyHeads | None:
-        if not name.endswith("encoder_attn"):
-            return None
-        return DotProduct(name, module, head_rows(module.q_proj, 2, 8), head_rows(module.k_proj, 2, 8), grouped(2, 2))
-
-    register_view(cross)
-    assert len(query_key_heads(model)) == 3
-
-
 class Packed(nn.Module):
     """A quantised layer, which has no floating-point parameter."""
 

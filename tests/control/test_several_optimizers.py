@@ -8,10 +8,9 @@ from subjects import of_family, small, tokens
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from attractor.control import FixedRates, QKClip, QuacK, query_key_heads
+from attractor.control import QKClip, QuacK, query_key_heads
 from attractor.control.qk_clip import clipped_rows
 from attractor.control.quack import gains, scale
-from attractor.errors import InputError
 from tiers import fast_alone
 
 BIASED = ["hf qwen2", "hf gpt2", "hf gpt-neox", "hf llama-biased", "ours"]
@@ -177,28 +176,3 @@ def test_rates_are_measured_again_where_an_optimizer_steps_twice() -> None:
         rates.append(quack.rates["blocks.0.attention"]["query"])
     assert torch.equal(rates[0], torch.full((4,), TAU))
     assert (rates[1] != rates[0]).all()
-
-
-def test_a_list_is_attached_whole_or_not_at_all() -> None:
-    """Criterion: a wrapped optimizer in the list counts as itself; after a refusal neither optimizer has a hook."""
-    model = small(qkv_bias=True)
-    pair = optimizers(model)
-
-    class Wrapper:
-        def __init__(self, optimizer: Optimizer) -> None:
-            self.optimizer = optimizer
-
-    fixed = FixedRates(model, [Wrapper(pair[0]), pair[1]], 0.5)
-    assert fixed.optimizers == pair
-    with pytest.raises(InputError, match="which is attached"):
-        QuacK(model, [SGD(model.parameters(), lr=1.0), pair[1]])
-    fixed.remove()
-    with pytest.raises(InputError, match=r"the bias of query .* list of all optimizers"):
-        QuacK(model, pair[0])
-    with pytest.raises(InputError, match="list of all optimizers"):
-        QKClip(model, [pair[1]])
-    with pytest.raises(InputError, match="at least one"):
-        QuacK(model, [])
-    assert not any(hooks for one in pair for hooks in (one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks))
-    QuacK(model, pair)
-    QKClip(model, pair)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from attractor.hf.card import Exported, escaped, model_card, plain
 from attractor.runs.run_folder import RunFolder
-from attractor.verdict.intervals import mean_interval
 
 TEXT = Exported("a-model", step=10, has_tokenizer=True)
 
@@ -51,20 +50,6 @@ def test_results_are_those_of_the_exported_weights(fake_runs: Callable[..., list
     card = model_card(run, Exported("a-model", step=4))
     assert rows(section(card, "Results"))["loss (nats)"] == f"{line['valid_loss']:.4g}"
     assert rows(section(card, "Training"))["exported weights are of step"] == "4"
-
-
-def test_seeds_give_an_interval_and_other_configurations_none(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    runs = fake_runs(standard=[1.6, 1.7, 1.65], gated=[1.0, 1.1])
-    card = section(model_card(runs[0], TEXT), "Results")
-    interval = mean_interval([1.6, 1.7, 1.65])
-    assert escaped(f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}] (n = 3)") in card
-    assert "seeds 0, 1, 2" in card
-
-
-def test_a_damaged_neighbouring_run_is_ignored(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    first, second = fake_runs(standard=[1.6, 1.7])
-    (second.path / "config.json").write_text("{")
-    assert "One seed" in section(model_card(first, TEXT), "Results")
 
 
 def test_unknown_values_are_left_out(tmp_path: Path) -> None:

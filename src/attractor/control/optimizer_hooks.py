@@ -33,13 +33,11 @@ def attach(
     `instead_of`."""
     attached = [_ATTACHED.setdefault(optimizer, {}) for optimizer in optimizers]
     for names in attached:
-        rivals = [other for other in (name, *instead_of) if other in names]
-        if rivals:
+        rival = next((other for other in (name, *instead_of) if other in names), None)
+        if rival is not None:
+            beside = f" and not together with {rival}" if rival != name else ""
             raise InputError(
-                f"an optimizer takes {name} once and not together with {rivals[0]}, which is attached: remove() that "
-                "one first"
-                if rivals[0] != name
-                else f"an optimizer takes {name} once, and it is attached already: remove() it first"
+                f"an optimizer takes {name} once{beside}, and {rival} is attached already: remove() it first"
             )
         later = [other for other, must_follow in names.items() if name in must_follow]
         if later:

@@ -17,7 +17,7 @@ attention logits", 2025, section 4 compares the two. (4) is an addition of this 
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -26,7 +26,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Attention
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import is_sharded, local_region
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima
@@ -78,11 +77,11 @@ class ClippedRows:
 
 def clipped_rows(view: QueryKeyHeads) -> list[ClippedRows]:
     """Return the rows that (2), (3) and (4) scale in one layer."""
-    query, key = (view.query, view.key) if isinstance(view, DotProduct) else (view.uq, view.uk)
+    names = ("query", "key") if isinstance(view, DotProduct) else ("uq", "uk")
+    query, key = (view.parts()[name] for name in names)
     readers = [[head for head, read in enumerate(view.reads) if read == part] for part in range(key.n_heads)]
     has_one_reader = [len(heads) == 1 for heads in readers]
     heads = tuple(range(view.n_heads))
-    names = ("query", "key") if isinstance(view, DotProduct) else ("uq", "uk")
     power = tuple(0.5 if has_one_reader[read] else 1.0 for read in view.reads)
     clipped = [ClippedRows(names[0], query, heads, power)]
     if any(has_one_reader):
@@ -181,7 +180,7 @@ class QKClip:
         self.last = self.maxima.read()
         self.maxima.reset()
         for view in self.views:  # weights may have been frozen since
-            _refuse_frozen(view, self._clipped[view.name])
+            _refuse_untrained(view, self._clipped[view.name])
         for name, of_layer in self.last.items():
             # A smaller change would be rounded off.
             rounding = torch.finfo(self._clipped[name][0].rows.weight.dtype).eps
@@ -198,34 +197,29 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
         return
     next_step = "QuacK controls how fast its logits change"
     if "QK-norm" in view.obstacle:
-        next_step = "QK-norm bounds the logits already, and clipping would do nothing; " + (
-            "train without qk_norm, or control its rates with QuacK"
-            if isinstance(view.module, Attention)
-            else "take a model without it (Qwen2 in Qwen3's place), or control its rates with QuacK"
+        next_step = (
+            "QK-norm bounds the logits already, and clipping would do nothing; train without qk_norm (or take a "
+            "model without it: Qwen2 in Qwen3's place), or control its rates with QuacK"
         )
     raise InputError(
         f"model must have logits that scale with its weights, but in '{view.name}' {view.obstacle}: {next_step}"
     )
 
 
-def _refuse_frozen(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:
+def _refuse_untrained(
+    view: QueryKeyHeads, clipped: Iterable[ClippedRows], trained: set[nn.Parameter] | None = None
+) -> None:
+    """Refuse weights to scale that are frozen or, where `trained` is given, that no optimizer holds."""
     for part in clipped:
+        where = f"the {part.name} weights of '{view.name}'"
         for parameter in (part.rows.weight, part.rows.bias):
             if parameter is not None and not parameter.requires_grad:
                 raise InputError(
-                    f"model must train all weights that QKClip may scale, but the {part.name} weights of '{view.name}' "
-                    "are frozen: set requires_grad, or train without QKClip"
+                    f"model must train all weights that QKClip may scale, but {where} are frozen: set requires_grad, "
+                    "or train without QKClip"
                 )
-
-
-def _refuse_untrained(view: QueryKeyHeads, clipped: Sequence[ClippedRows], trained: set[nn.Parameter]) -> None:
-    _refuse_frozen(view, clipped)
-    for part in clipped:
-        for parameter in (part.rows.weight, part.rows.bias):
-            if parameter is not None and parameter not in trained:
-                where = f"the {part.name} weights of '{view.name}'"
+            if parameter is not None and trained is not None and parameter not in trained:
                 raise InputError(
-                    f"optimizer must hold all weights that QKClip may scale, but does not hold {where}: "
-                    "give it all parameters of the model, after sharding or converting it, or give the list of all "
-                    "optimizers"
+                    f"optimizer must hold all weights that QKClip may scale, but does not hold {where}: give it all "
+                    "parameters of the model, after sharding or converting it, or give the list of all optimizers"
                 )

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attractor.control.heads import WRAPPED, query_key_heads
+from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
 from attractor.control.optimizer_hooks import (
     Rounds,
@@ -146,9 +146,9 @@ class HeadRates(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned for a model with the same layers and heads, however sharded."""
         self._refuse_other_tau(state)
-        stored = {plain_name(place): whole for place, whole in state.get("remainders", {}).items()}
+        stored = state.get("remainders", {})
         for place, block, remainder in self._remainders():
-            whole = stored.get(plain_name(" ".join((*place, block.kind))))
+            whole = stored.get(" ".join((*place, block.kind)))
             remainder.zero_() if whole is None else remainder.copy_(block.of(whole))
 
     def _refuse_other_tau(self, state: dict[str, Any]) -> None:
@@ -210,11 +210,6 @@ def _interpolate(before: Tensor, after: Tensor, scale: Tensor, remainder: Tensor
 
 def _kinds(tensors: list[list[Tensor]]) -> list[list[tuple[torch.dtype, torch.device]]]:
     return [[(tensor.dtype, tensor.device) for tensor in of_share] for of_share in tensors]
-
-
-def plain_name(layer: str) -> str:
-    """Return the name of a layer without torch's wrappers, as older states may hold it."""
-    return ".".join(part for part in layer.split(".") if part not in ("module", *WRAPPED))
 
 
 def _refuse_out_of_reach(given: set[nn.Parameter], named: dict[str, Rows], name: str) -> None:

@@ -436,29 +436,24 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 # What attractor lacks for other well-known architectures.
+MOE = "mixtures of experts (MoE)"
 LACKING = {
     "gemma3": "images; the text model alone has model_type gemma3_text",
     "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
     "opt": "shifted learned positions, or ReLU",
     "phi": "bias of the readout",
-    "falcon": "attention with biases by distance (ALiBi), or its fused order of weights",
-    "bloom": "attention with biases by distance (ALiBi)",
     "olmo": "norm without weights, or clipped queries",
     "cohere2": "windows in the layers with RoPE alone, in this table",
-    "mixtral": "mixtures of experts (MoE)",
-    "qwen2_moe": "mixtures of experts (MoE)",
-    "qwen3_moe": "mixtures of experts (MoE)",
-    "olmoe": "mixtures of experts (MoE)",
-    "deepseek_v2": "mixtures of experts (MoE)",
-    "gpt_oss": "mixtures of experts (MoE), or attention sinks",
-    "mamba": "state-space layers",
-    "mamba2": "state-space layers",
+    "gpt_oss": f"{MOE}, or attention sinks",
+    **dict.fromkeys(("falcon", "bloom"), "attention with biases by distance (ALiBi)"),
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2"), MOE),
+    **dict.fromkeys(("mamba", "mamba2"), "state-space layers"),
 }
-ENCODERS = (
+WITH_ENCODERS = (
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "modernbert"),
-    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl"),
+    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "bart", "led", "m2m_100", "marian", "mbart"),
+    *("mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper"),
 )
-ENCODER_DECODERS = ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper")
 
 
 def architecture(model_type: object) -> Architecture:
@@ -467,9 +462,7 @@ def architecture(model_type: object) -> Architecture:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
     refused = f"model_type must be one of attractor, {names}, got {model_type!r}"
-    if model_type in ENCODERS:
-        raise InputError(f"{refused}: an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
-    if model_type in ENCODER_DECODERS:
-        raise InputError(f"{refused}: a model with an encoder, which reads another sequence; {NOT_CAUSAL}")
+    if model_type in WITH_ENCODERS:
+        raise InputError(f"{refused}: a model with an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
     why = f": attractor has no {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
     raise InputError(f"{refused}{why}; {ALTERNATIVE}")
