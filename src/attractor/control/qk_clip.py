@@ -26,19 +26,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from attractor.control import optimizer_hooks as hooks
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import is_sharded, local_region
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima
-from attractor.control.optimizer_hooks import (
-    Rounds,
-    around_steps,
-    attach,
-    detach,
-    parameters_of,
-    refuse_second_copy,
-    refuse_shared,
-    unwrapped,
-)
 from attractor.control.process_groups import groups_of, refuse_other_layers
 from attractor.control.score_inputs import refuse_unseen
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
@@ -115,13 +106,13 @@ class QKClip:
         is_threshold = isinstance(threshold, Real) and not isinstance(threshold, bool) and 0 < threshold < math.inf
         require(is_threshold, "threshold", "positive and finite", threshold, "30 and 100 are usual")
         self.threshold = float(threshold)
-        self.optimizers = unwrapped(optimizer)
+        self.optimizers = hooks.unwrapped(optimizer)
         self.views = query_key_heads(model)
         self._clipped = {view.name: clipped_rows(view) for view in self.views}
-        refuse_second_copy(self.optimizers, NAME)
+        hooks.refuse_second_copy(self.optimizers, NAME)
         named = {f"{part.name} of '{layer}'": part.rows for layer, parts in self._clipped.items() for part in parts}
-        refuse_shared(named, NAME)
-        trained = parameters_of(self.optimizers)
+        hooks.refuse_shared(named, NAME)
+        trained = hooks.parameters_of(self.optimizers)
         for view in self.views:
             refuse_obstacle(view)
             refuse_unseen(view.name, view.module)
@@ -130,11 +121,11 @@ class QKClip:
         for same in dict.fromkeys(groups):
             layers = {view.name: view.n_heads for view, its in zip(self.views, groups, strict=True) if its == same}
             refuse_other_layers(layers, same, next(iter(self.views[0].parts().values())).weight.device)
-        attach(self.optimizers, NAME, after=("QuacK", "FixedRates"))
+        hooks.attach(self.optimizers, NAME, after=("QuacK", "FixedRates"))
         self.maxima = LogitMaxima(self.views, threshold, groups=groups)
-        self._rounds = Rounds(len(self.optimizers))
+        self._rounds = hooks.Rounds(len(self.optimizers))
         self._was_cut = False
-        self._hooks = around_steps(self.optimizers, None, self._after)
+        self._hooks = hooks.around_steps(self.optimizers, None, self._after)
         self.last: dict[str, HeadMaxima] = {}
         self.count_from(0)
 
@@ -155,7 +146,7 @@ class QKClip:
             hook.remove()
         self._hooks.clear()
         self.maxima.remove()
-        detach(self.optimizers, NAME)
+        hooks.detach(self.optimizers, NAME)
 
     def _after(self, number: int) -> None:
         # A GradScaler that skips a step does not call this hook, unless the optimizer is fused. The maxima go on to

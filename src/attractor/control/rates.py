@@ -26,18 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from attractor.control import optimizer_hooks as hooks
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
-from attractor.control.optimizer_hooks import (
-    Rounds,
-    around_steps,
-    attach,
-    detach,
-    parameters_of,
-    refuse_second_copy,
-    refuse_shared,
-    unwrapped,
-)
 from attractor.control.views import Rows
 from attractor.errors import InputError, require
 
@@ -56,7 +47,7 @@ class _Moved:
 
     def find(self, shares: Iterable[LocalRows]) -> None:
         """Find the blocks that are trained now. Allocate copies and remainders unless those of the last step fit."""
-        parameters = parameters_of([self.optimizer])
+        parameters = hooks.parameters_of([self.optimizer])
         self.blocks = [list(share.moving(parameters)) for share in shares]
         if _kinds(self.copies) == _kinds([[block.view for block in blocks] for blocks in self.blocks]):
             return
@@ -78,8 +69,8 @@ class HeadRates(ABC):
         require(is_rate, "tau", "positive and finite", tau, "1 starts at the optimizer's own rate")
         name = type(self).__name__
         self.tau = float(tau)
-        self.optimizers = unwrapped(optimizer)
-        refuse_second_copy(self.optimizers, name)
+        self.optimizers = hooks.unwrapped(optimizer)
+        hooks.refuse_second_copy(self.optimizers, name)
         self.heads = query_key_heads(model)
         if divided := [view.name for view in self.heads if "sigmaReparam" in view.obstacle]:
             raise InputError(
@@ -88,14 +79,14 @@ class HeadRates(ABC):
             )
         named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
         places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
-        _refuse_out_of_reach(parameters_of(self.optimizers), places, name)
-        refuse_shared(places, name)
+        _refuse_out_of_reach(hooks.parameters_of(self.optimizers), places, name)
+        hooks.refuse_shared(places, name)
         self.shares = {place: LocalRows(rows) for place, rows in named}
         self._moved = [_Moved(of_list) for of_list in self.optimizers]
-        self._rounds = Rounds(len(self.optimizers))
+        self._rounds = hooks.Rounds(len(self.optimizers))
         self._scales: tuple[Tensor, ...] = ()
-        attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
-        self._hooks = around_steps(self.optimizers, self._before, self._after)
+        hooks.attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
+        self._hooks = hooks.around_steps(self.optimizers, self._before, self._after)
 
     @abstractmethod
     def measure_share(self, index: int) -> None:
@@ -112,7 +103,7 @@ class HeadRates(ABC):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        detach(self.optimizers, type(self).__name__)
+        hooks.detach(self.optimizers, type(self).__name__)
         self._moved.clear()
 
     @property

@@ -24,7 +24,7 @@ from attractor.hf.read_config import (
     rotation,
 )
 from attractor.hf.weights import LAYOUTS, Tie
-from attractor.hf.write_config import alike, described_shape, first_layer, latent_sizes
+from attractor.hf.write_config import alike, first_layer, latent_sizes, shape
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig, layer_indices
@@ -128,7 +128,7 @@ class Architecture:
     translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
     becomes: str  # a description of these fields
     needs: tuple[Need, ...] = ()
-    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: described_shape(config)  # to config.json
+    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
     names: Names = field(default_factory=Names)
     norm_offset: float = 0.0  # what the norms add to their stored weights
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.errors import InputError
-from attractor.models.maps import LayerMaps, StateMap, Step, require_evaluation
+from attractor.models.maps import LayerMaps, Step, require_evaluation
 
 STREAM = "hidden_states"  # the name of the argument, where it is passed by keyword
 
@@ -47,11 +47,6 @@ def layer_maps(model: nn.Module, tokens: Tensor, layers: str | None = None, **in
         )
     steps: list[Step] = [partial(_through, layer, *call) for layer, call in zip(stack, calls, strict=True)]
     return LayerMaps(tuple(steps), (*states, outputs[-1]))
-
-
-def block_map(model: nn.Module, layer: int, tokens: Tensor, **inputs: Any) -> StateMap:
-    """Return the map of one layer, counted from 0, and the state that enters it."""
-    return layer_maps(model, tokens, **inputs).block(layer)
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
