@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Any, Callable[[], Subject], dict[str, Any], str]] = {
         "the weight of query of 'blocks.0.attention' must be among .* when it is replaced",
     ),
     "one of two optimizers": (QuacK, one_of_two, {}, "the bias of query .* list of all optimizers"),
-    "one of two, clipped": (QKClip, one_of_two, {}, "does not hold the query weights of 'blocks.0.attention'.*list of"),
+    "one of two, clipped": (QKClip, one_of_two, {}, "the bias of query .* list of all optimizers"),
     "all frozen": (QuacK, lambda: frozen("both"), {}, "all are frozen"),
     "frozen, clipped": (QKClip, lambda: frozen("key"), {}, "the key weights of 'blocks.0.attention' are frozen"),
     "tied": (QuacK, tied, {}, "query of 'blocks.1.attention' and query of 'blocks.0.attention' must not share"),

@@ -106,18 +106,6 @@ def test_muon_and_adamw_equal_the_update_by_hand(case: str, first: str) -> None:
     assert any(bias is not None for bias in biases)
 
 
-def test_the_clip_waits_for_the_last_optimizer_and_observations_last_until_then() -> None:
-    model = build("hf gpt2")
-    pair = optimizers(model)
-    clip = QKClip(model, pair, 0.1)
-    backward(model, 0)
-    pair[1].step()
-    assert not clip.last
-    pair[0].step()
-    assert clip.n_clipped > 0
-    assert all((of.logits > -torch.inf).all() for of in clip.last.values())
-
-
 def test_norms_are_those_before_the_first_step_of_a_round() -> None:
     """Criterion: keys that the first optimizer doubles do not change the rates that the second one takes its step at;
     in the next round they halve the rates of queries."""

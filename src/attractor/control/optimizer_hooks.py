@@ -121,6 +121,18 @@ def refuse_second_copy(optimizers: Iterable[Optimizer], name: str) -> None:
             )
 
 
+def refuse_out_of_reach(optimizers: Iterable[Optimizer], named: Mapping[str, Rows], name: str) -> None:
+    """Refuse weights that are trained, but by none of these optimizers."""
+    given = parameters_of(optimizers)
+    for place, rows in named.items():
+        for what, parameter in (("weight", rows.weight), ("bias", rows.bias)):
+            if parameter is not None and parameter.requires_grad and parameter not in given:
+                raise InputError(
+                    f"the {what} of {place} must be among the optimizer's parameters and is not: attach {name} after "
+                    "the optimizer is made, and again when it is replaced, and give the list of all optimizers"
+                )
+
+
 def refuse_shared(named: Mapping[str, Rows], name: str) -> None:
     """Refuse weights that two layers share, since the intervention would act on them twice."""
     owners: dict[tuple[nn.Parameter, int], str] = {}

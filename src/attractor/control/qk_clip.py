@@ -112,11 +112,11 @@ class QKClip:
         hooks.refuse_second_copy(self.optimizers, NAME)
         named = {f"{part.name} of '{layer}'": part.rows for layer, parts in self._clipped.items() for part in parts}
         hooks.refuse_shared(named, NAME)
-        trained = hooks.parameters_of(self.optimizers)
+        hooks.refuse_out_of_reach(self.optimizers, named, NAME)
         for view in self.views:
             refuse_obstacle(view)
             refuse_unseen(view.name, view.module)
-            _refuse_untrained(view, self._clipped[view.name], trained)
+            _refuse_frozen(view, self._clipped[view.name])
         groups = groups_of(model, self.views, process_group)
         for same in dict.fromkeys(groups):
             layers = {view.name: view.n_heads for view, its in zip(self.views, groups, strict=True) if its == same}
@@ -171,7 +171,7 @@ class QKClip:
         self.last = self.maxima.read()
         self.maxima.reset()
         for view in self.views:  # weights may have been frozen since
-            _refuse_untrained(view, self._clipped[view.name])
+            _refuse_frozen(view, self._clipped[view.name])
         for name, of_layer in self.last.items():
             # A smaller change would be rounded off.
             rounding = torch.finfo(self._clipped[name][0].rows.weight.dtype).eps
@@ -197,20 +197,10 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
     )
 
 
-def _refuse_untrained(
-    view: QueryKeyHeads, clipped: Iterable[ClippedRows], trained: set[nn.Parameter] | None = None
-) -> None:
-    """Refuse weights to scale that are frozen or, where `trained` is given, that no optimizer holds."""
+def _refuse_frozen(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:
     for part in clipped:
-        where = f"the {part.name} weights of '{view.name}'"
-        for parameter in (part.rows.weight, part.rows.bias):
-            if parameter is not None and not parameter.requires_grad:
-                raise InputError(
-                    f"model must train all weights that QKClip may scale, but {where} are frozen: set requires_grad, "
-                    "or train without QKClip"
-                )
-            if parameter is not None and trained is not None and parameter not in trained:
-                raise InputError(
-                    f"optimizer must hold all weights that QKClip may scale, but does not hold {where}: give it all "
-                    "parameters of the model, after sharding or converting it, or give the list of all optimizers"
-                )
+        if any(p is not None and not p.requires_grad for p in (part.rows.weight, part.rows.bias)):
+            raise InputError(
+                f"model must train all weights that QKClip may scale, but the {part.name} weights of '{view.name}' are "
+                "frozen: set requires_grad, or train without QKClip"
+            )

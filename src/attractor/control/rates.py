@@ -29,7 +29,6 @@ from torch.optim import Optimizer
 from attractor.control import optimizer_hooks as hooks
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
-from attractor.control.views import Rows
 from attractor.errors import InputError, require
 
 HALF = (torch.bfloat16, torch.float16)
@@ -79,7 +78,9 @@ class HeadRates(ABC):
             )
         named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
         places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
-        _refuse_out_of_reach(hooks.parameters_of(self.optimizers), places, name)
+        if not any(rows.weight.requires_grad for rows in places.values()):
+            raise InputError(f"model must have query or key weights that require grad for {name}, but all are frozen")
+        hooks.refuse_out_of_reach(self.optimizers, places, name)
         hooks.refuse_shared(places, name)
         self.shares = {place: LocalRows(rows) for place, rows in named}
         self._moved = [_Moved(of_list) for of_list in self.optimizers]
@@ -201,20 +202,3 @@ def _interpolate(before: Tensor, after: Tensor, scale: Tensor, remainder: Tensor
 
 def _kinds(tensors: list[list[Tensor]]) -> list[list[tuple[torch.dtype, torch.device]]]:
     return [[(tensor.dtype, tensor.device) for tensor in of_share] for of_share in tensors]
-
-
-def _refuse_out_of_reach(given: set[nn.Parameter], named: dict[str, Rows], name: str) -> None:
-    trained = [
-        (f"the {what} of {place}", parameter)
-        for place, rows in named.items()
-        for what, parameter in (("weight", rows.weight), ("bias", rows.bias))
-        if parameter is not None and parameter.requires_grad
-    ]
-    if not trained:
-        raise InputError(f"model must have query or key weights that require grad for {name}, but all are frozen")
-    for place, parameter in trained:
-        if parameter not in given:
-            raise InputError(
-                f"{place} must be among the optimizer's parameters and is not: attach {name} after the optimizer is "
-                "made, and again when it is replaced, and give the list of all optimizers if there are several"
-            )

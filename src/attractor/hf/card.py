@@ -221,8 +221,9 @@ def results(facts: RunFacts) -> str:
         return ""
     rows = {MEASURES.get(name, name): shown(value) for name, value in facts.measures.items()}
     text = "The exported weights on the validation data of the run:\n\n" + table(("measure", "value"), rows)
-    one = "\n\nOne seed: how much these numbers would vary from seed to seed is unknown."
-    return text + (one if facts.trained else "")
+    if facts.trained:
+        text += "\n\nOne seed: how much these numbers would vary from seed to seed is unknown."
+    return text
 
 
 def environment(facts: RunFacts) -> dict[str, str]:
