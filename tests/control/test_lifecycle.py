@@ -7,27 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import of_family, small, tokens
-from torch import Tensor, nn
+from subjects import backward, give_gradients, of_family, small, weights
+from torch import nn
 from torch.optim import SGD, AdamW
 
 from attractor.control import FixedRates, QKClip, QuacK, query_key_heads
-
-
-def backward(model: nn.Module, seed: int) -> None:
-    model.zero_grad()
-    out = model(tokens(seed))
-    (out[0] if isinstance(out, tuple) else out.logits).square().mean().backward()
-
-
-def give_gradients(model: nn.Module, step: int) -> None:
-    generator = torch.Generator().manual_seed(step)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("removed", [False, True])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from subjects import of_family, small, tokens
+from subjects import loss_of, of_family, small, tokens
 from torch import Tensor, nn
 
 from attractor.attention import PRESETS
@@ -64,11 +64,6 @@ def stage(number: int, n_layers: int = 2) -> nn.Module:
     for parameter in model.parameters():
         parameter.data.mul_(1 + number)
     return model
-
-
-def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-    out = model(batch)
-    return (out[0] if isinstance(out, tuple) else out.logits).square().mean()
 
 
 def train(

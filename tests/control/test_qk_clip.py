@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import FAMILIES, of_family, small, tokens
+from subjects import FAMILIES, of_family, small, tokens, weights
 from torch import Tensor, nn
 
 from attractor.attention import PRESETS
@@ -78,10 +78,6 @@ def maxima(model: nn.Module, loss: Loss, *seeds: int) -> list[Tensor]:
     read = recording.read()
     recording.remove()
     return [of.logits for of in read.values()]
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def assert_only_over_heads_moved(model: nn.Module, before: dict[str, Tensor], over: list[Tensor]) -> None:

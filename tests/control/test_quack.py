@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from subjects import give_gradients, small, weights
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import SGD, AdamW, Optimizer
@@ -19,17 +20,9 @@ from attractor.control.quack import QuacK
 from attractor.control.rates import FixedRates
 from attractor.control.views import DotProduct, LatentHeads, Rows
 from attractor.errors import InputError
-from attractor.models import TransformerConfig
 from tiers import tiered
 
 WITH_HEADS = [name for name in PRESETS if name not in ("uniform", "decay")]
-
-
-def build(attention: str = "standard", **changes: Any) -> nn.Module:
-    config = TransformerConfig(
-        vocab_size=40, d_model=32, n_heads=4, n_layers=2, d_ff=24, max_seq_len=16, attention=attention, **changes
-    )
-    return config.build(seed=0)
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -45,22 +38,10 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 
 
-def give_gradients(model: nn.Module, step: int) -> None:
-    generator = torch.Generator().manual_seed(step)
-    for parameter in model.parameters():
-        parameter.grad = (
-            torch.randn(parameter.shape, generator=generator).to(parameter) if parameter.requires_grad else None
-        )
-
-
 def take_steps(model: nn.Module, optimizer: Optimizer, steps: range = range(1)) -> None:
     for step in steps:
         give_gradients(model, step)
         optimizer.step()
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def assert_same(found: nn.Module, wanted: nn.Module) -> None:
@@ -83,7 +64,7 @@ def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attention", tiered(WITH_HEADS))
 def test_the_first_step_at_tau_1_is_the_bare_optimizers_to_the_bit(attention: str, norm: str) -> None:
-    model, bare = build(attention), build(attention)
+    model, bare = small(attention), small(attention)
     optimizer = OPTIMIZERS["adamw fused"](model)
     QuacK(model, optimizer, norm=norm)
     take_steps(model, optimizer)
@@ -99,7 +80,7 @@ def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
     """Criterion: at tau = 1 the first of five steps equals that of the bare optimizer. After the others, every
     controlled row differs and every other row is the same to the bit."""
     biased = attention == "gqa" and make is not OPTIMIZERS["muon"]  # Muon takes no biases
-    model, bare = build(attention, qkv_bias=biased), build(attention, qkv_bias=biased)
+    model, bare = small(attention, qkv_bias=biased), small(attention, qkv_bias=biased)
     optimizers = make(model), make(bare)
     QuacK(model, optimizers[0])
     take_steps(model, optimizers[0])
@@ -115,7 +96,7 @@ def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
 
 @pytest.mark.parametrize("attention", ["standard", "mla"])
 def test_after_removal_the_optimizer_is_bare_again(attention: str) -> None:
-    model, bare = build(attention), build(attention)
+    model, bare = small(attention), small(attention)
     optimizer = OPTIMIZERS["adamw"](model)
     quack = QuacK(model, optimizer, tau=0.5)
     quack.remove()
@@ -182,14 +163,14 @@ class OneGroupPerHead:
         return whole
 
     def step(self, tokens: Tensor) -> None:
-        loss_of(functional_call(self.model, self.assembled(), (tokens,)), tokens).backward()
+        next_token_loss(functional_call(self.model, self.assembled(), (tokens,)), tokens).backward()
         for group, now, initial in zip(self.optimizer.param_groups, self.factors(), self.initial, strict=False):
             group["lr"] = self.tau * self.lr * now / initial
         self.optimizer.step()
         self.optimizer.zero_grad()
 
 
-def loss_of(output: Any, tokens: Tensor) -> Tensor:
+def next_token_loss(output: Any, tokens: Tensor) -> Tensor:
     logits, aux = output
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()) + aux
 
@@ -198,13 +179,14 @@ def loss_of(output: Any, tokens: Tensor) -> Tensor:
 def test_equals_one_group_per_head_with_the_papers_rates(attention: str) -> None:
     """Criterion: they agree to fp32 rounding over six steps in which rates move by more than 5 percent."""
     tau, lr = 0.7, 2.0
-    model = build(attention)
-    reference = OneGroupPerHead(build(attention), lr, tau)
+    sizes = {"positions": "learned", "d_ff": 24, "max_seq_len": 16}
+    model = small(attention, **sizes)
+    reference = OneGroupPerHead(small(attention, **sizes), lr, tau)
     optimizer = SGD(model.parameters(), lr=lr, momentum=0.5, weight_decay=0.05)
     quack = QuacK(model, optimizer, tau)
     for step in range(6):
         tokens = torch.randint(40, (4, 16), generator=torch.Generator().manual_seed(step))
-        loss_of(model(tokens), tokens).backward()
+        next_token_loss(model(tokens), tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
         reference.step(tokens)
@@ -216,7 +198,7 @@ def test_equals_one_group_per_head_with_the_papers_rates(attention: str) -> None
 
 def test_fixed_rates_are_tau_for_all_query_and_key_weights() -> None:
     """Criterion: the result equals SGD with one group of those weights at tau times the rate, to fp32 rounding."""
-    model, reference = build("mla"), build("mla")
+    model, reference = small("mla"), small("mla")
     optimizer = SGD(model.parameters(), lr=0.5)
     fixed = FixedRates(model, optimizer, tau=0.25)
     parts = [rows.weight for view in query_key_heads(reference) for rows in view.parts().values()]
@@ -282,7 +264,7 @@ def test_heads_of_a_fused_matrix_move_at_their_own_rates_with_their_biases(trans
 
 
 def test_a_frozen_part_does_not_move_but_its_norm_counts() -> None:
-    model = build()
+    model = small()
     keys = [view.parts()["key"].weight for view in query_key_heads(model)]
     for key in keys:
         key.requires_grad_(False)
@@ -301,7 +283,7 @@ def test_a_frozen_part_does_not_move_but_its_norm_counts() -> None:
 
 
 def test_a_part_unfrozen_later_is_controlled_from_then_on() -> None:
-    model = build()
+    model = small()
     keys = [view.parts()["key"].weight for view in query_key_heads(model)]
     optimizer = SGD(model.parameters(), lr=0.5)
     for key in keys:
@@ -313,7 +295,7 @@ def test_a_part_unfrozen_later_is_controlled_from_then_on() -> None:
     before = keys[0].detach().clone()
     with torch.no_grad():
         for view in query_key_heads(model):  # restore the partners of the keys to their initial values
-            view.parts()["query"].weight.copy_(dict(build().named_parameters())[f"{view.name}.project.query.weight"])
+            view.parts()["query"].weight.copy_(dict(small().named_parameters())[f"{view.name}.project.query.weight"])
     take_steps(model, optimizer, range(1, 2))
     assert keys[0].grad is not None
     torch.testing.assert_close(keys[0].detach(), before - 0.25 * keys[0].grad)
@@ -324,7 +306,7 @@ def test_a_part_unfrozen_later_is_controlled_from_then_on() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_head_of_zeros_leaves_its_partners_at_tau_and_no_nan(when: str, attention: str, norm: str) -> None:
     """The weights of the last head or key head are zero when QuacK is attached, or become zero later."""
-    model = build(attention)
+    model = small(attention)
     optimizer = AdamW(model.parameters(), lr=0.01)
     part, partner = ("key", "query") if attention == "gqa" else ("uk", "uq")
     view = query_key_heads(model)[0]
@@ -352,7 +334,7 @@ def test_a_head_of_zeros_leaves_its_partners_at_tau_and_no_nan(when: str, attent
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
     """Criterion: the state is saved to a file and loaded with weights_only, and training continues to the bit."""
-    model = build(attention)
+    model = small(attention)
     optimizer = AdamW(model.parameters(), lr=0.02)
     quack = QuacK(model, optimizer, norm=norm)
     take_steps(model, optimizer, range(3))
@@ -361,14 +343,14 @@ def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
     take_steps(model, optimizer, range(3, 7))
 
     stored = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-    again = build(attention)
+    again = small(attention)
     other = AdamW(again.parameters(), lr=0.02)
     resumed = QuacK(again, other, norm=norm)
     for what, state in zip((again, other, resumed), stored, strict=True):
         what.load_state_dict(state)
     take_steps(again, other, range(3, 7))
     assert_same(again, model)
-    bare = build(attention)
+    bare = small(attention)
     take_steps(bare, AdamW(bare.parameters(), lr=0.02), range(7))
     with pytest.raises(AssertionError):
         assert_same(bare, model)
@@ -378,7 +360,7 @@ def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
 def test_a_step_that_the_loss_scaler_skips_changes_nothing(fused: bool) -> None:
     """Criterion: this holds for fused optimizers, which skip inside the step, and for others, which are not called. A
     scaled step equals the unscaled one."""
-    model, alone = build("mla"), build("mla")
+    model, alone = small("mla"), small("mla")
     optimizers = [AdamW(one.parameters(), lr=0.01, fused=fused) for one in (model, alone)]
     for one, optimizer in zip((model, alone), optimizers, strict=True):
         QuacK(one, optimizer, tau=0.3)
@@ -417,7 +399,7 @@ class Wrapper(SGD):
 
 
 def test_an_optimizer_inside_a_wrapper_is_found() -> None:
-    model, direct = build(), build()
+    model, direct = small(), small()
     inner = SGD(model.parameters(), lr=0.1)
     wrapper = Wrapper(inner)
     quack = QuacK(model, wrapper, tau=0.5)

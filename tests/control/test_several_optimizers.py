@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from subjects import of_family, small, tokens
+from subjects import backward, of_family, small
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
@@ -26,16 +26,6 @@ def optimizers(model: nn.Module) -> tuple[Optimizer, Optimizer]:
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
     others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
     return Muon(matrices, lr=0.02), AdamW(others, lr=0.02)
-
-
-def loss_of(model: nn.Module, seed: int) -> Tensor:
-    out = model(tokens(seed))
-    return (out[0] if isinstance(out, tuple) else out.logits).square().mean()
-
-
-def backward(model: nn.Module, seed: int) -> None:
-    model.zero_grad()
-    loss_of(model, seed).backward()
 
 
 class ByHand:
